@@ -1,0 +1,50 @@
+# `make demo` and `make test` work on a fresh machine with Python 3.11, gcc and make.
+# TORCH_INDEX=https://download.pytorch.org/whl/cpu where plain pip gives a CUDA build.
+
+PYTHON ?= python3
+TORCH_INDEX ?=
+
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check -q
+INSTALLED := .venv/.installed
+
+# An index of torch builds need not carry the pinned versions of what torch depends on:
+# those come from the default index in the second step.
+TORCH_FROM = $(if $(TORCH_INDEX),--no-deps --index-url $(TORCH_INDEX))
+
+.PHONY: demo test lint format prove clean
+
+demo: $(INSTALLED)
+	@# Exit code 1 is a finding, 2 a failure.
+	$(BIN)/torchproof check workload:gpt || test $$? -eq 1
+	@run=$$(ls -dt .torchproof/runs/*/ | head -n 1); run=$${run%/}; \
+	echo; echo "The same run, read back:"; echo "$(BIN)/torchproof show $$run"; \
+	$(BIN)/torchproof show "$$run" && echo "The run is saved in $$run"
+
+test: lint
+	$(BIN)/pytest -q -m "not gpu and not slow"
+
+lint: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(INSTALLED)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+prove: $(INSTALLED)
+	@echo "Proves: the slow tests pass; check --effort quick costs at most 1.3 times"
+	@echo "a plain run of the same calls under torch.compile(backend='eager')."
+	@# Exit code 5: no slow test exists.
+	$(BIN)/pytest -q -m "slow and not gpu" || test $$? -eq 5
+	$(BIN)/python benchmarks/overhead.py
+
+clean:
+	rm -rf .venv .torchproof .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist
+
+$(INSTALLED): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(PIP) install -c constraints.txt $(TORCH_FROM) torch==2.13.0
+	$(PIP) install -c constraints.txt -e '.[dev]'
+	@touch $@

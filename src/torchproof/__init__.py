@@ -1,0 +1,21 @@
+"""torchproof makes torch.compile dependable."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+__version__ = "0.1.0"
+__all__ = ["Finding", "Run", "check"]
+
+_HOME = {
+    "check": "torchproof.api",
+    "Run": "torchproof.records",
+    "Finding": "torchproof.records",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        return getattr(importlib.import_module(_HOME[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

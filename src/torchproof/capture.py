@@ -1,0 +1,227 @@
+"""Runs a target in a child process and gathers what the child saw as events.
+
+The parent never imports torch: a child that crashes, hangs or is killed costs the run
+nothing that was seen before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from torchproof.records import Event, Frame, Observation, UserError
+from torchproof.target import Target
+from torchproof.tracelog import Record, interpret, read_folder
+
+_POLL_S = 0.1
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to run a target."""
+
+    compile: Mapping[str, Any] = field(default_factory=dict)
+    as_written: bool = False
+    train: bool = False
+    device: str | None = None
+    size: str | None = None
+    timeout_s: float | None = None
+    quiet: bool = False
+
+
+def observe(
+    target: Target, options: Options, progress: Callable[[str], None]
+) -> Observation:
+    """What happens when the target runs, or what its trace says happened."""
+    if target.kind == "trace":
+        return _read_trace(target)
+    with tempfile.TemporaryDirectory(prefix="torchproof-") as scratch:
+        stream = Path(scratch) / "stream.jsonl"
+        stream.touch()
+        started = time.monotonic()
+        process = _start(target, options, stream)
+        ending, lines = "finished", _Lines(stream, progress)
+        try:
+            while process.poll() is None:
+                time.sleep(_POLL_S)
+                lines.read(time.monotonic() - started)
+                if options.timeout_s and time.monotonic() - started > options.timeout_s:
+                    ending = "timeout"
+                    break
+        except KeyboardInterrupt:
+            ending = "interrupted"
+        finally:
+            _end(process)
+        lines.read(time.monotonic() - started)
+    return _observation(lines.entries, ending, process.returncode, target)
+
+
+def _read_trace(target: Target) -> Observation:
+    try:
+        records = read_folder(Path(target.where))
+    except OSError as error:
+        raise UserError(f"cannot read the trace: {error}") from None
+    return Observation(tuple(interpret(records)), {"torch": None, "device": None})
+
+
+def _start(target: Target, options: Options, stream: Path) -> subprocess.Popen[bytes]:
+    job = {
+        "target": dataclasses.asdict(target),
+        "compile": dict(options.compile),
+        "as_written": options.as_written,
+        "train": options.train,
+        "device": options.device,
+        "size": options.size,
+    }
+    command = [sys.executable, "-m", "torchproof.child", json.dumps(job), str(stream)]
+    # The program's own output goes to stderr: stdout carries the answer only.
+    quiet = subprocess.DEVNULL if options.quiet else None
+    return subprocess.Popen(
+        command, stdout=quiet or sys.stderr, stderr=quiet, start_new_session=True
+    )
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Ends the child and everything it started."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        family = psutil.Process(process.pid).children(recursive=True)
+        for member in family:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                member.kill()
+    if process.poll() is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+class _Lines:
+    """Reads the stream as it grows."""
+
+    def __init__(self, stream: Path, progress: Callable[[str], None]) -> None:
+        self._file = stream.open(encoding="utf-8")
+        self._rest = ""
+        self._progress = progress
+        self._planned: int | None = None
+        self.entries: list[dict[str, Any]] = []
+
+    def read(self, seconds: float) -> None:
+        *lines, self._rest = (self._rest + self._file.read()).split("\n")
+        for line in lines:
+            entry = json.loads(line)
+            self.entries.append(entry)
+            if entry["kind"] == "plan":
+                self._planned = entry["calls"]
+            if entry["kind"] == "trace" and "dynamo_start" in entry["metadata"]:
+                self._tell(entry, seconds)
+
+    def _tell(self, entry: Mapping[str, Any], seconds: float) -> None:
+        if seconds < 1:  # silence under one second
+            return
+        call = entry.get("call")
+        of = f" of {self._planned}" if self._planned else ""
+        where = "" if call is None else f", call {call + 1}{of}"
+        frame = entry["metadata"]["dynamo_start"]["stack"][-1]
+        self._progress(f"compiling {frame['name']}{where}, {seconds:.0f} s")
+
+
+def _observation(
+    entries: Sequence[Mapping[str, Any]], ending: str, code: int | None, target: Target
+) -> Observation:
+    by_kind: dict[str, list[Mapping[str, Any]]] = {}
+    for entry in entries:
+        by_kind.setdefault(entry["kind"], []).append(entry)
+    for entry in by_kind.get("unusable", ()):
+        raise UserError(entry["message"])
+    counts = by_kind.get("counts", [{}])[-1]
+    environment = dict(by_kind.get("environment", [{}])[-1])
+    environment.pop("kind", None)
+    error = None
+    if ending == "finished" and (code or 0) < 0:
+        ending, error = (
+            "crashed",
+            f"the target was killed by {signal.Signals(-(code or 0)).name}",
+        )
+    elif ending == "finished" and target.kind == "script" and code:
+        reason = by_kind.get("script_end", [{}])[-1].get("error")
+        error = f"the script ended with exit code {code}" + (
+            f": {reason}" if reason else ""
+        )
+    elif ending == "finished" and code:
+        error = f"the child process ended with exit code {code}"
+    return Observation(
+        events=tuple(_events(by_kind, counts)),
+        environment=environment,
+        calls=counts.get("calls"),
+        compiled_calls=counts.get("compiled_calls"),
+        ending=ending,
+        exit_code=code,
+        error=error,
+    )
+
+
+def _events(
+    by_kind: Mapping[str, Sequence[Mapping[str, Any]]], counts: Mapping[str, Any]
+) -> Iterable[Event]:
+    records = [
+        Record(e["metadata"], e["payload"], e["call"]) for e in by_kind.get("trace", ())
+    ]
+    raised = {e["compile_id"]: e for e in by_kind.get("raised", ()) if e["compile_id"]}
+    runs = counts.get("graphs", {})
+    skips = {s["compile_id"]: s["runs"] for s in counts.get("skipped", ())}
+    for event in interpret(records):
+        extra: dict[str, Any] = {}
+        if event.kind == "compile_failure":
+            extra["raised"] = event.compile_id in raised
+        if event.compile_id in skips and event.kind in {
+            "compile_failure",
+            "graph_break",
+        }:
+            extra["skip_runs"] = tuple(skips[event.compile_id])
+        if event.compile_id in runs:
+            extra["runs"] = tuple(runs[event.compile_id])
+        yield replace(event, data={**event.data, **extra})
+    seen = {w[0]: w for w in counts.get("wrappers", ())}
+    for entry in by_kind.get("wrapper", ()):
+        _, calls, compiled, eager, inlined = seen.get(
+            entry["number"], (0, None, None, None, None)
+        )
+        yield Event(
+            "wrapper",
+            frames=_frames(entry["site"]),
+            function=next(iter(_frames(entry["code"])), None),
+            data={
+                **{
+                    k: entry[k]
+                    for k in ("name", "what", "arguments", "off", "by_torchproof")
+                },
+                "calls": calls,
+                "compiled_calls": compiled,
+                "eager_stance": eager,
+                "inlined": inlined,
+            },
+        )
+    strays = {(kind, name): count for kind, name, count in counts.get("strays", ())}
+    for kind in ("method_call", "original_call", "call_error"):
+        for entry in by_kind.get(kind, ()):
+            data = {k: v for k, v in entry.items() if k not in {"kind", "site", "call"}}
+            data["count"] = strays.get((kind, entry.get("method")))
+            yield Event(
+                kind, frames=_frames(entry["site"]), data=data, call=entry["call"]
+            )
+
+
+def _frames(plain: Iterable[Sequence[Any]]) -> tuple[Frame, ...]:
+    return tuple(Frame(file, line, function) for file, line, function in plain)

@@ -1,0 +1,269 @@
+"""The child process: runs one target under observation.
+
+Started by `capture` as `python -m torchproof.child JOB STREAM`, where JOB is JSON.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import platform
+import random
+import sys
+import traceback
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from torchproof.observe import Observer, Stream
+from torchproof.records import UserError
+from torchproof.target import Loaded, Target, load
+
+
+def main(arguments: list[str]) -> int:
+    job, stream = json.loads(arguments[0]), Stream(arguments[1])
+    target = Target(**{**job["target"], "arguments": tuple(job["target"]["arguments"])})
+    observer = Observer(stream, calls_are_wrapper_calls=target.kind == "script")
+    try:
+        if target.kind == "script":
+            return _run_script(target, observer)
+        return _run_factory(target, job, observer)
+    except UserError as error:
+        stream.write("unusable", message=str(error))
+        return 2
+    finally:
+        observer.flush()
+        stream.write("environment", **_environment(job))
+
+
+# -- factories -------------------------------------------------------------------------
+
+
+def _run_factory(target: Target, job: dict[str, Any], observer: Observer) -> int:
+    import torch
+
+    observer.attach()
+    loaded = _fresh(target, job)
+    fn: Callable[..., Any] = loaded.fn
+    if not (job["as_written"] or observer.private.is_compiled(fn)):
+        observer.site = (loaded.place,)
+        fn = torch.compile(fn, **job["compile"])
+        observer.site = None
+    observer.stream.write("plan", calls=len(loaded.calls))
+    for index, call in enumerate(loaded.calls):
+        _before(loaded, index)
+        observer.begin_call(index)
+        try:
+            _invoke(fn, call, train=job["train"])
+        except Exception as error:
+            _explain_failure(error, index, target, job, observer)
+        finally:
+            observer.end_call()
+    return 0
+
+
+def _fresh(target: Target, job: dict[str, Any]) -> Loaded:
+    """The factory called anew, with every random generator seeded."""
+    import numpy
+    import torch
+
+    random.seed(0)
+    numpy.random.seed(0)
+    torch.manual_seed(0)
+    loaded = load(target, job["size"])
+    if not job["device"]:
+        return loaded
+    if job["device"] == "cuda" and not torch.cuda.is_available():
+        raise UserError("--device cuda: torch sees no CUDA device here")
+    if isinstance(loaded.fn, torch.nn.Module):
+        loaded.fn.to(job["device"])
+    calls = [_moved(call, job["device"]) for call in loaded.calls]
+    return Loaded(loaded.fn, calls, loaded.before_call, loaded.place)
+
+
+def _moved(value: Any, device: str) -> Any:
+    import torch
+
+    if isinstance(value, (torch.Tensor, torch.nn.Module)):
+        return value.to(device)
+    if isinstance(value, dict):
+        return {key: _moved(item, device) for key, item in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(_moved(item, device) for item in value)
+    return value
+
+
+def _before(loaded: Loaded, index: int) -> None:
+    if loaded.before_call is None:
+        return
+    try:
+        loaded.before_call(loaded.fn, index)
+    except Exception as error:
+        raise UserError(
+            f"before_call failed at call {index}: {type(error).__name__}: {error}"
+        ) from error
+
+
+def _invoke(fn: Callable[..., Any], call: Any, *, train: bool) -> None:
+    import torch
+
+    if train and isinstance(fn, torch.nn.Module):
+        fn.zero_grad(set_to_none=True)
+    output = fn(**call) if isinstance(call, dict) else fn(*call)
+    if train:
+        _loss(output).backward()
+
+
+def _loss(output: Any) -> Any:
+    """The output's `.loss`, else the mean of its floating-point tensors."""
+    import torch
+    from torch.utils import _pytree
+
+    if getattr(output, "loss", None) is not None:
+        return output.loss
+    leaves = [
+        leaf.float().mean()
+        for leaf in _pytree.tree_leaves(output)
+        if isinstance(leaf, torch.Tensor)
+        and leaf.is_floating_point()
+        and leaf.requires_grad
+    ]
+    if not leaves:
+        raise UserError(
+            "--train: the output has no floating-point tensor that needs a gradient"
+        )
+    return torch.stack(leaves).mean()
+
+
+def _explain_failure(
+    error: Exception,
+    index: int,
+    target: Target,
+    job: dict[str, Any],
+    observer: Observer,
+) -> None:
+    """A call that raised: the target's own fault if it raises in eager as well."""
+    if isinstance(error, UserError):
+        raise error
+    import torch
+
+    frames = traceback.extract_tb(error.__traceback__)
+    last = traceback.format_exception_only(error)[-1].strip()
+    torch.compiler.set_stance("force_eager")
+    try:
+        loaded = _fresh(target, job)
+        for number, call in enumerate(loaded.calls[: index + 1]):
+            _before(loaded, number)
+            _invoke(loaded.fn, call, train=job["train"])
+    except UserError:
+        raise
+    except Exception as own:
+        line = traceback.format_exception_only(own)[-1].strip()
+        raise UserError(f"the target fails in eager, at call {number}: {line}") from own
+    finally:
+        torch.compiler.set_stance("default")
+    observer.stream.write(
+        "call_error",
+        call=index,
+        error=type(error).__name__,
+        message=last,
+        site=[[f.filename, f.lineno, f.name] for f in frames],
+    )
+
+
+# -- scripts ---------------------------------------------------------------------------
+
+
+def _run_script(target: Target, observer: Observer) -> int:
+    path = Path(target.where).resolve()
+    when_imported("torch", observer.attach)
+    sys.argv = [target.where, *target.arguments]
+    sys.path[0] = str(path.parent)
+    main_module = types.ModuleType("__main__")
+    main_module.__dict__.update(
+        __file__=str(path), __builtins__=__builtins__, __spec__=None
+    )
+    sys.modules["__main__"] = main_module
+    code, error = 0, None
+    try:
+        exec(compile(path.read_bytes(), str(path), "exec"), main_module.__dict__)
+    except SystemExit as exit_:
+        code = (
+            exit_.code if isinstance(exit_.code, int) else int(exit_.code is not None)
+        )
+        error = exit_.code if isinstance(exit_.code, str) else None
+    except BaseException as raised:
+        code, error = 1, traceback.format_exception_only(raised)[-1].strip()
+        _print_traceback(raised, path)
+    observer.stream.write("script_end", code=code, error=error)
+    return code
+
+
+def _print_traceback(raised: BaseException, script: Path) -> None:
+    """As Python would have printed it, without torchproof's own frames."""
+    tb = raised.__traceback__
+    while tb is not None and tb.tb_frame.f_code.co_filename != str(script):
+        tb = tb.tb_next
+    traceback.print_exception(type(raised), raised, tb or raised.__traceback__)
+
+
+def when_imported(name: str, act: Callable[[], None]) -> None:
+    """`act()` right after the program's first import of a module."""
+    sys.meta_path.insert(0, _Finder(name, act))  # type: ignore[arg-type]
+
+
+class _Finder:
+    """A meta-path finder for one import of one module."""
+
+    def __init__(self, name: str, act: Callable[[], None]) -> None:
+        self._name, self._act = name, act
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        if name != self._name:
+            return None
+        sys.meta_path.remove(self)  # type: ignore[arg-type]
+        spec = importlib.util.find_spec(name)
+        if spec is None or spec.loader is None:
+            return spec
+        execute = spec.loader.exec_module
+
+        def execute_and_act(module: types.ModuleType) -> None:
+            execute(module)
+            self._act()
+
+        spec.loader.exec_module = execute_and_act  # type: ignore[method-assign]
+        return spec
+
+
+# -- the environment -------------------------------------------------------------------
+
+
+def _environment(job: dict[str, Any]) -> dict[str, Any]:
+    """Versions, device, and the variables that steer compilation."""
+    facts: dict[str, Any] = {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "machine": platform.machine(),
+        "cores": os.cpu_count(),
+        "torch": None,
+        "device": job["device"] or "cpu",
+        "variables": {
+            k: v
+            for k, v in os.environ.items()
+            if k.startswith(("TORCH_", "TORCHDYNAMO_", "TORCHINDUCTOR_", "TRITON_"))
+        },
+    }
+    torch = sys.modules.get("torch")
+    if torch is not None and hasattr(torch, "cuda"):
+        facts["torch"] = str(torch.__version__)
+        facts["cuda"] = torch.version.cuda
+        if torch.cuda.is_initialized():
+            facts["device"] = "cuda"
+            facts["gpu"] = torch.cuda.get_device_name()
+    return facts
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,338 @@
+"""The command line: one function a verb. Only this module prints."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import os
+import shlex
+import shutil
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from torchproof import store
+from torchproof.records import SEVERITIES, Run, UserError
+
+FORMATS = ("text", "json")
+EFFORTS = ("quick", "normal", "full")
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """One line, exit code 2."""
+        self.exit(2, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    own, script = given, []
+    if "--" in given:
+        cut = given.index("--")
+        own, script = given[:cut], given[cut + 1 :]
+    options = _parser().parse_args(own)
+    options.script = script
+    options.command = shlex.join(["torchproof", *given])
+    try:
+        return int(options.verb(options))
+    except UserError as error:
+        print(f"torchproof: error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="torchproof",
+        description=(
+            "Makes torch.compile dependable: finds what goes wrong when a model"
+            " compiles."
+        ),
+        epilog="example: torchproof check workload:gpt-original",
+    )
+    from torchproof import __version__
+
+    parser.add_argument(
+        "--version", action="version", version=f"torchproof {__version__}"
+    )
+    verbs = parser.add_subparsers(metavar="VERB", required=True, parser_class=_Parser)
+    _check_flags(_verb(verbs, check, "torchproof check train.py -- --epochs 1"))
+    _show_flags(_verb(verbs, show, "torchproof show --list"))
+    rule_flags = _verb(verbs, rule, "torchproof rule GB101")
+    rule_flags.add_argument(
+        "code", nargs="?", metavar="CODE", help="a rule's code; without it, all rules"
+    )
+    return parser
+
+
+def _verb(verbs: Any, function: Any, example: str) -> argparse.ArgumentParser:
+    text = function.__doc__
+    parser: argparse.ArgumentParser = verbs.add_parser(
+        function.__name__, help=text, description=text, epilog=f"example: {example}"
+    )
+    parser.set_defaults(verb=function)
+    return parser
+
+
+def _output_flags(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("output")
+    group.add_argument(
+        "--format", choices=FORMATS, default="text", help="what to print (text)"
+    )
+    group.add_argument(
+        "-o", dest="output", metavar="FILE", help="write there instead of stdout"
+    )
+    group.add_argument(
+        "-q",
+        dest="quiet",
+        action="store_true",
+        help="no progress, no output of the target",
+    )
+    group.add_argument(
+        "-v", dest="verbose", action="store_true", help="with all evidence"
+    )
+
+
+def _check_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "target",
+        nargs="?",
+        metavar="TARGET",
+        help=(
+            "workload:NAME, file.py:factory, package.module:factory, script.py [--"
+            " args...], trace:DIR"
+        ),
+    )
+    parser.add_argument(
+        "--list", action="store_true", help="name the bundled workloads and end"
+    )
+    run = parser.add_argument_group("how to run it")
+    run.add_argument(
+        "--compile",
+        metavar="KEY=VALUE,...",
+        default="",
+        help="arguments for torch.compile",
+    )
+    run.add_argument(
+        "--as-written", action="store_true", help="the target does its own compiling"
+    )
+    run.add_argument(
+        "--train", action="store_true", help="run a loss and backward() after each call"
+    )
+    run.add_argument(
+        "--device",
+        choices=("cpu", "cuda"),
+        help="move a factory's module and calls there",
+    )
+    run.add_argument("--size", metavar="NAME", help="size of a workload")
+    run.add_argument(
+        "--timeout", type=float, metavar="S", help="end the target after S seconds"
+    )
+    what = parser.add_argument_group("what to check")
+    what.add_argument(
+        "--effort", choices=EFFORTS, default="normal", help="how much to check (normal)"
+    )
+    what.add_argument("--skip", metavar="PARTS", default="", help="parts to leave out")
+    what.add_argument(
+        "--select", metavar="CODES", default="", help="only these codes or prefixes"
+    )
+    what.add_argument(
+        "--ignore", metavar="CODES", default="", help="not these codes or prefixes"
+    )
+    what.add_argument(
+        "--fail-on",
+        choices=(*SEVERITIES, "never"),
+        default="high",
+        help="exit 1 for an open finding of this severity or worse (high)",
+    )
+    _output_flags(parser)
+
+
+def check(options: argparse.Namespace) -> int:
+    """Run a target and list what goes wrong when it compiles, where, and what fixes it."""
+    if options.list:
+        from torchproof.workloads import WORKLOADS
+
+        print(
+            "\n".join(
+                f"workload:{n:14} {text}" for n, (_, text) in sorted(WORKLOADS.items())
+            )
+        )
+        return 0
+    if options.target is None:
+        raise UserError(
+            "check needs a TARGET; torchproof check --list names the workloads"
+        )
+    from torchproof import api
+    from torchproof.capture import Options
+    from torchproof.target import parse
+
+    _writable(options.output)
+    progress = _Progress(options.quiet)
+    try:
+        run = api.check(
+            parse(options.target, options.script),
+            Options(
+                compile=_compile_arguments(options.compile),
+                as_written=options.as_written,
+                train=options.train,
+                device=options.device,
+                size=options.size,
+                timeout_s=options.timeout,
+                quiet=options.quiet,
+            ),
+            effort=options.effort,
+            skip=_names(options.skip),
+            select=_names(options.select),
+            ignore=_names(options.ignore),
+            progress=progress,
+            command=options.command,
+        )
+    finally:
+        progress.end()
+    _print(run, options)
+    return _exit_code(run, options)
+
+
+def _exit_code(run: Run, options: argparse.Namespace) -> int:
+    if run.ending == "interrupted":
+        return 130
+    if run.ending == "timeout":
+        print(
+            f"torchproof: the target was ended after {options.timeout:g} s (--timeout)",
+            file=sys.stderr,
+        )
+        return 2
+    if run.error:
+        print(f"torchproof: error: {run.error}", file=sys.stderr)
+        return 2
+    if options.fail_on == "never":
+        return 0
+    bad = SEVERITIES[: SEVERITIES.index(options.fail_on) + 1]
+    return int(any(f.status == "open" and f.severity in bad for f in run.findings))
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _compile_arguments(text: str) -> dict[str, Any]:
+    """`dynamic=True,mode=reduce-overhead` as keyword arguments; values are literals."""
+    arguments: dict[str, Any] = {}
+    for item in _split(text):
+        key, equals, value = item.partition("=")
+        if not equals or not key.strip().isidentifier():
+            raise UserError(f"--compile: {item!r} is not KEY=VALUE")
+        try:
+            arguments[key.strip()] = ast.literal_eval(value.strip())
+        except (ValueError, SyntaxError):
+            arguments[key.strip()] = value.strip()
+    return arguments
+
+
+def _split(text: str) -> list[str]:
+    """At commas outside brackets."""
+    parts, depth = [""], 0
+    for letter in text:
+        depth += (letter in "([{") - (letter in ")]}")
+        if letter == "," and not depth:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return [part for part in parts if part.strip()]
+
+
+def _show_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "run",
+        nargs="?",
+        metavar="RUN",
+        help="id, start of an id, folder or JSON file; the latest if left out",
+    )
+    parser.add_argument("--list", action="store_true", help="list the saved runs")
+    _output_flags(parser)
+
+
+def show(options: argparse.Namespace) -> int:
+    """Render a saved run."""
+    if options.list:
+        for folder in store.listing():
+            saved = store.read(folder / "run.json")
+            still_open = sum(f.status == "open" for f in saved.findings)
+            print(
+                f"{saved.id}  {saved.verb} {saved.target}  {still_open} open findings"
+            )
+        return 0
+    _writable(options.output)
+    _print(store.load(options.run), options)
+    return 0
+
+
+def rule(options: argparse.Namespace) -> int:
+    """Say what a code means; without one, list all codes."""
+    from torchproof import rules
+
+    if options.code:
+        print(rules.by_code(options.code).documentation())
+    else:
+        print("\n".join(f"{r.code}  {r.kind:15}  {r.summary()}" for r in rules.RULES))
+    return 0
+
+
+def _writable(output: str | None) -> None:
+    """Nothing is overwritten, and a bad path fails before the work."""
+    if output is None:
+        return
+    if Path(output).exists():
+        raise UserError(f"{output} exists: remove it or choose another name for -o")
+    if not Path(output).absolute().parent.is_dir():
+        raise UserError(f"-o {output}: there is no folder {Path(output).parent}")
+
+
+def _print(run: Run, options: argparse.Namespace) -> None:
+    from torchproof import report
+
+    colour = (
+        sys.stdout.isatty() and "NO_COLOR" not in os.environ and options.output is None
+    )
+    width = min(shutil.get_terminal_size().columns, 110) if sys.stdout.isatty() else 80
+    text = report.render(
+        run, options.format, colour=colour, width=width, verbose=options.verbose
+    )
+    if options.output is None:
+        sys.stdout.write(text)
+    else:
+        Path(options.output).write_text(text, encoding="utf-8")
+        print(f"written to {options.output}", file=sys.stderr)
+
+
+class _Progress:
+    """One line that is rewritten on a terminal; a line every few seconds elsewhere."""
+
+    def __init__(self, quiet: bool) -> None:
+        self._quiet, self._last, self._shown = quiet, 0.0, False
+
+    def __call__(self, text: str) -> None:
+        terminal = sys.stderr.isatty()
+        if self._quiet or time.monotonic() - self._last < (0.1 if terminal else 5):
+            return
+        self._last = time.monotonic()
+        if terminal:
+            self._shown = True
+            print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
+        else:
+            print(text, file=sys.stderr)
+
+    def end(self) -> None:
+        if self._shown:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

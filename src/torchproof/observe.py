@@ -1,0 +1,404 @@
+"""Watches what torch.compile does in this process, and streams it as it happens.
+
+Each line of the stream is flushed when it is written, so a killed process loses
+nothing. Dynamo's answers are left as they are, but for one thing: a frame that failed
+to compile runs eagerly instead of raising, so that the program goes on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+import sys
+import threading
+import time
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from torchproof.records import Frame
+from torchproof.tracelog import ARTIFACTS, NAMES, PAYLOAD_NOT_NEEDED
+
+_FLUSH_S = 0.25
+_STACKS_PER_PLACE = 3
+
+
+class Stream:
+    """JSON lines to a file; silent in processes forked from this one."""
+
+    def __init__(self, path: str) -> None:
+        self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115 (open until exit)
+        self._lock = threading.Lock()
+        self._owner = os.getpid()
+
+    def write(self, kind: str, **values: Any) -> None:
+        if os.getpid() == self._owner:
+            line = json.dumps({"kind": kind, **values}, default=str)
+            with self._lock:
+                self._file.write(line + "\n")
+                self._file.flush()
+
+
+class Wrapper:
+    """One compiled function or module, and what became of it."""
+
+    def __init__(self, number: int, model: Any) -> None:
+        self.number = number
+        self.code = _code_of(model)
+        self.calls = self.compiled_calls = self.eager_stance = 0
+
+
+class Runs:
+    """How often something ran, and in how many calls."""
+
+    def __init__(self) -> None:
+        self.count = self.steps = 0
+        self._last: int | None = None
+
+    def add(self, call: int | None) -> None:
+        self.count += 1
+        if call is None or call != self._last:
+            self.steps += 1
+            self._last = call
+
+
+class Observer:
+    """Installs the hooks, keeps the counts, and writes the stream."""
+
+    def __init__(self, stream: Stream, *, calls_are_wrapper_calls: bool) -> None:
+        self.stream = stream
+        self.calls_are_wrapper_calls = calls_are_wrapper_calls
+        self.call: int | None = None
+        self.calls = self.compiled_calls = self.graph_runs = 0
+        self.graphs: dict[str, Runs] = {}
+        self.skipped: dict[int, tuple[types.CodeType, str | None, Runs]] = {}
+        self.wrappers: list[Wrapper] = []
+        self.inlined: set[types.CodeType] = set()
+        self.strays: dict[tuple[str, int, str], int] = {}
+        self.site: tuple[Frame, ...] | None = None  # where torchproof itself compiles
+        self.hooks = contextlib.ExitStack()
+        self._local = threading.local()
+        self._dynamo = False
+        self._flushed = 0.0
+
+    # -- hooks ---------------------------------------------------------------------
+
+    def attach(self) -> None:
+        """As soon as torch is imported; Dynamo's own hooks wait for torch.compile."""
+        import torch
+
+        from torchproof import torch_private
+
+        self.private = torch_private
+        self._compile = torch.compile
+        self.hooks.enter_context(torch_private.trace_records(self._receive))
+        self.hooks.enter_context(torch_private.no_code_generation())
+
+        @functools.wraps(torch.compile)
+        def compile(model: Any = None, **kwargs: Any) -> Any:
+            return self._register(model, **kwargs)
+
+        torch.compile = compile
+        self.hooks.callback(setattr, torch, "compile", self._compile)
+
+    def _attach_dynamo(self) -> None:
+        if self._dynamo:
+            return
+        self._dynamo = True
+        private, enter = self.private, self.hooks.enter_context
+        enter(private.compiled_contexts(self._context))
+        enter(private.frame_callbacks(self._convert))
+        enter(private.graph_callables(self._graph))
+        enter(private.inlined_code(self.inlined.add))
+        enter(private.module_methods(self._method))
+        private.leave_alone(_spied_call.__code__)
+
+    def _receive(self, metadata: dict[str, Any], payload: str) -> None:
+        artifact = metadata.get("artifact")
+        if isinstance(artifact, dict):
+            wanted = artifact.get("name") in ARTIFACTS
+        else:
+            wanted = not NAMES.isdisjoint(metadata)
+        if not wanted:
+            return
+        if not PAYLOAD_NOT_NEEDED.isdisjoint(metadata):
+            metadata, payload = {k: v for k, v in metadata.items() if k != "stack"}, ""
+        if metadata.get("compilation_metrics", {}).get("fail_type"):
+            self._local.failure = (
+                f"{metadata.get('frame_id')}/{metadata.get('frame_compile_id')}"
+            )
+        self.stream.write("trace", metadata=metadata, payload=payload, call=self.call)
+
+    # -- what the program compiles -------------------------------------------------
+
+    def _register(self, model: Any = None, **kwargs: Any) -> Any:
+        """Stands in for torch.compile: same answer, and a note of what and where."""
+        self._attach_dynamo()
+        if model is None:  # a decorator: torch calls torch.compile again with the model
+            return self._compile(model, **kwargs)
+        wrapper = Wrapper(len(self.wrappers), model)
+        self.wrappers.append(wrapper)
+        self._local.wrapper = wrapper
+        try:
+            compiled = self._compile(model, **kwargs)
+        finally:
+            self._local.wrapper = None
+        self._spy_on_original(wrapper, model)
+        self.stream.write(
+            "wrapper",
+            number=wrapper.number,
+            name=_name_of(model),
+            what=_what(model),
+            site=_plain(self.site or _stack()),
+            code=_plain([_frame_of(wrapper.code)]) if wrapper.code else [],
+            arguments={k: str(v) for k, v in kwargs.items() if v is not None},
+            off=compiled is model or self.private.switched_off(),
+            by_torchproof=self.site is not None,
+        )
+        return compiled
+
+    def _context(self, context: Any) -> Callable[[], Callable[[], None]] | None:
+        wrapper: Wrapper | None = getattr(self._local, "wrapper", None)
+        return None if wrapper is None else functools.partial(self._enter, wrapper)
+
+    def _enter(self, wrapper: Wrapper) -> Callable[[], None]:
+        depth = getattr(self._local, "depth", 0)
+        self._local.depth = depth + 1
+        counts = self.calls_are_wrapper_calls and depth == 0
+        if counts:
+            self.begin_call(self.calls)
+        wrapper.calls += 1
+        wrapper.eager_stance += self.private.stance() == "force_eager"
+        before = self.graph_runs
+
+        def leave() -> None:
+            self._local.depth = depth
+            wrapper.compiled_calls += self.graph_runs > before
+            if counts:
+                self.end_call()
+
+        return leave
+
+    def begin_call(self, index: int) -> None:
+        self.call, self.calls = index, self.calls + 1
+        self._runs_before = self.graph_runs
+
+    def end_call(self) -> None:
+        self.compiled_calls += self.graph_runs > self._runs_before
+        if time.monotonic() - self._flushed > _FLUSH_S:
+            self.flush()
+
+    # -- what Dynamo does ----------------------------------------------------------
+
+    def _convert(self, convert: Callable[[], Any], frame: Any) -> Any:
+        """A frame that is skipped, or fails to compile, is asked about every time.
+
+        So its runs can be counted; and after an error the program goes on in eager.
+        """
+        known = self.skipped.get(id(frame.f_code))
+        if known is not None:
+            known[2].add(self.call)
+            return self.private.skip_once()
+        self._local.failure = None
+        try:
+            answer = convert()
+        except Exception as error:
+            self.stream.write(
+                "raised",
+                compile_id=self._local.failure,
+                error=type(error).__name__,
+                message=str(error),
+                call=self.call,
+            )
+            self.private.count_fullgraph_frame()
+            answer = None
+        if answer is not None and not (
+            self._local.failure and self.private.was_skipped(answer)
+        ):
+            return answer
+        runs = Runs()
+        runs.add(self.call)
+        self.skipped[id(frame.f_code)] = (frame.f_code, self._local.failure, runs)
+        return self.private.skip_once()
+
+    def _graph(
+        self, output_graph: Any, compiled: Callable[..., Any]
+    ) -> Callable[..., Any]:
+        runs = self.graphs.setdefault(self.private.compile_id_of(output_graph), Runs())
+
+        @functools.wraps(compiled)
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            self.graph_runs += 1
+            runs.add(self.call)
+            return compiled(*args, **kwargs)
+
+        return counted
+
+    # -- calls that pass the compiled code by --------------------------------------
+
+    def _method(self, module: Any, name: str, value: Any) -> Any:
+        import torch
+
+        own = isinstance(value, types.MethodType) and value.__self__ is module._orig_mod
+        if not own or name.startswith("_") or hasattr(torch.nn.Module, name):
+            return value
+
+        @functools.wraps(value)
+        def spied(*args: Any, **kwargs: Any) -> Any:
+            before, depth = self.graph_runs, getattr(self._local, "depth", 0)
+            self._local.in_method = True
+            try:
+                result = value(*args, **kwargs)
+            finally:
+                self._local.in_method = False
+            if (
+                not depth
+                and self.graph_runs == before
+                and _has_tensor((args, kwargs, result))
+            ):
+                self._stray("method_call", module._orig_mod, name)
+            return result
+
+        return spied
+
+    def _spy_on_original(self, wrapper: Wrapper, model: Any) -> None:
+        """Module.__call__ asks `_compiled_call_impl`, which a compiled copy leaves empty."""
+        import torch
+
+        if (
+            not isinstance(model, torch.nn.Module)
+            or model._compiled_call_impl is not None
+        ):
+            return
+        model._compiled_call_impl = functools.partial(_spied_call, self, model)
+
+    def in_compiled_call(self) -> bool:
+        return bool(
+            getattr(self._local, "depth", 0) or getattr(self._local, "in_method", False)
+        )
+
+    def original_called(self, model: Any) -> None:
+        self._stray("original_call", model, "forward")
+
+    def _stray(self, kind: str, model: Any, name: str) -> None:
+        key = (kind, id(model), name)
+        self.strays[key] = self.strays.get(key, 0) + 1
+        if self.strays[key] <= _STACKS_PER_PLACE:
+            self.stream.write(
+                kind,
+                model=type(model).__name__,
+                method=name,
+                site=_plain(_stack()),
+                call=self.call,
+            )
+
+    # -- the end -------------------------------------------------------------------
+
+    def flush(self) -> None:
+        """A snapshot of all counts; the last one in the stream is the one that holds."""
+        self._flushed = time.monotonic()
+        runs = {k: [r.count, r.steps] for k, r in self.graphs.items()}
+        skips = [
+            {
+                "compile_id": i,
+                "code": _plain([_frame_of(c)]),
+                "runs": [r.count, r.steps],
+            }
+            for c, i, r in self.skipped.values()
+        ]
+        wrappers = [
+            [
+                w.number,
+                w.calls,
+                w.compiled_calls,
+                w.eager_stance,
+                w.code in self.inlined,
+            ]
+            for w in self.wrappers
+        ]
+        strays = [[kind, name, count] for (kind, _, name), count in self.strays.items()]
+        self.stream.write(
+            "counts",
+            calls=self.calls,
+            compiled_calls=self.compiled_calls,
+            graphs=runs,
+            skipped=skips,
+            wrappers=wrappers,
+            strays=strays,
+        )
+
+
+def _spied_call(observer: Observer, model: Any, *args: Any, **kwargs: Any) -> Any:
+    """Stands where a module looks for its compiled self; transparent to Dynamo."""
+    import torch
+
+    if not torch.compiler.is_compiling() and not observer.in_compiled_call():
+        observer.original_called(model)
+    return model._call_impl(*args, **kwargs)
+
+
+def _stack() -> tuple[Frame, ...]:
+    """The Python stack above torchproof, outermost first."""
+    frames: list[Frame] = []
+    frame = sys._getframe(1)
+    here = str(Path(__file__).parent) + os.sep
+    while frame is not None:
+        code = frame.f_code
+        if not code.co_filename.startswith(here) or "workloads" in code.co_filename:
+            frames.append(Frame(code.co_filename, frame.f_lineno, code.co_name))
+        frame = frame.f_back  # type: ignore[assignment]
+    return tuple(reversed(frames))
+
+
+def _plain(frames: Any) -> list[list[Any]]:
+    return [[f.file, f.line, f.function] for f in frames]
+
+
+def _frame_of(code: types.CodeType) -> Frame:
+    return Frame(code.co_filename, code.co_firstlineno, code.co_name)
+
+
+def _code_of(model: Any) -> types.CodeType | None:
+    owner = getattr(model, "__self__", None)
+    if getattr(model, "__name__", "") == "_call_impl" and owner is not None:
+        model = owner  # Module.compile() hands over the module's bound call
+    function = (
+        getattr(type(model), "forward", model)
+        if hasattr(model, "parameters")
+        else model
+    )
+    while hasattr(function, "__wrapped__"):
+        function = function.__wrapped__
+    return getattr(function, "__code__", None)
+
+
+def _name_of(model: Any) -> str:
+    if hasattr(model, "parameters"):
+        return type(model).__name__
+    if getattr(model, "__name__", "") == "_call_impl":
+        return type(model.__self__).__name__
+    return str(getattr(model, "__qualname__", type(model).__name__)).replace(
+        "<locals>.", ""
+    )
+
+
+def _what(model: Any) -> str:
+    is_module = (
+        hasattr(model, "parameters") or getattr(model, "__name__", "") == "_call_impl"
+    )
+    return "module" if is_module else "function"
+
+
+def _has_tensor(value: Any, depth: int = 3) -> bool:
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return True
+    if depth and isinstance(value, dict):
+        value = list(value.values())
+    if depth and isinstance(value, (list, tuple)):
+        return any(_has_tensor(item, depth - 1) for item in value)
+    return False

@@ -1,0 +1,202 @@
+"""The nouns of torchproof as frozen records, and their JSON.
+
+Nothing here knows torch: records pickle, compare, and turn into JSON and back.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+SCHEMA = 1
+
+Severity = Literal["high", "medium", "low"]
+Status = Literal["open", "resolved", "intentional"]
+Owner = Literal["user", "library"]
+
+SEVERITIES: tuple[Severity, ...] = ("high", "medium", "low")
+
+CATEGORIES: dict[str, str] = {
+    "graph_break": "Graph breaks",
+    "skipped_frame": "Graph breaks",
+    "no_op": "Graph breaks",
+    "compile_error": "Graph breaks",
+    "host_sync": "Graph breaks",
+    "recompile": "Recompilation",
+    "recompile_limit": "Recompilation",
+    "specialization": "Dynamic shape",
+    "cudagraph_skip": "CUDA graphs",
+    "cudagraph_lifetime": "CUDA graphs",
+    "cudagraph_rerecord": "CUDA graphs",
+    "numerics": "Correctness",
+    "stale_state": "Correctness",
+    "slowdown": "Performance",
+    "compile_time": "Performance",
+    "memory": "Performance",
+    "config": "Configuration",
+    "hazard": "Configuration",
+}
+
+
+class UserError(Exception):
+    """Something the user can put right: one line that says what, where, what next."""
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One line of a Python stack. `columns` are those the traceback underlined."""
+
+    file: str
+    line: int
+    function: str
+    code: str = ""
+    columns: tuple[int, int] | None = None
+
+    @property
+    def expression(self) -> str:
+        """The underlined part of the line, or all of it."""
+        if self.columns is None:
+            return self.code
+        return self.code[slice(*self.columns)].strip() or self.code
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something the compiler did, or the program did with it.
+
+    `frames` is the user's stack, outermost first; `function` the code object that
+    was being compiled; `call` the index of the call it happened in, None if unknown.
+    """
+
+    kind: str
+    compile_id: str | None = None
+    frames: tuple[Frame, ...] = ()
+    function: Frame | None = None
+    data: Mapping[str, Any] = field(default_factory=dict)
+    call: int | None = None
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What one run of a target showed. Counts that were not observed are None."""
+
+    events: tuple[Event, ...]
+    environment: Mapping[str, Any]
+    calls: int | None = None
+    compiled_calls: int | None = None
+    ending: str = "finished"  # finished, timeout, interrupted, crashed
+    exit_code: int | None = None
+    error: str | None = None  # one line: why the target itself could not run
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A rule at a place, with evidence."""
+
+    code: str
+    kind: str
+    severity: Severity
+    message: str
+    cause: str
+    fix: str
+    file: str | None = None
+    line: int | None = None
+    function: str | None = None
+    owner: Owner | None = None
+    origin: Literal["static", "dynamic", "both"] = "dynamic"
+    count: int | None = None
+    steps: int | None = None
+    cost_us: float | None = None  # None: not measured. Never 0 for unknown.
+    status: Status = "open"
+    evidence: tuple[str, ...] = ()
+    column: int | None = None
+    end_column: int | None = None
+    source: str | None = None
+
+    @property
+    def category(self) -> str:
+        return CATEGORIES[self.kind]
+
+    def to_json(self) -> dict[str, Any]:
+        plain = dataclasses.asdict(self)
+        plain["category"] = self.category
+        plain["evidence"] = list(self.evidence)
+        return plain
+
+    @classmethod
+    def from_json(cls, plain: Mapping[str, Any]) -> Finding:
+        known = {f.name for f in dataclasses.fields(cls)}
+        values = {key: value for key, value in plain.items() if key in known}
+        values["evidence"] = tuple(values.get("evidence", ()))
+        return cls(**values)
+
+
+@dataclass(frozen=True)
+class Part:
+    """One part of a verb's work: passed, found, skipped or failed, with why."""
+
+    status: Literal["passed", "found", "skipped", "failed"]
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Run:
+    """The saved record of one verb on one target.
+
+    `other` keeps what a newer torchproof wrote and this one does not know.
+    """
+
+    id: str
+    target: str
+    strategy: str
+    environment: Mapping[str, Any]
+    counts: Mapping[str, int | None]
+    findings: tuple[Finding, ...] = ()
+    measurements: tuple[Mapping[str, Any], ...] = ()
+    parts: Mapping[str, Part] = field(default_factory=dict)
+    verb: str = "check"
+    command: str = ""
+    started: str = ""
+    ending: str = "finished"
+    exit_code: int | None = None
+    error: str | None = None
+    other: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        plain: dict[str, Any] = {"schema": SCHEMA}
+        for item in dataclasses.fields(self):
+            if item.name != "other":
+                plain[item.name] = getattr(self, item.name)
+        plain["environment"] = dict(self.environment)
+        plain["counts"] = dict(self.counts)
+        plain["findings"] = [finding.to_json() for finding in self.findings]
+        plain["measurements"] = [dict(row) for row in self.measurements]
+        plain["parts"] = {
+            name: dataclasses.asdict(part) for name, part in self.parts.items()
+        }
+        return plain | dict(self.other)
+
+    @classmethod
+    def from_json(cls, plain: Mapping[str, Any]) -> Run:
+        schema = plain.get("schema")
+        if not isinstance(schema, int):
+            raise UserError("not a torchproof run: it has no schema number")
+        if schema > SCHEMA:
+            raise UserError(
+                f"the run has schema {schema}, this torchproof reads up to {SCHEMA}: "
+                "install a newer torchproof"
+            )
+        known = {f.name for f in dataclasses.fields(cls)} - {"other"}
+        values = {key: value for key, value in plain.items() if key in known}
+        values["findings"] = tuple(map(Finding.from_json, plain.get("findings", ())))
+        values["measurements"] = tuple(plain.get("measurements", ()))
+        values["parts"] = {
+            name: Part(**part) for name, part in plain.get("parts", {}).items()
+        }
+        other = {k: v for k, v in plain.items() if k not in known | {"schema"}}
+        try:
+            return cls(**values, other=other)
+        except TypeError as error:
+            raise UserError(f"not a torchproof run: {error}") from None

@@ -1,0 +1,128 @@
+"""Events in, findings out. `RULES` is the list of all rules, each there once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torchproof.records import SEVERITIES, Finding, Observation, UserError
+from torchproof.rules import (
+    breaks,
+    errors,
+    no_ops,
+    python_breaks,
+    recompile_state,
+    recompiles,
+    tensor_breaks,
+)
+from torchproof.rules._rule import Facts, Rule, Subject
+
+# The first rule that matches a break takes it, so the particular come before the general.
+BREAKS: tuple[breaks.GraphBreak, ...] = (
+    python_breaks.DisabledCall(),
+    python_breaks.ExplicitBreak(),
+    tensor_breaks.RecurrentModule(),
+    tensor_breaks.DeepCopy(),
+    tensor_breaks.AutogradCall(),
+    tensor_breaks.TensorBranch(),
+    tensor_breaks.TensorToPython(),
+    tensor_breaks.DataDependentShape(),
+    tensor_breaks.OperatorWithoutFake(),
+    python_breaks.OutputCall(),
+    python_breaks.OutsideWorld(),
+    python_breaks.GeneratorUse(),
+    python_breaks.ContextManager(),
+    python_breaks.ExceptionFlow(),
+    python_breaks.UntraceableCall(),
+    tensor_breaks.TensorInternals(),
+    python_breaks.UnsupportedPython(),
+    python_breaks.OtherBreak(),
+)
+errors.BreakUnderFullgraph.breaks = BREAKS
+ERRORS: tuple[errors.CompileError, ...] = (
+    errors.MarkedDimension(),
+    errors.UnbackedBranch(),
+    errors.MissingFakeKernel(),
+    errors.FailsOnFakeTensors(),
+    errors.BackendError(),
+    errors.BreakUnderFullgraph(),
+    errors.OtherError(),
+)
+NO_OPS: tuple[no_ops.NoOp, ...] = (
+    no_ops.NeverCalled(),
+    no_ops.OtherMethod(),
+    no_ops.OriginalCalled(),
+    no_ops.SwitchedOff(),
+    no_ops.NothingCompiled(),
+    no_ops.NoCompileCall(),
+)
+LIMIT = recompile_state.RecompileLimit()
+SPECIALISATION = errors.QuietSpecialisation()
+RULES: tuple[Rule, ...] = tuple(
+    sorted(
+        (*BREAKS, *recompile_state.RECOMPILES, LIMIT, *ERRORS, SPECIALISATION, *NO_OPS),
+        key=lambda rule: rule.code,
+    )
+)
+
+
+def check(observation: Observation) -> list[Finding]:
+    """All findings of a run, worst first."""
+    facts = Facts(observation)
+    found = [rule.finding(subject) for rule, subject in _matches(facts)]
+    return sorted(found, key=_rank)
+
+
+def _matches(facts: Facts) -> Iterator[tuple[Rule, Subject]]:
+    for subject in breaks.subjects(facts):
+        yield _first(BREAKS, subject), subject
+    for subject in recompiles.limit_subjects(facts):
+        yield LIMIT, subject
+    for subject in recompiles.subjects(facts):
+        yield _first(recompile_state.RECOMPILES, subject), subject
+    for subject in errors.subjects(facts):
+        yield _first(ERRORS, subject), subject
+    for subject in errors.specialisations(facts):
+        yield SPECIALISATION, subject
+    for rule in NO_OPS:
+        for subject in rule.subjects(facts):
+            yield rule, subject
+
+
+def _first(rules: tuple[Rule, ...], subject: Subject) -> Rule:
+    return next(rule for rule in rules if rule.matches(subject))
+
+
+def _rank(finding: Finding) -> tuple[object, ...]:
+    steps = finding.steps if finding.steps is not None else -1
+    return (
+        finding.status != "open",
+        SEVERITIES.index(finding.severity),
+        -steps,
+        finding.file or "~",
+        finding.line or 0,
+    )
+
+
+def by_code(code: str) -> Rule:
+    wanted = code.upper()
+    for rule in RULES:
+        if rule.code == wanted:
+            return rule
+    raise UserError(f"no rule {code!r}: `torchproof rule` lists them all")
+
+
+def select(
+    findings: list[Finding], chosen: list[str], ignored: list[str]
+) -> list[Finding]:
+    """Findings whose code starts with a chosen prefix and with no ignored one."""
+    for prefix in [*chosen, *ignored]:
+        if not any(rule.code.startswith(prefix.upper()) for rule in RULES):
+            raise UserError(
+                f"no rule starts with {prefix!r}: `torchproof rule` lists them all"
+            )
+    return [
+        finding
+        for finding in findings
+        if (not chosen or finding.code.startswith(tuple(c.upper() for c in chosen)))
+        and not finding.code.startswith(tuple(c.upper() for c in ignored) or ("-",))
+    ]

@@ -1,0 +1,238 @@
+"""Graph breaks and skipped frames: which events are one break, and how often it ran."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+from torchproof.places import definition, original_name, place_of
+from torchproof.records import Event, Severity, Status
+from torchproof.rules._rule import Facts, Rule, Subject, sentence, shorten
+
+_BOILERPLATE = re.compile(
+    r"report an issue|file an issue|graph break is fundamental|may be possible to write"
+    r" Dynamo"
+    r"|caused by an earlier graph break|Avoid calling the function|dont_skip_tracing"
+    r"|Dynamo may be able|Your code may result in an error",
+    re.IGNORECASE,
+)
+# Frames that Dynamo gives up on before it traces: skipped, though no break is logged.
+_NEVER_TRACED = re.compile(
+    r"Attempt to trace generator|skip_frame|functor?ch mode", re.IGNORECASE
+)
+
+
+def subjects(facts: Facts) -> Iterator[Subject]:
+    """One subject a place and cause, in the order they were first seen."""
+    groups: dict[tuple[object, ...], list[Event]] = {}
+    for event in [*facts.events("graph_break"), *_silent_skips(facts)]:
+        place = place_of(event.frames)
+        where = (
+            (place.frame.file, place.frame.line) if place.frame else (event.function,)
+        )
+        groups.setdefault((*where, event.data["type"]), []).append(event)
+    for group in groups.values():
+        skipping = [event for event in group if event.data.get("skips")]
+        count, steps = _runs(group, facts)
+        # Dynamo meets a break of an inlined function twice: inlined, then on its own.
+        leader = skipping[0] if skipping else group[0]
+        events = (leader, *(event for event in group if event is not leader))
+        kind = "skipped_frame" if skipping else "graph_break"
+        place = place_of(leader.frames)
+        if place.frame is None and leader.function is not None:
+            place = place_of((definition(leader.function),))
+        yield Subject(events, place, facts, count, steps, {"kind": kind})
+
+
+def _silent_skips(facts: Facts) -> Iterable[Event]:
+    for event in facts.events("compile_failure"):
+        if is_error(event):
+            continue
+        yield Event(
+            "graph_break",
+            event.compile_id,
+            event.frames,
+            event.function,
+            {**event.data, "skips": True},
+            event.call,
+        )
+
+
+def is_error(event: Event) -> bool:
+    """Whether a failed compilation raises, or only makes its frame run eagerly.
+
+    A live run has seen it; of a trace it must be concluded: Dynamo logs a break for
+    each frame it skips while tracing, so a failure without one raises.
+    """
+    raised = event.data.get("raised")
+    if raised is not None:
+        return bool(raised)
+    return not _NEVER_TRACED.search(event.data["type"])
+
+
+def _runs(group: list[Event], facts: Facts) -> tuple[int | None, int | None]:
+    """How often a break was run through, and in how many calls; None if not counted."""
+    own = [
+        e
+        for e in group
+        if e.function and _innermost(e) == original_name(e.function.function)
+    ]
+    found = [_executions(event, facts) for event in own or group]
+    known = [runs for runs in found if runs is not None]
+    if not known:
+        return None, None
+    calls = facts.calls or 0
+    return sum(r[0] for r in known), min(sum(r[1] for r in known), calls)
+
+
+def _innermost(event: Event) -> str:
+    return original_name(event.frames[-1].function) if event.frames else ""
+
+
+def _executions(event: Event, facts: Facts) -> tuple[int, int] | None:
+    """Runs of the skipped frame, of the graph before the break, or of what follows it."""
+    if event.data.get("skip_runs"):
+        return tuple(event.data["skip_runs"])
+    if event.data.get("runs"):
+        return tuple(event.data["runs"])
+    if event.function is None:
+        return None
+    name = original_name(event.function.function)
+    lines = [f.line for f in event.frames if original_name(f.function) == name]
+    resumed = [f"torch_dynamo_resume_in_{name}_at_{line}" for line in lines[-1:]]
+    after = [
+        graph.data["runs"]
+        for graph in facts.events("graph")
+        if graph.function
+        and graph.function.function in resumed
+        and graph.data.get("runs")
+    ]
+    return (sum(r[0] for r in after), sum(r[1] for r in after)) if after else None
+
+
+class GraphBreak(Rule):
+    """Base of the rules that know one cause of a graph break."""
+
+    kind = "graph_break"
+    types: tuple[str, ...] = ()  # patterns of torch's break type
+    details: str | None = None  # a pattern of its context and explanation
+
+    def matches(self, subject: Subject) -> bool:
+        data = subject.data
+        if not any(re.search(pattern, data["type"]) for pattern in self.types):
+            return False
+        told = f"{data['context']} {data['explanation']} {' '.join(data['hints'])}"
+        return self.details is None or re.search(self.details, told) is not None
+
+    def message(self, subject: Subject) -> str:
+        what = (
+            f"`{subject.expression}`"
+            if subject.expression
+            else sentence(subject.data["type"])
+        )
+        often = f", {subject.often}" if subject.often else ""
+        inside = ""
+        if subject.place.library is not None:
+            inside = f" (inside {_package(subject.place.library.file)})"
+        elif subject.place.owner == "library" and subject.frame is not None:
+            inside = f" (in the library {_package(subject.frame.file)})"
+        if subject.extra["kind"] == "skipped_frame":
+            skipped = subject.first.function
+            name = original_name(skipped.function) if skipped else "this function"
+            return (
+                f"{what}{inside} makes Dynamo give up on {name}: all of it runs"
+                f" eagerly{often}; breaks further down stay hidden until this one is"
+                " gone"
+            )
+        return f"{what}{inside} splits the graph of {subject.function}{often}"
+
+    def cause(self, subject: Subject) -> str:
+        why = self.why(subject)
+        nested = subject.data.get("nested") or ""
+        if subject.extra["kind"] == "skipped_frame":
+            if "loop" in nested:
+                why += (
+                    "; Dynamo cannot resume inside a loop, so it skips the whole frame"
+                )
+            elif "Context" in nested or "with" in nested.lower():
+                why += (
+                    "; Dynamo cannot resume inside this `with`, so it skips the whole"
+                    " frame"
+                )
+            else:
+                why += "; Dynamo cannot resume here, so it skips the whole frame"
+        return why
+
+    def why(self, subject: Subject) -> str:
+        """Why Dynamo breaks here, about this code."""
+        data = subject.data
+        return (
+            f"{sentence(data['type'])}: {sentence(shorten(data['explanation'], 300))}"
+        )
+
+    def fix(self, subject: Subject) -> str:
+        advice = self.remedy(subject)
+        nested = subject.data.get("nested") or ""
+        if subject.extra["kind"] == "skipped_frame":
+            if "loop" in nested:
+                advice += (
+                    "; or take it outside the loop, or move the loop body into its own "
+                    "function, so that only that function breaks"
+                )
+            elif "Context" in nested or "with" in nested.lower():
+                advice += "; or take it outside the `with` block"
+        return advice
+
+    def remedy(self, subject: Subject) -> str:
+        """What to change, naming this code."""
+        return own_hints(subject) or move_out(subject)
+
+    def severity(self, subject: Subject) -> Severity:
+        if self.status(subject) == "intentional":
+            return "low"
+        if subject.extra["kind"] == "skipped_frame" or subject.steps is None:
+            return "high"
+        calls = subject.facts.calls or 1
+        if subject.place.owner == "library":
+            return "medium" if subject.steps * 2 >= calls else "low"
+        if subject.steps * 2 >= calls:
+            return "high"
+        first_only = subject.steps == 1 and all(e.call == 0 for e in subject.events)
+        return "low" if first_only else "medium"
+
+    def status(self, subject: Subject) -> Status:
+        return "open"
+
+    def evidence(self, subject: Subject) -> Iterable[str]:
+        data = subject.data
+        if data["gb_id"]:
+            yield f"{data['gb_id']} {data['page']}"
+        yield f"torch: {data['type']}: {shorten(data['explanation'], 240)}"
+        if data["context"]:
+            yield f"context: {shorten(data['context'], 200)}"
+        library = subject.place.library
+        if library is not None:
+            yield f"in {library.file}:{library.line} {library.function}: {library.code}"
+        inner = subject.first.frames[-1] if subject.first.frames else None
+        if inner is not None and inner not in (library, subject.frame):
+            yield f"in {inner.file}:{inner.line} {inner.function}: {inner.code}"
+
+
+def own_hints(subject: Subject) -> str:
+    """Torch's own hints, less those that are true of every break."""
+    hints = [h.rstrip(".") for h in subject.data["hints"] if not _BOILERPLATE.search(h)]
+    return "; or ".join([hints[0], *map(sentence, hints[1:])]) if hints else ""
+
+
+def move_out(subject: Subject) -> str:
+    what = f"`{subject.expression}`" if subject.expression else "it"
+    return (
+        f"move {what} outside the compiled function and pass its result in, or guard it"
+        " with `if not torch.compiler.is_compiling():`, or put it in a function marked"
+        " @torch.compiler.disable so that the break is deliberate"
+    )
+
+
+def _package(file: str) -> str:
+    match = re.search(r"(?:site|dist)-packages/([^/]+)", file)
+    return match[1] if match else file

@@ -1,0 +1,430 @@
+"""CE7xx and DS60x: compilations that raise, and sizes that are compiled in."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+from torchproof.places import definition, place_of, whose
+from torchproof.records import Event, Severity
+from torchproof.rules._rule import Facts, Rule, Subject, shorten
+from torchproof.rules.breaks import GraphBreak, is_error
+from torchproof.rules.python_breaks import OtherBreak
+
+
+def subjects(facts: Facts) -> Iterator[Subject]:
+    """One subject a place and error."""
+    groups: dict[tuple[object, ...], list[Event]] = {}
+    failures = [e for e in facts.events("compile_failure") if is_error(e)]
+    for event in [*failures, *facts.events("call_error")]:
+        place = place_of(event.frames)
+        if (
+            place.frame is None
+            and event.function
+            and whose(event.function.file) == "user"
+        ):
+            place = place_of((definition(event.function),))
+        where = (place.frame.file, place.frame.line) if place.frame else None
+        groups.setdefault((place, where, event.data["error"]), []).append(event)
+    for (place, _, _), group in groups.items():
+        runs = [e.data["skip_runs"] for e in group if e.data.get("skip_runs")]
+        count = sum(r[0] for r in runs) if runs else len(group)
+        steps = sum(r[1] for r in runs) if runs else None
+        yield Subject(tuple(group), place, facts, count, steps)  # type: ignore[arg-type]
+
+
+class CompileError(Rule):
+    """Base of the rules that know one way a compilation fails."""
+
+    kind = "compile_error"
+    errors: tuple[str, ...] = ()
+    told: str | None = None
+
+    def matches(self, subject: Subject) -> bool:
+        if subject.data["error"] not in self.errors:
+            return False
+        return (
+            self.told is None
+            or re.search(self.told, subject.data["message"]) is not None
+        )
+
+    def message(self, subject: Subject) -> str:
+        what = f"`{subject.expression}`" if subject.expression else subject.function
+        often = f" ({subject.often})" if subject.often else ""
+        return (
+            f"compiling fails at {what} in {subject.function}{often}, though eager runs"
+            f" it: {self.short(subject)}"
+        )
+
+    def short(self, subject: Subject) -> str:
+        """The shortest true sentence about the error."""
+        return shorten(_innermost_error(subject.data["message"]), 160)
+
+    def cause(self, subject: Subject) -> str:
+        return f"{subject.data['error']}: {self.short(subject)}"
+
+    def fix(self, subject: Subject) -> str:
+        what = f"`{subject.expression}`" if subject.expression else subject.function
+        return (
+            f"rewrite {what}, or move it into a function marked @torch.compiler.disable"
+            " so that it runs eagerly"
+        )
+
+    def evidence(self, subject: Subject) -> Iterable[str]:
+        yield shorten(f"{subject.data['error']}: {subject.data['message']}", 400)
+        if subject.data.get("gb_id"):
+            yield f"{subject.data['gb_id']} {subject.data['page']}"
+        library = subject.place.library
+        if library is not None:
+            yield f"in {library.file}:{library.line} {library.function}: {library.code}"
+
+
+def _innermost_error(message: str) -> str:
+    """`shape '[3, 3]' is invalid` out of torch's "failed to run FX node ... got ..."."""
+    got = re.search(r"got \w+\((?P<q>['\"])(?P<text>.+?)(?P=q)\)", message, re.DOTALL)
+    if got:
+        return got["text"]
+    lines = [line.strip() for line in message.strip().splitlines() if line.strip()]
+    raised = re.match(r"backend=.* raised:$", lines[0]) if lines else None
+    return (
+        lines[1]
+        if raised and len(lines) > 1
+        else (lines[0] if lines else "unknown error")
+    )
+
+
+class FailsOnFakeTensors(CompileError):
+    """An operation fails while tracing, where eager code copes with the failure.
+
+    ## Why
+    Dynamo runs each operation on tensors without data. An error there ends the
+    compilation: it is not handed to an `except` in the traced code.
+
+    ## Bad
+        try:
+            y = x.view(3, 3)
+        except RuntimeError:
+            y = x.view(2, 4)
+
+    ## Good
+        y = x.view(3, 3) if x.numel() == 9 else x.view(2, 4)
+
+    ## Fix safety
+    Same values, if the test and the exception agree.
+    """
+
+    code = "CE701"
+    errors = ("TorchRuntimeError", "IndexError", "RuntimeError")
+
+    def fix(self, subject: Subject) -> str:
+        return (
+            "check the shape first, e.g. `if x.numel() == n:` before"
+            f" `{subject.expression}`, instead of catching the error; or move the"
+            " try/except into a function marked @torch.compiler.disable"
+        )
+
+
+class MissingFakeKernel(CompileError):
+    """A custom operator has no fake implementation.
+
+    ## Why
+    Without one, torch cannot know the shape of its output while tracing.
+
+    ## Bad
+        @torch.library.custom_op("lib::scale", mutates_args=())
+        def scale(x: Tensor) -> Tensor: ...
+
+    ## Good
+        @scale.register_fake
+        def _(x): return torch.empty_like(x)
+
+    ## Fix safety
+    A wrong fake gives wrong graphs: torch.library.opcheck tests it.
+    """
+
+    code = "CE702"
+    errors = (
+        "TorchRuntimeError",
+        "UnsupportedOperatorException",
+        "Unsupported",
+        "RuntimeError",
+    )
+    told = (
+        r"fake impl|register_fake|no fake|fake kernel|Meta tensors|meta"
+        r" kernel|NotImplementedError"
+    )
+
+    def fix(self, subject: Subject) -> str:
+        operator = re.search(
+            r"[\w]+(?:\.|::)[\w]+(?=\.default)", subject.data["message"]
+        )
+        name = operator[0].replace(".", "::") if operator else "the operator"
+        return (
+            f'give {name} a fake implementation: @torch.library.register_fake("{name}")'
+            " def _(x): return torch.empty_like(x); it is called at"
+            f" `{subject.expression}`"
+        )
+
+
+class BackendError(CompileError):
+    """The backend raises while it compiles a captured graph.
+
+    ## Why
+    Tracing worked; the compiler behind it did not.
+
+    ## Bad
+        torch.compile(f, backend=broken)
+
+    ## Good
+        torch.compile(f, backend="eager")       # to see that tracing is not the trouble
+
+    ## Fix safety
+    Another backend gives the same values up to rounding.
+    """
+
+    code = "CE703"
+    errors = ("BackendCompilerFailed", "InductorError", "LoweringException")
+
+    def message(self, subject: Subject) -> str:
+        backend = re.search(r"backend='(.+?)'", subject.data["message"])
+        name = backend[1] if backend else "the backend"
+        return (
+            f"the backend {name} fails on the graph of {subject.function}:"
+            f" {self.short(subject)}"
+        )
+
+    def fix(self, subject: Subject) -> str:
+        backend = re.search(r"backend='(.+?)'", subject.data["message"])
+        name = backend[1] if backend else "the backend"
+        return (
+            f"fix the error in the backend {name} ({self.short(subject)}), or compile "
+            f'{subject.function} with another one (backend="inductor", "aot_eager",'
+            ' "eager")'
+        )
+
+
+class BreakUnderFullgraph(CompileError):
+    """A graph break where fullgraph=True forbids one.
+
+    ## Why
+    fullgraph=True turns every graph break into an error.
+
+    ## Bad
+        torch.compile(f, fullgraph=True)       # f prints
+
+    ## Good
+        remove what breaks, or drop fullgraph=True
+
+    ## Fix safety
+    That of the break's own cause.
+    """
+
+    code = "CE704"
+    errors = ("Unsupported", "UserError", "UncapturedHigherOrderOpError")
+    breaks: tuple[GraphBreak, ...] = (OtherBreak(),)
+
+    def cause(self, subject: Subject) -> str:
+        return (
+            "with fullgraph=True a graph break is an error, and"
+            f" {self._behind(subject).why(subject)}"
+        )
+
+    def fix(self, subject: Subject) -> str:
+        return f"{self._behind(subject).remedy(subject)}; or drop fullgraph=True"
+
+    def _behind(self, subject: Subject) -> GraphBreak:
+        return next(rule for rule in self.breaks if rule.matches(subject))
+
+
+class OtherError(CompileError):
+    """A compilation fails in a way torchproof has no special rule for.
+
+    ## Why
+    Torch names the error; the finding carries its words.
+
+    ## Bad
+        anything the compiler cannot handle
+
+    ## Good
+        the same inside a function marked @torch.compiler.disable
+
+    ## Fix safety
+    Disabling compilation there changes no value.
+    """
+
+    code = "CE799"
+
+    def matches(self, subject: Subject) -> bool:
+        return True
+
+
+class MarkedDimension(CompileError):
+    """A dimension marked dynamic is compiled in as a constant.
+
+    ## Why
+    mark_dynamic promises that a dimension varies; code that compares it with a number,
+    or combines it with a fixed size, takes that back.
+
+    ## Bad
+        torch._dynamo.mark_dynamic(x, 0)
+        gain = 2.0 if x.shape[0] == 6 else 1.0
+
+    ## Good
+        torch._dynamo.maybe_mark_dynamic(x, 0)      # or remove the branch
+
+    ## Fix safety
+    maybe_mark_dynamic recompiles for other sizes where mark_dynamic raises.
+    """
+
+    code = "DS601"
+    kind = "specialization"
+    errors = ("ConstraintViolationError",)
+
+    def matches(self, subject: Subject) -> bool:
+        return (
+            super().matches(subject)
+            or "Constraints violated" in subject.data["message"]
+        )
+
+    def message(self, subject: Subject) -> str:
+        name, dim, value = _marked(subject)
+        return (
+            f"size {dim} of `{name}` is marked dynamic, but {subject.function} only"
+            f" works for {value}: torch.compile raises"
+        )
+
+    def cause(self, subject: Subject) -> str:
+        name, dim, value = _marked(subject)
+        return f"`{subject.expression}` compiles size {dim} of `{name}` in as {value}"
+
+    def fix(self, subject: Subject) -> str:
+        name, dim, value = _marked(subject)
+        return (
+            f"remove the branch on the size at `{subject.expression}`, or replace"
+            f" mark_dynamic by torch._dynamo.maybe_mark_dynamic({name}, {dim}), which"
+            " recompiles instead of raising"
+        )
+
+
+def _marked(subject: Subject) -> tuple[str, str, str]:
+    text = subject.data["message"]
+    where = re.search(r"L\['(\w+)'\]\S*?\.size\(\)\[(\d+)\]", text)
+    value = re.search(r"to be a constant \((\d+)\)", text)
+    name, dim = (where[1], where[2]) if where else ("an input", "?")
+    return name, dim, value[1] if value else "some sizes"
+
+
+class UnbackedBranch(CompileError):
+    """The code branches on a number that exists only at run time.
+
+    ## Why
+    With captured scalars (or mark_unbacked) a size has no value while tracing; a branch
+    on it cannot be decided.
+
+    ## Bad
+        k = (x > 0).sum().item()
+        if k > 4: ...
+
+    ## Good
+        torch._check(k > 4)       # if it always holds; else torch.cond or torch.where
+
+    ## Fix safety
+    torch._check raises at run time when the promise does not hold.
+    """
+
+    code = "DS602"
+    errors = (
+        "UserError",
+        "GuardOnDataDependentSymNode",
+        "TorchRuntimeError",
+        "Unsupported",
+    )
+    told = r"data-dependent expression|GuardOnDataDependent|data-dependent"
+
+    def short(self, subject: Subject) -> str:
+        guard = re.search(
+            r"data-dependent expression (.+?) \(unhinted", subject.data["message"]
+        )
+        return (
+            f"the condition {guard[1] if guard else 'here'} has no value while tracing"
+        )
+
+    def fix(self, subject: Subject) -> str:
+        return (
+            f"tell torch what holds at `{subject.expression}` with torch._check(...),"
+            " or make it part of the graph with torch.cond or torch.where; inside"
+            " operators use guard_or_false"
+        )
+
+
+class QuietSpecialisation(Rule):
+    """A dimension that could be dynamic is compiled in by a comparison.
+
+    ## Why
+    Comparing a size with a number fixes it: every other size compiles again.
+
+    ## Bad
+        if x.shape[0] == 6: ...
+
+    ## Good
+        decide outside the compiled function, or by a flag
+
+    ## Fix safety
+    Same values.
+    """
+
+    code = "DS603"
+    kind = "specialization"
+
+    def matches(self, subject: Subject) -> bool:
+        return subject.first.kind == "specialization"
+
+    def message(self, subject: Subject) -> str:
+        return (
+            f"`{subject.expression}` compiles {_sizes(subject)} in as"
+            f" {subject.data['value']}: {subject.function} is compiled again for every"
+            " other size"
+        )
+
+    def cause(self, subject: Subject) -> str:
+        return (
+            f"the code decides by {_sizes(subject)}, so the dynamic size became the"
+            f" constant {subject.data['value']}"
+        )
+
+    def fix(self, subject: Subject) -> str:
+        return (
+            f"remove the comparison at `{subject.expression}` or take the decision"
+            " outside the compiled function"
+        )
+
+    def severity(self, subject: Subject) -> Severity:
+        return (
+            "medium"
+            if subject.facts.compile_arguments.get("dynamic") == "True"
+            else "low"
+        )
+
+
+def _sizes(subject: Subject) -> str:
+    sizes = re.findall(
+        r"L\['(\w+)'\]\S*?\.size\(\)\[(\d+)\]", " ".join(subject.data["sources"])
+    )
+    return ", ".join(f"size {dim} of `{name}`" for name, dim in sizes) or "a size"
+
+
+def specialisations(facts: Facts) -> Iterator[Subject]:
+    """Sizes fixed by the user's own comparison; those fixed by an operator are normal."""
+    failed = {e.compile_id for e in facts.events("compile_failure")}
+    seen: set[tuple[object, ...]] = set()
+    for event in facts.events("specialization"):
+        place = place_of(event.frames)
+        own = place.frame is not None and event.frames[-1].line == place.frame.line
+        if not own or place.frame is None or event.compile_id in failed:
+            continue
+        if not re.search(r"[=!<>]=|[<>]|\bif\b|\bassert\b|%", place.frame.code):
+            continue
+        key = (place.frame.file, place.frame.line, tuple(event.data["sources"]))
+        if key not in seen:
+            seen.add(key)
+            yield Subject((event,), place, facts, 1, None)

@@ -1,0 +1,533 @@
+"""RC2xx: recompiles because Python state around the tensors changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from torchproof.guards import Guard
+from torchproof.records import Severity
+from torchproof.rules._rule import Rule, Subject, shorten
+from torchproof.rules.recompile_inputs import (
+    Aliasing,
+    DeviceChange,
+    DtypeChange,
+    EqualSizes,
+    LayoutChange,
+    RankChange,
+    RequiresGradChange,
+    ShapeCondition,
+    SizeChange,
+    SizeOne,
+)
+from torchproof.rules.recompiles import Recompile, values_seen
+
+
+class ScalarArgument(Recompile):
+    """A Python number, bool or string argument changes between calls.
+
+    ## Why
+    The first value is compiled in. A changed int or float becomes dynamic on the second
+    compile; every bool and string gets a graph of its own.
+
+    ## Bad
+        shift(x, 5); shift(x, 7)
+
+    ## Good
+        shift(x, torch.tensor(5)); shift(x, torch.tensor(7))
+
+    ## Fix safety
+    Same values; a tensor cannot decide a Python branch.
+    """
+
+    code = "RC210"
+    causes = ("value",)
+
+    def changed(self, guard: Guard, subject: Subject) -> str:
+        return f"the Python value `{guard.source}` changed ({values_seen(subject)})"
+
+    def why(self, guard: Guard, subject: Subject) -> str:
+        return f"`{guard.source}` was compiled in as the constant {guard.expected}"
+
+    def remedy(self, guard: Guard, subject: Subject) -> str:
+        if self.per_value(guard):
+            return (
+                f"each value of `{guard.source}` is a graph: compile one function per"
+                " value, or warm up every value before serving; if it only scales"
+                " numbers, pass it as a tensor"
+            )
+        return (
+            f"to avoid it, pass `{guard.source}` as a tensor:"
+            f" torch.tensor({guard.expected}); as a Python number it costs one"
+            " recompile, then it is dynamic"
+        )
+
+
+class TypeChange(Recompile):
+    """An argument is None, or of another type, on some calls.
+
+    ## Why
+    `is None` and the type of an argument are decided while tracing.
+
+    ## Bad
+        attend(x, None); attend(x, mask)
+
+    ## Good
+        attend(x, no_mask); attend(x, mask)      # always a tensor
+
+    ## Fix safety
+    The default tensor must be neutral: zeros to add, ones to multiply.
+    """
+
+    code = "RC211"
+    causes = ("type", "new_type")
+
+    def changed(self, guard: Guard, subject: Subject) -> str:
+        if guard.cause == "new_type":
+            return f"the class of `{guard.source}` changed (it was {guard.other})"
+        return (
+            f"`{guard.source}` is of another type on some calls"
+            f" ({values_seen(subject)})"
+        )
+
+    def why(self, guard: Guard, subject: Subject) -> str:
+        return f"the type of `{guard.source}` is part of what was compiled"
+
+    def remedy(self, guard: Guard, subject: Subject) -> str:
+        if guard.cause == "new_type":
+            return (
+                f"define the class of `{guard.source}` once, outside the loop, and pass"
+                " objects of that one class"
+            )
+        return (
+            f"always pass the same type for `{guard.source}`: a default tensor (a"
+            " default mask of zeros or ones) instead of None; or warm up one call of"
+            " each kind"
+        )
+
+
+class ContainerShape(Recompile):
+    """A list, tuple or dict has another length or other keys.
+
+    ## Why
+    Containers are unrolled while tracing: their length and keys are compiled in.
+
+    ## Bad
+        self.past.append(h)          # one longer every call
+
+    ## Good
+        self.past[:, position] = h   # a preallocated buffer, written with index_copy_
+
+    ## Fix safety
+    A buffer holds a maximum length: mask what is not filled yet.
+    """
+
+    code = "RC212"
+    causes = ("length", "keys")
+
+    def changed(self, guard: Guard, subject: Subject) -> str:
+        what = "length" if guard.cause == "length" else "keys"
+        return f"the {what} of `{guard.source}` changed ({values_seen(subject)})"
+
+    def why(self, guard: Guard, subject: Subject) -> str:
+        return (
+            f"the contents of `{guard.source}` are unrolled while tracing, so its"
+            f" {guard.cause} is compiled in"
+        )
+
+    def remedy(self, guard: Guard, subject: Subject) -> str:
+        if guard.cause == "keys":
+            return (
+                f"give `{guard.source}` the same keys in the same order on every call,"
+                " or pass its tensors as separate arguments"
+            )
+        return (
+            f"keep `{guard.source}` at a fixed length: preallocate a static tensor"
+            " buffer and write into it (index_copy_, or self.buffer[:, i] = ...),"
+            " stack the items into one tensor, or keep the list outside the compiled"
+            " function"
+        )
+
+
+class AttributeChange(Recompile):
+    """An attribute of a module or object changes between calls.
+
+    ## Why
+    Attributes are read while tracing; ints on an nn.Module stay constants for ever.
+
+    ## Bad
+        self.calls += 1
+
+    ## Good
+        self.register_buffer("calls", torch.zeros((), dtype=torch.long))
+
+    ## Fix safety
+    Same values; a tensor cannot decide a Python branch.
+    """
+
+    code = "RC213"
+    causes = ("attribute",)
+
+    def changed(self, guard: Guard, subject: Subject) -> str:
+        return f"the attribute `{guard.source}` changed ({values_seen(subject)})"
+
+    def why(self, guard: Guard, subject: Subject) -> str:
+        return (
+            f"`{guard.source}` is a Python value that was compiled in as"
+            f" {guard.expected}"
+        )
+
+    def remedy(self, guard: Guard, subject: Subject) -> str:
+        name = guard.source.rsplit(".", 1)[-1]
+        if self.per_value(guard):
+            return (
+                f"set `{guard.source}` once before compiling, or compile one module per"
+                f" value of {name}; if it must change, warm up each value"
+            )
+        return (
+            f'make `{guard.source}` a tensor: self.register_buffer("{name}",'
+            f" torch.tensor({guard.expected})) and update it in place; or update it"
+            " outside the compiled function; for ints on a module"
+            " torch._dynamo.config.allow_unspec_int_on_nn_module = True makes them"
+            " dynamic"
+        )
+
+    def severity(self, subject: Subject) -> Severity:
+        # Ints of a module never become dynamic: each new value compiles again.
+        static = (
+            "HINT: torch.compile considers integer attributes"
+            in subject.data["guard"].text
+        )
+        usual = super().severity(subject)
+        return "medium" if static and usual == "low" else usual
+
+
+class GlobalValue(Recompile):
+    """A global variable changes between calls.
+
+    ## Why
+    Globals are read while tracing and compiled in.
+
+    ## Bad
+        def f(x): return x * SCALE
+
+    ## Good
+        def f(x, scale): return x * scale
+
+    ## Fix safety
+    Same values.
+    """
+
+    code = "RC214"
+    causes = ("global",)
+
+    def changed(self, guard: Guard, subject: Subject) -> str:
+        return f"the global `{guard.source}` changed ({values_seen(subject)})"
+
+    def remedy(self, guard: Guard, subject: Subject) -> str:
+        return (
+            f"pass `{guard.source}` as an argument, as a tensor if it changes often"
+            f" (torch.tensor({guard.expected})), instead of reading the global in the"
+            " compiled function"
+        )
+
+
+class NewObject(Recompile):
+    """A function, closure or object is a new one each call.
+
+    ## Why
+    Dynamo guards on the identity of functions and of objects it cannot look into.
+
+    ## Bad
+        for x in data: run(x, lambda y: y + 1)
+
+    ## Good
+        def increment(y): return y + 1
+        for x in data: run(x, increment)
+
+    ## Fix safety
+    Same values, if the function does not depend on where it was made.
+    """
+
+    code = "RC215"
+    causes = ("identity",)
+
+    def changed(self, guard: Guard, subject: Subject) -> str:
+        return f"`{guard.source}` is another {guard.other or 'object'} than before"
+
+    def why(self, guard: Guard, subject: Subject) -> str:
+        return (
+            f"the graph holds for one particular `{guard.source}`"
+            f" ({guard.other or 'an object'}), by identity"
+        )
+
+    def remedy(self, guard: Guard, subject: Subject) -> str:
+        return (
+            f"create `{guard.source}` once, outside the loop, and pass the same"
+            " function or object each time; pass what differs as a tensor argument"
+        )
+
+
+class GlobalState(Recompile):
+    """Gradient mode, autocast or another global switch differs between calls.
+
+    ## Why
+    Torch's global state decides which graph is made, so each state has its own.
+
+    ## Bad
+        model(x); with torch.no_grad(): model(x)
+
+    ## Good
+        the same, with one warm-up call in each mode
+
+    ## Fix safety
+    Warm-up changes no value.
+    """
+
+    code = "RC216"
+    causes = ("global_state",)
+
+    def changed(self, guard: Guard, subject: Subject) -> str:
+        return f"the global state `{guard.source}` differs between calls"
+
+    def why(self, guard: Guard, subject: Subject) -> str:
+        return f"torch's `{guard.source}` is part of what was compiled"
+
+    def remedy(self, guard: Guard, subject: Subject) -> str:
+        return (
+            f"set `{guard.source}` the same way around every call; if both are needed"
+            " (training and evaluation), warm up one call in each, or compile a"
+            " separate function for each"
+        )
+
+
+class TrainingFlag(Recompile):
+    """module.train() and module.eval() alternate between calls.
+
+    ## Why
+    Dropout and batch norm differ, so each mode is a graph of its own.
+
+    ## Bad
+        for step in range(n): model.train(step % 2 == 0); model(x)
+
+    ## Good
+        warm up once in train() and once in eval()
+
+    ## Fix safety
+    Expected: two graphs, both kept.
+    """
+
+    code = "RC217"
+    causes = ("training",)
+
+    def changed(self, guard: Guard, subject: Subject) -> str:
+        return f"`{guard.source}` flips between train() and eval()"
+
+    def why(self, guard: Guard, subject: Subject) -> str:
+        return (
+            f"`{guard.source}` decides what dropout and batch norm do, so each mode is"
+            " compiled apart"
+        )
+
+    def remedy(self, guard: Guard, subject: Subject) -> str:
+        return (
+            "expected once per mode: warm up one call in train() and one in eval(), or"
+            " keep two separate compiled modules, one for training and one for"
+            " evaluation"
+        )
+
+
+class LearningRate(Recompile):
+    """A learning rate that is a Python float changes.
+
+    ## Why
+    Optimizer settings are Python values in param_groups; a scheduler changes them.
+
+    ## Bad
+        torch.optim.SGD(parameters, lr=0.1)
+
+    ## Good
+        torch.optim.SGD(parameters, lr=torch.tensor(0.1))
+
+    ## Fix safety
+    Same steps; some schedulers turn a tensor back into a float.
+    """
+
+    code = "RC218"
+    causes = ("learning_rate",)
+
+    def changed(self, guard: Guard, subject: Subject) -> str:
+        return (
+            f"the learning rate `{guard.source}` is a Python float that changes"
+            f" ({values_seen(subject)})"
+        )
+
+    def remedy(self, guard: Guard, subject: Subject) -> str:
+        return (
+            "make it a tensor when the optimizer is built:"
+            f" lr=torch.tensor({guard.expected}); as a float it costs one recompile"
+        )
+
+
+class BackendChange(Recompile):
+    """torch.compile is called anew, with another backend object, for the same function.
+
+    ## Why
+    Compiled code belongs to the backend it was compiled with.
+
+    ## Bad
+        for x in data: torch.compile(f, backend=lambda gm, _: gm)(x)
+
+    ## Good
+        compiled = torch.compile(f)
+        for x in data: compiled(x)
+
+    ## Fix safety
+    Same values.
+    """
+
+    code = "RC219"
+    causes = ("backend",)
+
+    def changed(self, guard: Guard, subject: Subject) -> str:
+        return "torch.compile was called again with another backend object"
+
+    def why(self, guard: Guard, subject: Subject) -> str:
+        return (
+            "each torch.compile call with a new backend object starts a cache of"
+            " its own"
+        )
+
+    def remedy(self, guard: Guard, subject: Subject) -> str:
+        return (
+            f"call torch.compile({subject.function}, ...) once, outside the loop, and"
+            " reuse what it returns; use one backend object"
+        )
+
+
+class OtherGuard(Recompile):
+    """A guard failed that torchproof has no special rule for.
+
+    ## Why
+    Torch names the guard; the finding carries its words.
+
+    ## Bad
+        anything that is read while tracing and changes later
+
+    ## Good
+        pass it as a tensor, or keep it the same
+
+    ## Fix safety
+    Unknown: compare the outputs before and after.
+    """
+
+    code = "RC299"
+
+    def matches(self, subject: Subject) -> bool:
+        return subject.data["guard"] is not None
+
+    def changed(self, guard: Guard, subject: Subject) -> str:
+        return (
+            "a condition of the compiled code no longer held:"
+            f" `{shorten(guard.source)}`"
+        )
+
+
+RECOMPILES: tuple[Recompile, ...] = (
+    SizeChange(),
+    SizeOne(),
+    EqualSizes(),
+    LayoutChange(),
+    DtypeChange(),
+    DeviceChange(),
+    RankChange(),
+    RequiresGradChange(),
+    Aliasing(),
+    ScalarArgument(),
+    TypeChange(),
+    ContainerShape(),
+    AttributeChange(),
+    GlobalValue(),
+    NewObject(),
+    GlobalState(),
+    TrainingFlag(),
+    LearningRate(),
+    BackendChange(),
+    ShapeCondition(),
+    OtherGuard(),
+)
+
+
+class RecompileLimit(Rule):
+    """The recompile limit is hit, and the function runs eagerly from then on.
+
+    ## Why
+    After 8 graphs of one function torch stops compiling it. Nothing fails, it is only
+    slow.
+
+    ## Bad
+        a value that changes every call and is compiled in
+
+    ## Good
+        a tensor in its place; or recompile_limit raised, if the variants are bounded
+
+    ## Fix safety
+    That of the cause it names.
+    """
+
+    code = "RC290"
+    kind = "recompile_limit"
+
+    def matches(self, subject: Subject) -> bool:
+        return subject.first.kind == "recompile_limit"
+
+    def message(self, subject: Subject) -> str:
+        limit = subject.data["limit"]
+        function = subject.first.function
+        name = function.function if function else subject.function
+        facts = subject.facts.observation
+        eager = ""
+        if (
+            facts.calls
+            and facts.compiled_calls is not None
+            and facts.compiled_calls < facts.calls
+        ):
+            eager = (
+                f"; {facts.calls - facts.compiled_calls} of {facts.calls} calls ran no"
+                " compiled code"
+            )
+        return (
+            f"{name} hit the recompile limit ({limit or '-'}) and runs eagerly from"
+            f" then on{eager}"
+        )
+
+    def cause(self, subject: Subject) -> str:
+        rule = self._behind(subject)
+        if rule is None:
+            return "too many recompilations"
+        return (
+            "it recompiled for each change:"
+            f" {rule.changed(subject.data['guard'], subject)}"
+        )
+
+    def fix(self, subject: Subject) -> str:
+        rule = self._behind(subject)
+        advice = (
+            rule.fix(subject)
+            if rule
+            else "find what changes with TORCH_LOGS=recompiles"
+        )
+        return (
+            f"{advice}; if the variants are few and wanted, raise"
+            f" torch._dynamo.config.{subject.data['setting']}"
+        )
+
+    def evidence(self, subject: Subject) -> Iterable[str]:
+        if subject.data["guard"] is not None:
+            yield f"last guard to fail: {shorten(subject.data['guard'].text, 200)}"
+        yield (
+            "GB0039"
+            " https://meta-pytorch.github.io/compile-graph-break-site/gb/gb0039.html"
+        )
+
+    def _behind(self, subject: Subject) -> Recompile | None:
+        return next((rule for rule in RECOMPILES if rule.matches(subject)), None)

@@ -1,0 +1,82 @@
+"""Runs on disk: `.torchproof/runs/ID/run.json`, written whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+from torchproof.records import Run, UserError
+
+RUNS = Path(".torchproof") / "runs"
+
+
+def save(run: Run, root: Path = RUNS) -> Run:
+    """Saves a run under its id, or the id with a number if that is taken."""
+    root.mkdir(parents=True, exist_ok=True)
+    scratch = Path(tempfile.mkdtemp(prefix=".saving-", dir=root))
+    scratch.chmod(0o755)
+    try:
+        for number in range(1, 10_000):
+            named = replace(run, id=run.id if number == 1 else f"{run.id}-{number}")
+            text = json.dumps(named.to_json(), indent=1)
+            (scratch / "run.json").write_text(text + "\n", encoding="utf-8")
+            try:
+                # A folder is never renamed over another that holds a run: the loser of a
+                # race takes the next number.
+                os.rename(scratch, root / named.id)
+                return named
+            except OSError:
+                if not (root / named.id).exists():
+                    raise
+        raise UserError(f"too many runs named {run.id} in {root}: delete some")
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def load(name: str | None, root: Path = RUNS) -> Run:
+    """A run by id, unique prefix, folder or JSON file; the latest for None."""
+    if name is None:
+        found = listing(root)
+        if not found:
+            raise UserError(f"no runs in {root}: make one with torchproof check TARGET")
+        return read(
+            max(found, key=lambda p: (p / "run.json").stat().st_mtime) / "run.json"
+        )
+    path = Path(name)
+    if path.is_file():
+        return read(path)
+    if (path / "run.json").is_file():
+        return read(path / "run.json")
+    matching = [p for p in listing(root) if p.name == name] or [
+        p for p in listing(root) if p.name.startswith(name)
+    ]
+    if not matching:
+        raise UserError(f"no run {name!r} in {root}: torchproof show --list names them")
+    if len(matching) > 1:
+        names = ", ".join(p.name for p in matching[:4])
+        raise UserError(
+            f"{name!r} is the start of {len(matching)} runs ({names}): say more"
+        )
+    return read(matching[0] / "run.json")
+
+
+def read(path: Path) -> Run:
+    try:
+        return Run.from_json(json.loads(path.read_text(encoding="utf-8")))
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from None
+    except (json.JSONDecodeError, UnicodeDecodeError, AttributeError):
+        raise UserError(f"{path} is not the JSON of a run") from None
+
+
+def listing(root: Path = RUNS) -> list[Path]:
+    """The folders of complete runs, oldest name first."""
+    if not root.is_dir():
+        return []
+    return sorted(
+        p for p in root.iterdir() if (p / "run.json").is_file() and p.name[0] != "."
+    )

@@ -1,0 +1,164 @@
+"""What is run: reads the target's text, and loads a factory in the child process."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Literal
+
+from torchproof.records import Frame, UserError
+from torchproof.workloads import WORKLOADS
+
+Kind = Literal["workload", "factory", "script", "trace", "source"]
+
+
+@dataclass(frozen=True)
+class Target:
+    """A target as the user named it. `where` is a path, a module or a workload."""
+
+    text: str
+    kind: Kind
+    where: str
+    factory: str = "make"
+    arguments: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """A short name for the run's id."""
+        stem = self.where if self.kind == "workload" else Path(self.where).stem
+        return "".join(c if c.isalnum() or c in "-_" else "-" for c in stem) or "target"
+
+
+def parse(text: str, arguments: Sequence[str] = ()) -> Target:
+    """A target from the command line, or a `UserError` that says what is wrong."""
+    scheme, _, rest = text.partition(":")
+    if scheme == "workload":
+        if rest not in WORKLOADS:
+            known = ", ".join(sorted(WORKLOADS))
+            raise UserError(f"no workload named {rest!r}: choose one of {known}")
+        return Target(text, "workload", rest)
+    if scheme == "trace":
+        if not Path(rest).is_dir():
+            raise UserError(
+                f"no trace folder {rest!r}: record one with TORCH_TRACE={rest or 'DIR'}"
+            )
+        return Target(text, "trace", rest)
+    where, colon, factory = text.rpartition(":")
+    if colon and factory.isidentifier():
+        if arguments:
+            raise UserError("arguments after -- go to a script; a factory takes none")
+        return _factory(text, where, factory)
+    path = Path(text)
+    if path.is_dir():
+        return Target(text, "source", text)
+    if not path.is_file():
+        raise UserError(
+            f"no such target: {text!r} is no file; see torchproof check --help"
+        )
+    if path.suffix != ".py":
+        raise UserError(f"{text} is no Python script")
+    return Target(text, "script", text, arguments=tuple(arguments))
+
+
+def _factory(text: str, where: str, factory: str) -> Target:
+    if where.endswith(".py") or "/" in where:
+        if not Path(where).is_file():
+            raise UserError(f"no such file: {where}")
+    elif not all(part.isidentifier() for part in where.split(".")):
+        raise UserError(f"{where!r} is neither a file nor a module name")
+    return Target(text, "factory", where, factory)
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A factory's answer: what is called, with which calls, and its hook."""
+
+    fn: Callable[..., Any]
+    calls: list[Any]
+    before_call: Callable[[Any, int], None] | None
+    place: Frame
+
+
+def load(target: Target, size: str | None = None) -> Loaded:
+    """Calls the factory. The caller has seeded the random generators."""
+    module = _module(target)
+    factory = getattr(module, target.factory, None)
+    if not callable(factory):
+        named = [n for n, v in vars(module).items() if inspect.isfunction(v)]
+        hint = f" (it defines {', '.join(named[:6])})" if named else ""
+        raise UserError(f"{target.where} has no factory {target.factory!r}{hint}")
+    arguments: dict[str, Any] = {}
+    if size is not None:
+        if target.kind != "workload":
+            raise UserError("--size is for workloads")
+        if size not in module.SIZES:
+            raise UserError(
+                f"workload {target.where} has sizes {', '.join(module.SIZES)}"
+            )
+        arguments["size"] = size
+    try:
+        answer = factory(**arguments)
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(
+            f"the factory {target.factory} failed: {type(error).__name__}: {error}"
+        ) from error
+    fn, calls = _checked(answer, target)
+    return Loaded(fn, calls, getattr(module, "before_call", None), _place(factory))
+
+
+def _checked(answer: Any, target: Target) -> tuple[Callable[..., Any], list[Any]]:
+    what = f"{target.where}:{target.factory}"
+    if not (isinstance(answer, tuple) and len(answer) == 2):
+        raise UserError(f"{what} must return (fn, calls), not {type(answer).__name__}")
+    fn, calls = answer
+    if not callable(fn):
+        raise UserError(
+            f"{what} returned a {type(fn).__name__} as fn, which cannot be called"
+        )
+    if not isinstance(calls, (list, tuple)):
+        raise UserError(
+            f"{what} returned calls as {type(calls).__name__}, not as a list"
+        )
+    if not calls:
+        raise UserError(f"{what} returned no calls: there is nothing to run")
+    for index, call in enumerate(calls):
+        if not isinstance(call, (tuple, dict)):
+            raise UserError(
+                f"{what}: call {index} is a {type(call).__name__}; it must be a tuple"
+                " of positional arguments or a dict of keyword arguments"
+            )
+    return fn, list(calls)
+
+
+def _module(target: Target) -> ModuleType:
+    if target.kind == "workload":
+        return importlib.import_module(WORKLOADS[target.where][0])
+    try:
+        if not target.where.endswith(".py"):
+            return importlib.import_module(target.where)
+        path = Path(target.where).resolve()
+        sys.path.insert(0, str(path.parent))
+        name = path.stem if path.stem not in sys.modules else f"target_{path.stem}"
+        spec = importlib.util.spec_from_file_location(name, path)
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise UserError(
+            f"importing {target.where} failed: {type(error).__name__}: {error}"
+        ) from error
+    return module
+
+
+def _place(factory: Callable[..., Any]) -> Frame:
+    code = inspect.unwrap(factory).__code__
+    return Frame(code.co_filename, code.co_firstlineno, code.co_name)

@@ -1,0 +1,254 @@
+"""Every touch of `torch._*`, as probed hooks that restore what they patch.
+
+torch 2.11 to 2.15. Each hook is a context manager; `PROBES` names what each needs,
+and `missing()` says in words what the installed torch no longer offers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import logging
+from collections.abc import Callable, Iterator
+from types import CodeType
+from typing import Any
+
+import torch
+
+# What each hook needs, as "module:attribute.path". A test asserts that none is missing.
+PROBES: dict[str, tuple[str, ...]] = {
+    "structured trace": ("torch._logging._internal:trace_log",),
+    "calls of compiled functions": (
+        "torch._dynamo.eval_frame:OptimizeContext.__init__",
+        "torch._dynamo.eval_frame:_TorchDynamoContext.__init__",
+    ),
+    "compiled modules": ("torch._dynamo.eval_frame:OptimizedModule.__getattr__",),
+    "frames Dynamo is asked to compile": (
+        "torch._dynamo.convert_frame:CatchErrorsWrapper.__call__",
+        "torch._dynamo.types:ConvertFrameReturn.apply_to_code",
+        "torch._dynamo.types:FrameAction.SKIP",
+    ),
+    "graphs handed to the backend": (
+        "torch._dynamo.output_graph:OutputGraph._call_user_compiler",
+    ),
+    "inlined functions": (
+        "torch._dynamo.symbolic_convert:InliningInstructionTranslator.inline_call",
+    ),
+    "Inductor's entry": (
+        "torch:_TorchCompileInductorWrapper.__call__",
+        "torch._inductor.compile_fx:compile_fx",
+    ),
+    "stance": ("torch._dynamo.eval_frame:_stance.stance",),
+    "switches": (
+        "torch._dynamo.config:disable",
+        "torch._dynamo.config:suppress_errors",
+    ),
+    "code to leave alone": ("torch._dynamo.eval_frame:skip_code",),
+}
+
+
+def missing() -> list[str]:
+    """What the installed torch does not offer, one sentence each."""
+    lost = []
+    for purpose, paths in PROBES.items():
+        for path in paths:
+            try:
+                _resolve(path)
+            except (ImportError, AttributeError) as error:
+                lost.append(
+                    f"{purpose}: torch {torch.__version__} has no {path} ({error})"
+                )
+    return lost
+
+
+def _resolve(path: str) -> Any:
+    module, _, attributes = path.partition(":")
+    value: Any = importlib.import_module(module)
+    for name in attributes.split("."):
+        try:
+            value = getattr(value, name)
+        except AttributeError:
+            # A dataclass field with a default factory is no class attribute.
+            if name not in getattr(value, "__dataclass_fields__", {}):
+                raise
+            value = value.__dataclass_fields__[name]
+    return value
+
+
+@contextlib.contextmanager
+def _patched(owner: Any, name: str, value: Any) -> Iterator[None]:
+    original = owner.__dict__[name] if isinstance(owner, type) else getattr(owner, name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, original)
+
+
+class _Handler(logging.Handler):
+    def __init__(self, receive: Callable[[dict[str, Any], str], None]) -> None:
+        super().__init__()
+        self._receive = receive
+
+    def emit(self, record: logging.LogRecord) -> None:
+        payload = getattr(record, "payload", None)
+        self._receive(record.metadata, "" if payload is None else payload)  # type: ignore[attr-defined]
+
+
+@contextlib.contextmanager
+def trace_records(receive: Callable[[dict[str, Any], str], None]) -> Iterator[None]:
+    """Every record of the structured trace, as TORCH_TRACE would write it."""
+    log = importlib.import_module("torch._logging._internal").trace_log
+    handler = _Handler(receive)
+    log.addHandler(handler)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+
+
+@contextlib.contextmanager
+def compiled_contexts(
+    register: Callable[[Any], Callable[[], Callable[[], None]] | None],
+) -> Iterator[None]:
+    """`register(context)` for each context torch.compile makes.
+
+    What it returns is called when a call of the compiled function begins, and what
+    that returns when the call ends.
+    """
+    eval_frame = importlib.import_module("torch._dynamo.eval_frame")
+    original = eval_frame.OptimizeContext.__init__
+
+    @functools.wraps(original)
+    def initialise(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        enter = register(self)
+        if enter is not None:
+            self.enter_exit_hooks.append(enter)
+
+    with _patched(eval_frame.OptimizeContext, "__init__", initialise):
+        yield
+
+
+@contextlib.contextmanager
+def frame_callbacks(wrap: Callable[[Callable[..., Any], Any], Any]) -> Iterator[None]:
+    """`wrap(convert, frame)` in place of each conversion of a frame."""
+    convert_frame = importlib.import_module("torch._dynamo.convert_frame")
+    original = convert_frame.CatchErrorsWrapper.__call__
+
+    @functools.wraps(original)
+    def convert(self: Any, frame: Any, *args: Any, **kwargs: Any) -> Any:
+        return wrap(lambda: original(self, frame, *args, **kwargs), frame)
+
+    with _patched(convert_frame.CatchErrorsWrapper, "__call__", convert):
+        yield
+
+
+def skip_once() -> Any:
+    """Run this frame as plain Python, and ask again the next time its code runs."""
+    types = importlib.import_module("torch._dynamo.types")
+    return types.ConvertFrameReturn(apply_to_code=False)
+
+
+def was_skipped(answer: Any) -> bool:
+    """Whether a conversion answered: skip this frame, now and later."""
+    types = importlib.import_module("torch._dynamo.types")
+    strategy = answer.frame_exec_strategy
+    return answer.guarded_code is None and strategy.cur_action == types.FrameAction.SKIP
+
+
+def count_fullgraph_frame() -> None:
+    """Keep a fullgraph call from raising because its frame was run eagerly.
+
+    From 2.12 torch counts the compiled frames of such a call and objects to none.
+    """
+    eval_frame = importlib.import_module("torch._C._dynamo.eval_frame")
+    count = getattr(eval_frame, "set_fullgraph_compiled_frame_count", None)
+    if count is not None and (before := count(1)) < 0:
+        count(before)
+
+
+@contextlib.contextmanager
+def graph_callables(
+    wrap: Callable[[Any, Callable[..., Any]], Callable[..., Any]],
+) -> Iterator[None]:
+    """`wrap(graph_module, compiled)` for each graph, whatever the backend."""
+    output_graph = importlib.import_module("torch._dynamo.output_graph")
+    original = output_graph.OutputGraph._call_user_compiler
+
+    @functools.wraps(original)
+    def compile_graph(self: Any, gm: Any, *args: Any, **kwargs: Any) -> Any:
+        return wrap(self, original(self, gm, *args, **kwargs))
+
+    with _patched(output_graph.OutputGraph, "_call_user_compiler", compile_graph):
+        yield
+
+
+def compile_id_of(output_graph: Any) -> str:
+    return str(output_graph.dynamo_compile_id)
+
+
+@contextlib.contextmanager
+def inlined_code(note: Callable[[CodeType], None]) -> Iterator[None]:
+    """`note(code)` for each function Dynamo inlines while tracing."""
+    symbolic = importlib.import_module("torch._dynamo.symbolic_convert")
+    owner = symbolic.InliningInstructionTranslator
+    original = owner.__dict__["inline_call"].__func__
+
+    @functools.wraps(original)
+    def inline(cls: Any, parent: Any, func: Any, *args: Any, **kwargs: Any) -> Any:
+        note(func.get_code())
+        return original(cls, parent, func, *args, **kwargs)
+
+    with _patched(owner, "inline_call", classmethod(inline)):
+        yield
+
+
+@contextlib.contextmanager
+def no_code_generation() -> Iterator[None]:
+    """Inductor runs the captured graph as it is instead of compiling it."""
+
+    def run_as_captured(self: Any, model_: Any, inputs_: Any) -> Any:
+        return model_.forward
+
+    with _patched(torch._TorchCompileInductorWrapper, "__call__", run_as_captured):  # type: ignore[attr-defined]
+        yield
+
+
+@contextlib.contextmanager
+def module_methods(wrap: Callable[[Any, str, Any], Any]) -> Iterator[None]:
+    """`wrap(module, name, value)` for what a compiled module takes from the original."""
+    eval_frame = importlib.import_module("torch._dynamo.eval_frame")
+    original = eval_frame.OptimizedModule.__getattr__
+
+    def get(self: Any, name: str) -> Any:
+        value = original(self, name)
+        # Dynamo folds is_compiling() to True, so what it traces is the original.
+        return value if torch.compiler.is_compiling() else wrap(self, name, value)
+
+    with _patched(eval_frame.OptimizedModule, "__getattr__", get):
+        yield
+
+
+def leave_alone(code: CodeType) -> None:
+    """Dynamo neither compiles nor counts frames of this code."""
+    importlib.import_module("torch._dynamo.eval_frame").skip_code(code)
+
+
+def stance() -> str:
+    """The stance in force: default, force_eager, eager_on_recompile..."""
+    return str(importlib.import_module("torch._dynamo.eval_frame")._stance.stance)
+
+
+def switched_off() -> bool:
+    return bool(importlib.import_module("torch._dynamo.config").disable)
+
+
+def is_compiled(fn: Any) -> bool:
+    """Whether the user has compiled a function or module already."""
+    if isinstance(fn, torch.nn.Module):
+        return (
+            type(fn).__name__ == "OptimizedModule" or fn._compiled_call_impl is not None
+        )
+    return hasattr(fn, "_torchdynamo_orig_callable")

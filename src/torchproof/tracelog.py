@@ -1,0 +1,423 @@
+"""Turns torch's structured trace into events.
+
+In go trace records, live from a logging handler or read from a `TORCH_TRACE` folder:
+the same records either way, so the same events. Out come `Event`s.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from torchproof.guards import parse as parse_guard
+from torchproof.records import Event, Frame, UserError
+
+ARTIFACTS = frozenset(
+    {"dynamo_graph_break_reason", "recompile_reasons", "dynamo_error"}
+)
+NAMES = frozenset(
+    {"str", "dynamo_start", "compilation_metrics", "symbolic_shape_specialization"}
+    | {"dynamo_output_graph"}
+)
+PAYLOAD_NOT_NEEDED = frozenset({"dynamo_output_graph"})
+
+_ENVELOPE = re.compile(r"^[VIWEC]\d{4} [\d:.]+ \d+ \S+\] (?P<json>\{.*)$")
+_FRAME = re.compile(
+    r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<name>.+?)\s*$'
+)
+_GB_PAGE = re.compile(r"https://\S+/gb/(?P<id>gb\d+)\.html")
+_NESTED = "*** While handling this graph break, another graph break occurred: ***"
+_SKIP_MARKS = (
+    "Skipping the function and falling back to eager",
+    "which results in a skip",
+)
+_LIMIT = "Dynamo recompile limit exceeded"
+
+
+@dataclass(frozen=True)
+class Record:
+    """One line of the structured trace, with the call it was written in if known."""
+
+    metadata: Mapping[str, Any]
+    payload: str = ""
+    call: int | None = None
+
+    @property
+    def name(self) -> str | None:
+        artifact = self.metadata.get("artifact")
+        if isinstance(artifact, Mapping):
+            return (
+                str(artifact.get("name")) if artifact.get("name") in ARTIFACTS else None
+            )
+        return next((name for name in NAMES if name in self.metadata), None)
+
+    @property
+    def compile_id(self) -> str | None:
+        frame, attempt = (
+            self.metadata.get("frame_id"),
+            self.metadata.get("frame_compile_id"),
+        )
+        return None if frame is None else f"{frame}/{attempt}"
+
+
+def read_folder(folder: Path) -> list[Record]:
+    """The records of every trace file in a folder; interned strings are per file."""
+    files = sorted(
+        p for p in folder.iterdir() if p.is_file() and not p.name.startswith(".")
+    )
+    records = [r for number, file in enumerate(files) for r in _read_file(file, number)]
+    if not any(record.name for record in records):
+        raise UserError(
+            f"no compilation trace in {folder}: record one with TORCH_TRACE={folder}"
+            " python ..."
+        )
+    return records
+
+
+def _read_file(path: Path, number: int) -> Iterator[Record]:
+    """Frames are numbered per process, so those of a second file get its number too."""
+    metadata: dict[str, Any] | None = None
+    payload: list[str] = []
+    with path.open(errors="replace") as lines:
+        for line in lines:
+            if line.startswith("\t"):
+                payload.append(line[1:])
+                continue
+            if metadata is not None:
+                yield Record(metadata, "".join(payload).rstrip("\n"))
+            metadata, payload = _envelope(line), []
+            if metadata is not None:
+                metadata["file"] = path.name
+                if number and "frame_id" in metadata:
+                    metadata["frame_id"] = f"{number}.{metadata['frame_id']}"
+    if metadata is not None:
+        yield Record(metadata, "".join(payload).rstrip("\n"))
+
+
+def _envelope(line: str) -> dict[str, Any] | None:
+    match = _ENVELOPE.match(line)
+    if match is None:
+        return None
+    try:
+        loaded = json.loads(match["json"])
+    except json.JSONDecodeError:  # the last line of a process that was killed
+        return None
+    return loaded if isinstance(loaded, dict) else None
+
+
+def frames_in(text: str) -> tuple[Frame, ...]:
+    """The frames of a formatted Python stack, with what each line underlines."""
+    frames: list[Frame] = []
+    lines = text.splitlines()
+    for number, line in enumerate(lines):
+        match = _FRAME.match(line)
+        if match is None:
+            continue
+        following = lines[number + 1] if number + 1 < len(lines) else ""
+        code = "" if _FRAME.match(following) else following
+        marks = lines[number + 2] if code and number + 2 < len(lines) else ""
+        frames.append(
+            Frame(
+                match["file"],
+                int(match["line"]),
+                match["name"],
+                code.strip(),
+                _columns(code, marks),
+            )
+        )
+    return tuple(frames)
+
+
+def _columns(code: str, marks: str) -> tuple[int, int] | None:
+    """What the marks under a line cover. Dynamo marks one column too many."""
+    if not marks.strip() or set(marks.strip()) - set("^~ "):
+        return None
+    indent = len(code) - len(code.lstrip())
+    start = max(len(marks) - len(marks.lstrip()) - indent, 0)
+    covered = code.strip()[start : len(marks.rstrip()) - indent].rstrip()
+    if covered.endswith((":", ",", "=")):
+        covered = covered[:-1].rstrip()
+    for opening, closing in ("()", "[]", "{}"):
+        if covered.endswith(closing) and covered.count(closing) > covered.count(
+            opening
+        ):
+            covered = covered[:-1]
+    return start, start + len(covered)
+
+
+@dataclass
+class _Frames:
+    """What is known of each compilation while the records go by."""
+
+    strings: dict[int, str] = field(default_factory=dict)
+    functions: dict[str, Frame] = field(default_factory=dict)
+    callers: dict[str, tuple[Frame, ...]] = field(default_factory=dict)
+    errors: dict[str, str] = field(default_factory=dict)
+
+    def stack(self, stack: Iterable[Mapping[str, Any]]) -> tuple[Frame, ...]:
+        return tuple(
+            Frame(
+                (
+                    self.strings.get(f["filename"], "")
+                    if isinstance(f["filename"], int)
+                    else f["filename"]
+                ),
+                int(f["line"]),
+                str(f["name"]),
+                str(f.get("loc") or "").strip(),
+            )
+            for f in stack
+        )
+
+    def function(self, compile_id: str | None) -> Frame | None:
+        """The code object of a compilation; a recompile that failed names none itself."""
+        if compile_id is None:
+            return None
+        if compile_id in self.functions:
+            return self.functions[compile_id]
+        family = compile_id.split("/")[0] + "/"
+        return next(
+            (f for k, f in self.functions.items() if k.startswith(family)), None
+        )
+
+    def above(self, compile_id: str | None) -> tuple[Frame, ...]:
+        family = (compile_id or "").split("/")[0] + "/"
+        return next((f for k, f in self.callers.items() if k.startswith(family)), ())
+
+
+def interpret(records: Iterable[Record]) -> list[Event]:
+    """Every graph, break, skip, recompile, specialisation and error, in order."""
+    events: list[Event] = []
+    by_file: dict[str, _Frames] = {}
+    file = ""
+    for record in records:
+        file = str(record.metadata.get("file", file))
+        known = by_file.setdefault(file, _Frames())
+        match record.name:
+            case "str":
+                text, number = record.metadata["str"]
+                known.strings[number] = text
+            case "dynamo_start":
+                _start(record, known)
+            case "dynamo_output_graph":
+                events.append(_event("graph", record, known))
+            case "dynamo_graph_break_reason":
+                events.append(_break(record, known))
+            case "recompile_reasons":
+                events.append(_recompile(record, known))
+            case "symbolic_shape_specialization":
+                events.append(_specialization(record, known))
+            case "dynamo_error":
+                known.errors[record.compile_id or ""] = record.payload
+            case "compilation_metrics":
+                events = _metrics(record, known, events)
+    return events
+
+
+def _event(kind: str, record: Record, known: _Frames, **values: Any) -> Event:
+    compile_id = record.compile_id
+    return Event(
+        kind,
+        compile_id,
+        values.pop("frames", ()),
+        known.function(compile_id),
+        values,
+        record.call,
+    )
+
+
+def _start(record: Record, known: _Frames) -> None:
+    frames = known.stack(record.metadata["dynamo_start"]["stack"])
+    if frames and record.compile_id:
+        known.functions[record.compile_id] = frames[-1]
+        known.callers[record.compile_id] = frames[:-1]
+
+
+def _break(record: Record, known: _Frames) -> Event:
+    text = record.payload
+    above_python = re.split(
+        r"\nTraceback \(most recent call last\):|\nNoneType: None", text
+    )[0]
+    stack = re.split(
+        r"User code traceback:|in the following user code:", above_python, maxsplit=1
+    )
+    if "Graph Break Reason:" in above_python:
+        reason = above_python.split("Graph Break Reason:", 1)[1].split(
+            "User code traceback:"
+        )[0]
+    else:  # written by the code that skips a frame: the exception ends the payload
+        reason = text.rsplit("Unsupported: ", 1)[-1]
+    return _event(
+        "graph_break",
+        record,
+        known,
+        frames=frames_in(stack[-1]),
+        skips=any(mark in text for mark in _SKIP_MARKS),
+        **read_reason(reason),
+    )
+
+
+def read_reason(text: str) -> dict[str, Any]:
+    """Type, explanation, hints, context and GB id of one of Dynamo's messages."""
+    first, _, nested = text.partition(_NESTED)
+    first = re.sub(
+        r"^\s*(Encountered graph break when attempting to trace|Failed to handle graph"
+        r" break"
+        r").*?:\n\n",
+        "",
+        first,
+        flags=re.DOTALL,
+    )
+    page = _GB_PAGE.search(first)
+    context = _section(first, "Developer debug context")
+    return {
+        "type": first.strip().splitlines()[0].strip() if first.strip() else "unknown",
+        "explanation": _section(first, "Explanation"),
+        "hints": [
+            _squash(h)
+            for h in re.findall(
+                r"Hint: (.*?)(?=\n\s*(?:Hint:|\n)|\Z)", first, re.DOTALL
+            )
+        ],
+        "context": context,
+        "gb_id": page["id"].upper() if page else None,
+        "page": page.group(0) if page else None,
+        "nested": nested.strip().splitlines()[0].strip() if nested.strip() else None,
+    }
+
+
+def _section(text: str, title: str) -> str:
+    match = re.search(
+        rf"{title}: (.*?)(?=\n\s*Hint:|\n\s*Developer debug context:|\n\n For more"
+        r" details|\n\n\S|\Z)",
+        text,
+        re.DOTALL,
+    )
+    return _squash(match[1]) if match else ""
+
+
+def _squash(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _recompile(record: Record, known: _Frames) -> Event:
+    try:
+        loaded = json.loads(record.payload)
+    except json.JSONDecodeError:
+        loaded = record.payload
+    reasons = (
+        [loaded] if isinstance(loaded, str) else [str(r) for r in loaded] or ["unknown"]
+    )
+    return _event(
+        "recompile",
+        record,
+        known,
+        frames=_guard_frames(reasons[0], record, known),
+        guard=parse_guard(reasons[0]),
+        reasons=reasons,
+        above=known.above(record.compile_id),
+    )
+
+
+def _guard_frames(reason: str, record: Record, known: _Frames) -> tuple[Frame, ...]:
+    """The guard's own user stack, else the line it quotes, if that is in this file."""
+    frames = frames_in(reason)
+    if frames:
+        return frames
+    guard, function = parse_guard(reason), known.function(record.compile_id)
+    if guard.line and function and Path(guard.file).name == Path(function.file).name:
+        return (Frame(function.file, guard.line, function.function, guard.code),)
+    return ()
+
+
+def _specialization(record: Record, known: _Frames) -> Event:
+    what = record.metadata["symbolic_shape_specialization"]
+    return _event(
+        "specialization",
+        record,
+        known,
+        frames=known.stack(what.get("user_stack") or ()),
+        sources=[str(s) for s in what.get("sources") or ()],
+        value=str(what.get("value")),
+        reason=str(what.get("reason")),
+        symbol=str(what.get("symbol")),
+    )
+
+
+def _metrics(record: Record, known: _Frames, events: list[Event]) -> list[Event]:
+    """How a compilation ended: fine, at the limit, skipped, or with an error."""
+    metrics = record.metadata["compilation_metrics"]
+    if metrics.get("co_filename") and record.compile_id:
+        known.functions[record.compile_id] = Frame(
+            metrics["co_filename"], int(metrics["co_firstlineno"]), metrics["co_name"]
+        )
+    reason = str(metrics.get("fail_reason") or "")
+    if not metrics.get("fail_type"):
+        return events
+    if reason.startswith(_LIMIT) or "FailOnRecompileLimitHit" in metrics["fail_type"]:
+        return _limit(record, known, events, reason)
+    soft = metrics["fail_type"] in {"Unsupported", "UserError", "SkipFrame"}
+    own = [
+        e
+        for e in events
+        if e.compile_id == record.compile_id and e.kind == "graph_break"
+    ]
+    if soft and own:
+        return [
+            replace(e, data={**e.data, "skips": True}) if e is own[-1] else e
+            for e in events
+        ]
+    event = _event(
+        "compile_failure",
+        record,
+        known,
+        frames=_failure_frames(record, known, reason),
+        error=metrics["fail_type"],
+        message=reason,
+        **read_reason(reason),
+    )
+    return [*events, event]
+
+
+def _failure_frames(record: Record, known: _Frames, reason: str) -> tuple[Frame, ...]:
+    """Torch adds the user's stack to the error after it has noted the reason."""
+    user = known.errors.get(record.compile_id or "", "").rsplit("from user code:", 1)
+    if len(user) == 2 and (frames := frames_in(user[1])):
+        return frames
+    if frames := frames_in(reason):
+        return frames
+    metrics = record.metadata["compilation_metrics"]
+    if metrics.get("fail_user_frame_lineno"):
+        where = (
+            metrics["fail_user_frame_filename"],
+            int(metrics["fail_user_frame_lineno"]),
+        )
+        return (Frame(*where, metrics.get("co_name") or ""),)
+    return ()
+
+
+def _limit(
+    record: Record, known: _Frames, events: list[Event], reason: str
+) -> list[Event]:
+    """The recompile that was refused is the limit's own event, not a recompile."""
+    refused = [
+        e for e in events if e.kind == "recompile" and e.compile_id == record.compile_id
+    ]
+    limit = re.search(
+        r"exceeding the (\w+) cache size limit \(currently set to (\d+)\)", reason
+    )
+    event = _event(
+        "recompile_limit",
+        record,
+        known,
+        frames=refused[-1].frames if refused else (),
+        setting=limit[1] if limit else "recompile_limit",
+        limit=int(limit[2]) if limit else None,
+        guard=refused[-1].data["guard"] if refused else None,
+        above=known.above(record.compile_id),
+    )
+    return [e for e in events if e not in refused] + [event]

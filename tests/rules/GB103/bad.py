@@ -1,0 +1,26 @@
+"""Boolean-mask read: the number of selected tokens is not known while tracing."""
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+class MaskedLM(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(10, 8)
+        self.head = nn.Linear(8, 10)
+
+    def forward(self, ids, labels):
+        hidden = self.embed(ids)
+        picked = hidden[labels >= 0]
+        logits = self.head(picked)
+        return F.cross_entropy(logits, labels.clamp(min=0).flatten()[:logits.shape[0]])
+
+
+def make():
+    ids = torch.randint(0, 10, (2, 6))
+    labels = torch.tensor([[1, -1, 2, -1, -1, 3], [-1, -1, 4, 5, -1, -1]])
+    return MaskedLM(), [(ids, labels)] * 3
+
+
+EXPECT = [{"code": "GB103", "kind": "graph_break", "line": "hidden[labels >= 0]", "severity": "high", "fix": ["torch.where", "mask", "ignore_index", "capture_dynamic_output_shape_ops"]}]

@@ -1,0 +1,18 @@
+"""module.compile() works in place, so the old name is the compiled one."""
+import torch
+from torch import nn
+
+AS_WRITTEN = True
+
+
+def make():
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
+    model.compile(backend="eager")
+
+    def step(x):
+        return model(x).mean()
+
+    return step, [(torch.randn(2, 4),)] * 3
+
+
+EXPECT = []

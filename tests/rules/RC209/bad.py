@@ -1,0 +1,21 @@
+"""Self-attention calls pass the same tensor twice, cross-attention calls do not."""
+import torch
+from torch import nn
+
+
+class Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.q = nn.Linear(8, 8)
+        self.kv = nn.Linear(8, 8)
+
+    def forward(self, x, context):
+        return torch.softmax(self.q(x) @ self.kv(context).transpose(-1, -2), -1)
+
+
+def make():
+    x, context = torch.randn(4, 8), torch.randn(4, 8)
+    return Attention(), [(x, x), (x, context), (context, context)]
+
+
+EXPECT = [{"code": "RC209", "kind": "recompile", "line": "def forward(self, x, context):", "fix": ["same tensor", "clone", "alias", "twice"]}]

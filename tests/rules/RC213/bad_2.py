@@ -1,0 +1,27 @@
+"""A bool flag on the module that is switched between calls."""
+import torch
+from torch import nn
+
+
+class Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+        self.use_rope = True
+
+    def forward(self, x):
+        q = self.fc(x)
+        if self.use_rope:
+            q = q * q.cos()
+        return q.softmax(-1)
+
+
+def make():
+    return Attention(), [(torch.randn(2, 4),)] * 4
+
+
+def before_call(model, index):
+    model.use_rope = index % 2 == 0
+
+
+EXPECT = [{"code": "RC213", "kind": "recompile", "line": "if self.use_rope:", "fix": ["attribute", "argument", "tensor", "separate", "fixed"]}]

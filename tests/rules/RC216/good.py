@@ -1,0 +1,26 @@
+"""The global state is the same for every call; no_grad inside the function is part of the graph."""
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(4, 2)
+
+    def forward(self, x):
+        with torch.no_grad():
+            shift = x.mean()
+        return self.fc(x - shift).softmax(-1)
+
+
+def make():
+    return Model(), [(torch.randn(2, 4),)] * 4
+
+
+def before_call(model, index):
+    torch.set_grad_enabled(True)
+    torch.set_default_dtype(torch.float32)
+
+
+EXPECT = []

@@ -1,0 +1,33 @@
+"""AdamW with a scheduler, the step as a method of a trainer."""
+import torch
+from torch import nn
+
+
+class Trainer:
+    def __init__(self):
+        self.model = nn.Linear(4, 2)
+        for parameter in self.model.parameters():
+            parameter.grad = torch.ones_like(parameter)
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-2, foreach=False)
+        self.scheduler = torch.optim.lr_scheduler.ExponentialLR(self.optimizer, 0.9)
+
+    def apply(self):
+        self.optimizer.step()
+
+
+def make():
+    trainer = Trainer()
+
+    def update():
+        trainer.apply()
+
+    update.trainer = trainer
+    return update, [()] * 5
+
+
+def before_call(update, index):
+    if index:
+        update.trainer.scheduler.step()
+
+
+EXPECT = [{"code": "RC218", "kind": "recompile", "line": "        self.optimizer.step()", "severity": "low", "fix": ["torch.tensor", "tensor"]}]

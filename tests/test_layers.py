@@ -1,0 +1,309 @@
+"""The import table and the size budgets of the package, read from its source.
+
+A room is a module or a folder directly under src/torchproof. `MAY_IMPORT` says which
+other rooms it may import; `MAY_IMPORT_LATE` which ones only inside a function or under
+`if TYPE_CHECKING`, so that loading the room does not load them.
+"""
+
+import ast
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "src" / "torchproof"
+
+MAY_IMPORT: dict[str, set[str]] = {
+    "records": set(),
+    "torch_private": set(),
+    "workloads": set(),
+    "places": {"records"},
+    "guards": {"records"},
+    "tracelog": {"records", "places", "guards"},
+    "store": {"records"},
+    "rules": {"records", "places", "guards"},
+    "report": {"records", "rules", "places"},
+    "target": {"records", "workloads"},
+    # Runs in the child process, with torch.
+    "observe": {"records", "target", "torch_private"},
+    # Starts the child and reads its record stream, without torch.
+    "capture": {"records", "target", "tracelog"},
+    "api": {"records", "store", "rules", "target", "capture"},
+    "cli": {"records", "store", "rules", "report", "target"},
+    "__init__": {"records"},
+    "__main__": {"cli"},
+}
+MAY_IMPORT_LATE = {"cli": {"api"}, "__init__": {"api"}}
+
+# Rooms that never import torch, not even inside a function.
+DESK = (
+    "records",
+    "places",
+    "guards",
+    "tracelog",
+    "store",
+    "rules",
+    "report",
+    "capture",
+    "cli",
+    "__main__",
+)
+# Rooms whose installed packages are limited to these.
+INSTALLED = {"records": set(), "torch_private": {"torch"}, "workloads": {"torch"}}
+
+FILE_LINES = 400
+FUNCTION_LINES = 50
+POSITIONAL_PARAMETERS = 4
+DRAWERS = {"base", "common", "core", "helper", "helpers", "misc", "util", "utils"}
+# Programs that tests run; they are as long and as odd as what they stand for.
+SPECIMENS = (ROOT / "tests" / "rules", ROOT / "tests" / "models")
+DOCS = {
+    "README.md",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "docs/architecture.md",
+    "docs/rules.md",
+}
+
+
+@dataclass(frozen=True)
+class Import:
+    """One imported module; `late` when loading the file does not import it."""
+
+    name: str
+    line: int
+    late: bool
+
+
+def sources(folder: Path) -> list[Path]:
+    """The Python files under a folder, specimens left out."""
+    return [
+        path
+        for path in sorted(folder.rglob("*.py"))
+        if not any(specimen in path.parents for specimen in SPECIMENS)
+    ]
+
+
+def room(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def rooms_on_disk() -> set[str]:
+    return {room(path) for path in sources(PACKAGE)}
+
+
+def shown(path: Path, line: int) -> str:
+    return f"{path.relative_to(ROOT)}:{line}"
+
+
+def parse(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
+
+
+def walk(node: ast.AST, late: bool = False) -> Iterator[tuple[ast.AST, bool]]:
+    """Every node, and whether it runs later than the loading of its file."""
+    yield node, late
+    function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+    for field, value in ast.iter_fields(node):
+        children = value if isinstance(value, list) else [value]
+        typing_only = (
+            isinstance(node, ast.If)
+            and field == "body"
+            and ast.unparse(node.test).endswith("TYPE_CHECKING")
+        )
+        for child in children:
+            if isinstance(child, ast.AST):
+                inner = late or typing_only or (function and field == "body")
+                yield from walk(child, inner)
+
+
+def imports(path: Path) -> Iterator[Import]:
+    """Every module a file imports, relative names resolved.
+
+    `from a import b` gives `a.b`, be b a module or a name.
+    """
+    package = path.relative_to(PACKAGE.parent).parent.parts
+    for node, late in walk(parse(path)):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield Import(alias.name, node.lineno, late)
+        elif isinstance(node, ast.ImportFrom):
+            start = package[: len(package) - node.level + 1] if node.level else ()
+            origin = ".".join((*start, *filter(None, [node.module])))
+            for alias in node.names:
+                yield Import(f"{origin}.{alias.name}", node.lineno, late)
+        elif isinstance(node, ast.Call) and node.args:
+            name, called = node.args[0], ast.unparse(node.func)
+            if called.endswith(("import_module", "__import__")) and (
+                isinstance(name, ast.Constant) and isinstance(name.value, str)
+            ):
+                yield Import(name.value, node.lineno, late)
+
+
+def imported_room(name: str) -> str | None:
+    """The room a dotted name belongs to; None outside the package."""
+    parts = name.split(".")
+    if parts[0] != "torchproof":
+        return None
+    known = len(parts) > 1 and parts[1] in rooms_on_disk() | set(MAY_IMPORT)
+    return parts[1] if known else "__init__"
+
+
+def functions(
+    node: ast.AST, owner: ast.ClassDef | None = None
+) -> Iterator[tuple[ast.FunctionDef | ast.AsyncFunctionDef, ast.ClassDef | None]]:
+    """Every function and the class it is a method of."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield child, owner
+            yield from functions(child)
+        else:
+            yield from functions(
+                child, child if isinstance(child, ast.ClassDef) else owner
+            )
+
+
+def private_torch(path: Path) -> Iterator[int]:
+    """The lines that name something private of torch, in code rather than in text."""
+    for found in imports(path):
+        if is_private(found.name):
+            yield found.line
+    for node in ast.walk(parse(path)):
+        if isinstance(node, ast.Attribute) and is_private(ast.unparse(node)):
+            yield node.lineno
+
+
+def is_private(name: str) -> bool:
+    """`torch._dynamo` and `torch.fx._x`, but neither `torch.__version__` nor a call."""
+    return re.fullmatch(r"torch\.([\w.]+\.)?_(?!_)[\w.]*", name) is not None
+
+
+def test_every_room_is_in_the_table() -> None:
+    missing = sorted(rooms_on_disk() - set(MAY_IMPORT))
+    assert not missing, (
+        f"not in MAY_IMPORT of tests/test_layers.py: {', '.join(missing)}. "
+        "Decide what each may import and add a row."
+    )
+
+
+def test_the_table_is_whole_and_has_no_cycle() -> None:
+    left = {
+        name: allowed | MAY_IMPORT_LATE.get(name, set())
+        for name, allowed in MAY_IMPORT.items()
+    }
+    unknown = set().union(DESK, INSTALLED, *left.values()) - set(MAY_IMPORT)
+    assert not unknown, f"named in the table but without a row: {sorted(unknown)}"
+    while free := {name for name, allowed in left.items() if not allowed & set(left)}:
+        left = {name: allowed for name, allowed in left.items() if name not in free}
+    assert not left, f"these rooms import each other: {sorted(left)}"
+
+
+def test_rooms_import_only_what_the_table_allows() -> None:
+    wrong = []
+    for path in sources(PACKAGE):
+        here = room(path)
+        allowed = MAY_IMPORT.get(here, set()) | {here}
+        for found in imports(path):
+            there = imported_room(found.name)
+            late = found.late and there in MAY_IMPORT_LATE.get(here, set())
+            if there is not None and there not in allowed and not late:
+                wrong.append(f"{shown(path, found.line)}: {here} imports {there}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_rooms_import_only_their_installed_packages() -> None:
+    wrong = []
+    for path in sources(PACKAGE):
+        allowed = INSTALLED.get(room(path))
+        for found in imports(path):
+            first = found.name.split(".")[0]
+            ours = first == "torchproof" or first in sys.stdlib_module_names
+            if allowed is not None and not ours and first not in allowed:
+                wrong.append(f"{shown(path, found.line)}: imports {first}")
+            if room(path) in DESK and first == "torch":
+                wrong.append(f"{shown(path, found.line)}: a desk room imports torch")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_only_torch_private_names_private_torch() -> None:
+    wrong = [
+        shown(path, line)
+        for path in sources(PACKAGE)
+        if room(path) != "torch_private"
+        for line in private_torch(path)
+    ]
+    assert not wrong, "move to torch_private.py: " + ", ".join(wrong)
+
+
+def test_loading_the_desk_half_does_not_load_torch() -> None:
+    names = [
+        ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts)
+        for path in sources(PACKAGE)
+        if room(path) in DESK and path.stem not in ("__init__", "__main__")
+    ]
+    names += ["torchproof", "torchproof.workloads"]
+    program = f"import sys, {', '.join(names)}\nsys.exit('torch' in sys.modules)"
+    environment = os.environ | {"PYTHONPATH": str(PACKAGE.parent)}
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr or "torch was imported"
+
+
+@pytest.mark.parametrize("folder", ["src", "tests", "benchmarks"])
+def test_files_are_short(folder: str) -> None:
+    lines = {
+        path: len(path.read_text(encoding="utf-8").splitlines())
+        for path in sources(ROOT / folder)
+    }
+    wrong = [shown(path, count) for path, count in lines.items() if count > FILE_LINES]
+    assert not wrong, f"over {FILE_LINES} lines: {', '.join(wrong)}"
+
+
+@pytest.mark.parametrize("folder", ["src", "benchmarks"])
+def test_functions_are_short_and_take_few_positional_parameters(folder: str) -> None:
+    wrong = []
+    for path in sources(ROOT / folder):
+        for function, owner in functions(parse(path)):
+            place = f"{shown(path, function.lineno)}: {function.name}"
+            assert function.end_lineno is not None
+            lines = function.end_lineno - function.lineno + 1
+            if lines > FUNCTION_LINES:
+                wrong.append(f"{place} has {lines} lines, at most {FUNCTION_LINES}")
+            static = any(
+                isinstance(decorator, ast.Name) and decorator.id == "staticmethod"
+                for decorator in function.decorator_list
+            )
+            count = len(function.args.posonlyargs) + len(function.args.args)
+            count -= owner is not None and not static
+            if count > POSITIONAL_PARAMETERS:
+                wrong.append(
+                    f"{place} takes {count} positional parameters, "
+                    f"at most {POSITIONAL_PARAMETERS}"
+                )
+    assert not wrong, "\n".join(wrong)
+
+
+def test_no_module_is_a_drawer() -> None:
+    wrong = [
+        str(path.relative_to(ROOT))
+        for path in sources(PACKAGE)
+        if DRAWERS & {part.strip("_") for part in path.with_suffix("").parts[-2:]}
+    ]
+    assert not wrong, f"name it after what it holds: {', '.join(wrong)}"
+
+
+def test_documents_are_listed() -> None:
+    found = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    extra = {path.relative_to(ROOT).as_posix() for path in found} - DOCS
+    assert not extra, f"not in DOCS of tests/test_layers.py: {sorted(extra)}"
