@@ -23,35 +23,46 @@ MAY_IMPORT: dict[str, set[str]] = {
     "records": set(),
     "torch_private": set(),
     "workloads": set(),
+    "guards": set(),
     "places": {"records"},
-    "guards": {"records"},
-    "tracelog": {"records", "places", "guards"},
+    "stacks": {"records"},
     "store": {"records"},
+    "tracelog": {"records", "guards", "stacks"},
     "rules": {"records", "places", "guards"},
-    "report": {"records", "rules", "places"},
+    "report": {"records"},
     "target": {"records", "workloads"},
-    # Runs in the child process, with torch.
-    "observe": {"records", "target", "torch_private"},
-    # Starts the child and reads its record stream, without torch.
+    # In the child process, with torch.
+    "introspect": {"records"},
+    "observe": {"records", "introspect", "tracelog"},
+    "child": {"records", "observe", "target"},
+    # Starts the child and reads its stream, without torch.
     "capture": {"records", "target", "tracelog"},
     "api": {"records", "store", "rules", "target", "capture"},
-    "cli": {"records", "store", "rules", "report", "target"},
-    "__init__": {"records"},
+    "cli": {"__init__", "records", "store", "rules", "report", "target"}
+    | {"capture", "workloads"},
+    "__init__": set(),
     "__main__": {"cli"},
 }
-MAY_IMPORT_LATE = {"cli": {"api"}, "__init__": {"api"}}
+MAY_IMPORT_LATE = {
+    "cli": {"api"},
+    "__init__": {"api", "records"},
+    "observe": {"torch_private"},
+}
 
 # Rooms that never import torch, not even inside a function.
 DESK = (
     "records",
     "places",
     "guards",
+    "stacks",
     "tracelog",
     "store",
     "rules",
     "report",
     "capture",
+    "api",
     "cli",
+    "__init__",
     "__main__",
 )
 # Rooms whose installed packages are limited to these.

@@ -55,14 +55,11 @@ def check(
         )
     rules.select([], list(select), list(ignore))  # a wrong code fails before the run
     started = datetime.datetime.now()
-    runs_breaks = "breaks" not in left_out
-    nothing = Observation((), {"torch": None, "device": None})
-    observation = observe(target, options, progress) if runs_breaks else nothing
-    found = (
-        rules.select(rules.check(observation), list(select), list(ignore))
-        if runs_breaks
-        else []
-    )
+    if "breaks" in left_out:
+        observation = Observation((), {"torch": None, "device": None})
+    else:
+        observation = observe(target, options, progress)
+    found = rules.select(rules.check(observation), list(select), list(ignore))
     return store.save(
         Run(
             id=f"{started:%Y%m%d-%H%M}-{target.name}",

@@ -66,7 +66,7 @@ def observe(
         finally:
             _end(process)
         lines.read(time.monotonic() - started)
-    return _observation(lines.entries, ending, process.returncode, target)
+    return gather(lines.entries, ending, process.returncode, target)
 
 
 def _read_trace(target: Target) -> Observation:
@@ -77,8 +77,9 @@ def _read_trace(target: Target) -> Observation:
     return Observation(tuple(interpret(records)), {"torch": None, "device": None})
 
 
-def _start(target: Target, options: Options, stream: Path) -> subprocess.Popen[bytes]:
-    job = {
+def job(target: Target, options: Options) -> str:
+    """What the child is told, as JSON."""
+    plain = {
         "target": dataclasses.asdict(target),
         "compile": dict(options.compile),
         "as_written": options.as_written,
@@ -86,7 +87,12 @@ def _start(target: Target, options: Options, stream: Path) -> subprocess.Popen[b
         "device": options.device,
         "size": options.size,
     }
-    command = [sys.executable, "-m", "torchproof.child", json.dumps(job), str(stream)]
+    return json.dumps(plain)
+
+
+def _start(target: Target, options: Options, stream: Path) -> subprocess.Popen[bytes]:
+    told = job(target, options)
+    command = [sys.executable, "-m", "torchproof.child", told, str(stream)]
     # The program's own output goes to stderr: stdout carries the answer only.
     quiet = subprocess.DEVNULL if options.quiet else None
     return subprocess.Popen(
@@ -137,9 +143,10 @@ class _Lines:
         self._progress(f"compiling {frame['name']}{where}, {seconds:.0f} s")
 
 
-def _observation(
+def gather(
     entries: Sequence[Mapping[str, Any]], ending: str, code: int | None, target: Target
 ) -> Observation:
+    """The child's stream as an observation; `code` is the child's exit code."""
     by_kind: dict[str, list[Mapping[str, Any]]] = {}
     for entry in entries:
         by_kind.setdefault(entry["kind"], []).append(entry)

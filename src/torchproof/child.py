@@ -13,7 +13,7 @@ import random
 import sys
 import traceback
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ def main(arguments: list[str]) -> int:
         stream.write("unusable", message=str(error))
         return 2
     finally:
-        observer.flush()
+        observer.detach()
         stream.write("environment", **_environment(job))
 
 
@@ -49,7 +49,7 @@ def _run_factory(target: Target, job: dict[str, Any], observer: Observer) -> int
     fn: Callable[..., Any] = loaded.fn
     if not (job["as_written"] or observer.private.is_compiled(fn)):
         observer.site = (loaded.place,)
-        fn = torch.compile(fn, **job["compile"])
+        fn = torch.compile(fn, **_compile_arguments(job["compile"]))
         observer.site = None
     observer.stream.write("plan", calls=len(loaded.calls))
     for index, call in enumerate(loaded.calls):
@@ -58,10 +58,17 @@ def _run_factory(target: Target, job: dict[str, Any], observer: Observer) -> int
         try:
             _invoke(fn, call, train=job["train"])
         except Exception as error:
-            _explain_failure(error, index, target, job, observer)
+            _explain_failure(error, index, target=target, job=job, observer=observer)
         finally:
             observer.end_call()
     return 0
+
+
+def _compile_arguments(given: dict[str, Any]) -> dict[str, Any]:
+    """Inductor is not imported where no code is generated and nothing asks for it."""
+    if {"backend", "mode", "options"} & set(given):
+        return given
+    return {"backend": "eager", **given}
 
 
 def _fresh(target: Target, job: dict[str, Any]) -> Loaded:
@@ -119,13 +126,12 @@ def _invoke(fn: Callable[..., Any], call: Any, *, train: bool) -> None:
 def _loss(output: Any) -> Any:
     """The output's `.loss`, else the mean of its floating-point tensors."""
     import torch
-    from torch.utils import _pytree
 
     if getattr(output, "loss", None) is not None:
         return output.loss
     leaves = [
         leaf.float().mean()
-        for leaf in _pytree.tree_leaves(output)
+        for leaf in _leaves(output)
         if isinstance(leaf, torch.Tensor)
         and leaf.is_floating_point()
         and leaf.requires_grad
@@ -137,9 +143,20 @@ def _loss(output: Any) -> Any:
     return torch.stack(leaves).mean()
 
 
+def _leaves(value: Any) -> Iterator[Any]:
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _leaves(item)
+    else:
+        yield value
+
+
 def _explain_failure(
     error: Exception,
     index: int,
+    *,
     target: Target,
     job: dict[str, Any],
     observer: Observer,
@@ -211,7 +228,7 @@ def _print_traceback(raised: BaseException, script: Path) -> None:
 
 def when_imported(name: str, act: Callable[[], None]) -> None:
     """`act()` right after the program's first import of a module."""
-    sys.meta_path.insert(0, _Finder(name, act))  # type: ignore[arg-type]
+    sys.meta_path.insert(0, _Finder(name, act))
 
 
 class _Finder:
@@ -223,7 +240,7 @@ class _Finder:
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         if name != self._name:
             return None
-        sys.meta_path.remove(self)  # type: ignore[arg-type]
+        sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)
         if spec is None or spec.loader is None:
             return spec

@@ -134,6 +134,11 @@ def _check_flags(parser: argparse.ArgumentParser) -> None:
     run.add_argument(
         "--timeout", type=float, metavar="S", help="end the target after S seconds"
     )
+    _check_scope_flags(parser)
+    _output_flags(parser)
+
+
+def _check_scope_flags(parser: argparse.ArgumentParser) -> None:
     what = parser.add_argument_group("what to check")
     what.add_argument(
         "--effort", choices=EFFORTS, default="normal", help="how much to check (normal)"
@@ -151,11 +156,10 @@ def _check_flags(parser: argparse.ArgumentParser) -> None:
         default="high",
         help="exit 1 for an open finding of this severity or worse (high)",
     )
-    _output_flags(parser)
 
 
 def check(options: argparse.Namespace) -> int:
-    """Run a target and list what goes wrong when it compiles, where, and what fixes it."""
+    """Run a target; list what goes wrong when it compiles, where, and what fixes it."""
     if options.list:
         from torchproof.workloads import WORKLOADS
 

@@ -21,7 +21,7 @@ _STRIDE = re.compile(r"\.stride\(\)\[(?P<dim>\d+)\]")
 
 @dataclass(frozen=True)
 class Guard:
-    """One failed guard. `source` is the expression it was about, `values` what it saw."""
+    """One failed guard: `source` is what it was about, `values` what it saw."""
 
     cause: str
     source: str

@@ -11,14 +11,21 @@ import contextlib
 import functools
 import json
 import os
-import sys
 import threading
 import time
 import types
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
+from torchproof.introspect import (
+    code_of,
+    frame_of,
+    has_tensor,
+    name_of,
+    plain,
+    stack,
+    what,
+)
 from torchproof.records import Frame
 from torchproof.tracelog import ARTIFACTS, NAMES, PAYLOAD_NOT_NEEDED
 
@@ -47,7 +54,7 @@ class Wrapper:
 
     def __init__(self, number: int, model: Any) -> None:
         self.number = number
-        self.code = _code_of(model)
+        self.code = code_of(model)
         self.calls = self.compiled_calls = self.eager_stance = 0
 
 
@@ -150,10 +157,10 @@ class Observer:
         self.stream.write(
             "wrapper",
             number=wrapper.number,
-            name=_name_of(model),
-            what=_what(model),
-            site=_plain(self.site or _stack()),
-            code=_plain([_frame_of(wrapper.code)]) if wrapper.code else [],
+            name=name_of(model),
+            what=what(model),
+            site=plain(self.site or stack()),
+            code=plain([frame_of(wrapper.code)]) if wrapper.code else [],
             arguments={k: str(v) for k, v in kwargs.items() if v is not None},
             off=compiled is model or self.private.switched_off(),
             by_torchproof=self.site is not None,
@@ -257,7 +264,7 @@ class Observer:
             if (
                 not depth
                 and self.graph_runs == before
-                and _has_tensor((args, kwargs, result))
+                and has_tensor((args, kwargs, result))
             ):
                 self._stray("method_call", module._orig_mod, name)
             return result
@@ -265,7 +272,7 @@ class Observer:
         return spied
 
     def _spy_on_original(self, wrapper: Wrapper, model: Any) -> None:
-        """Module.__call__ asks `_compiled_call_impl`, which a compiled copy leaves empty."""
+        """Module.__call__ asks `_compiled_call_impl`, empty on the original."""
         import torch
 
         if (
@@ -291,20 +298,25 @@ class Observer:
                 kind,
                 model=type(model).__name__,
                 method=name,
-                site=_plain(_stack()),
+                site=plain(stack()),
                 call=self.call,
             )
 
     # -- the end -------------------------------------------------------------------
 
+    def detach(self) -> None:
+        """Writes the last counts and puts everything back."""
+        self.flush()
+        self.hooks.close()
+
     def flush(self) -> None:
-        """A snapshot of all counts; the last one in the stream is the one that holds."""
+        """A snapshot of all counts; the last one in the stream holds."""
         self._flushed = time.monotonic()
         runs = {k: [r.count, r.steps] for k, r in self.graphs.items()}
         skips = [
             {
                 "compile_id": i,
-                "code": _plain([_frame_of(c)]),
+                "code": plain([frame_of(c)]),
                 "runs": [r.count, r.steps],
             }
             for c, i, r in self.skipped.values()
@@ -338,67 +350,3 @@ def _spied_call(observer: Observer, model: Any, *args: Any, **kwargs: Any) -> An
     if not torch.compiler.is_compiling() and not observer.in_compiled_call():
         observer.original_called(model)
     return model._call_impl(*args, **kwargs)
-
-
-def _stack() -> tuple[Frame, ...]:
-    """The Python stack above torchproof, outermost first."""
-    frames: list[Frame] = []
-    frame = sys._getframe(1)
-    here = str(Path(__file__).parent) + os.sep
-    while frame is not None:
-        code = frame.f_code
-        if not code.co_filename.startswith(here) or "workloads" in code.co_filename:
-            frames.append(Frame(code.co_filename, frame.f_lineno, code.co_name))
-        frame = frame.f_back  # type: ignore[assignment]
-    return tuple(reversed(frames))
-
-
-def _plain(frames: Any) -> list[list[Any]]:
-    return [[f.file, f.line, f.function] for f in frames]
-
-
-def _frame_of(code: types.CodeType) -> Frame:
-    return Frame(code.co_filename, code.co_firstlineno, code.co_name)
-
-
-def _code_of(model: Any) -> types.CodeType | None:
-    owner = getattr(model, "__self__", None)
-    if getattr(model, "__name__", "") == "_call_impl" and owner is not None:
-        model = owner  # Module.compile() hands over the module's bound call
-    function = (
-        getattr(type(model), "forward", model)
-        if hasattr(model, "parameters")
-        else model
-    )
-    while hasattr(function, "__wrapped__"):
-        function = function.__wrapped__
-    return getattr(function, "__code__", None)
-
-
-def _name_of(model: Any) -> str:
-    if hasattr(model, "parameters"):
-        return type(model).__name__
-    if getattr(model, "__name__", "") == "_call_impl":
-        return type(model.__self__).__name__
-    return str(getattr(model, "__qualname__", type(model).__name__)).replace(
-        "<locals>.", ""
-    )
-
-
-def _what(model: Any) -> str:
-    is_module = (
-        hasattr(model, "parameters") or getattr(model, "__name__", "") == "_call_impl"
-    )
-    return "module" if is_module else "function"
-
-
-def _has_tensor(value: Any, depth: int = 3) -> bool:
-    import torch
-
-    if isinstance(value, torch.Tensor):
-        return True
-    if depth and isinstance(value, dict):
-        value = list(value.values())
-    if depth and isinstance(value, (list, tuple)):
-        return any(_has_tensor(item, depth - 1) for item in value)
-    return False

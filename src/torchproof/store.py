@@ -25,8 +25,8 @@ def save(run: Run, root: Path = RUNS) -> Run:
             text = json.dumps(named.to_json(), indent=1)
             (scratch / "run.json").write_text(text + "\n", encoding="utf-8")
             try:
-                # A folder is never renamed over another that holds a run: the loser of a
-                # race takes the next number.
+                # A folder is never renamed over one that holds a run: who loses a race
+                # takes the next number.
                 os.rename(scratch, root / named.id)
                 return named
             except OSError:

@@ -212,13 +212,13 @@ def no_code_generation() -> Iterator[None]:
     def run_as_captured(self: Any, model_: Any, inputs_: Any) -> Any:
         return model_.forward
 
-    with _patched(torch._TorchCompileInductorWrapper, "__call__", run_as_captured):  # type: ignore[attr-defined]
+    with _patched(torch._TorchCompileInductorWrapper, "__call__", run_as_captured):
         yield
 
 
 @contextlib.contextmanager
 def module_methods(wrap: Callable[[Any, str, Any], Any]) -> Iterator[None]:
-    """`wrap(module, name, value)` for what a compiled module takes from the original."""
+    """`wrap(module, name, value)` for what a compiled module gets from its original."""
     eval_frame = importlib.import_module("torch._dynamo.eval_frame")
     original = eval_frame.OptimizedModule.__getattr__
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from torchproof.guards import parse as parse_guard
 from torchproof.records import Event, Frame, UserError
+from torchproof.stacks import frames_in
 
 ARTIFACTS = frozenset(
     {"dynamo_graph_break_reason", "recompile_reasons", "dynamo_error"}
@@ -26,9 +27,6 @@ NAMES = frozenset(
 PAYLOAD_NOT_NEEDED = frozenset({"dynamo_output_graph"})
 
 _ENVELOPE = re.compile(r"^[VIWEC]\d{4} [\d:.]+ \d+ \S+\] (?P<json>\{.*)$")
-_FRAME = re.compile(
-    r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<name>.+?)\s*$'
-)
 _GB_PAGE = re.compile(r"https://\S+/gb/(?P<id>gb\d+)\.html")
 _NESTED = "*** While handling this graph break, another graph break occurred: ***"
 _SKIP_MARKS = (
@@ -109,46 +107,6 @@ def _envelope(line: str) -> dict[str, Any] | None:
     return loaded if isinstance(loaded, dict) else None
 
 
-def frames_in(text: str) -> tuple[Frame, ...]:
-    """The frames of a formatted Python stack, with what each line underlines."""
-    frames: list[Frame] = []
-    lines = text.splitlines()
-    for number, line in enumerate(lines):
-        match = _FRAME.match(line)
-        if match is None:
-            continue
-        following = lines[number + 1] if number + 1 < len(lines) else ""
-        code = "" if _FRAME.match(following) else following
-        marks = lines[number + 2] if code and number + 2 < len(lines) else ""
-        frames.append(
-            Frame(
-                match["file"],
-                int(match["line"]),
-                match["name"],
-                code.strip(),
-                _columns(code, marks),
-            )
-        )
-    return tuple(frames)
-
-
-def _columns(code: str, marks: str) -> tuple[int, int] | None:
-    """What the marks under a line cover. Dynamo marks one column too many."""
-    if not marks.strip() or set(marks.strip()) - set("^~ "):
-        return None
-    indent = len(code) - len(code.lstrip())
-    start = max(len(marks) - len(marks.lstrip()) - indent, 0)
-    covered = code.strip()[start : len(marks.rstrip()) - indent].rstrip()
-    if covered.endswith((":", ",", "=")):
-        covered = covered[:-1].rstrip()
-    for opening, closing in ("()", "[]", "{}"):
-        if covered.endswith(closing) and covered.count(closing) > covered.count(
-            opening
-        ):
-            covered = covered[:-1]
-    return start, start + len(covered)
-
-
 @dataclass
 class _Frames:
     """What is known of each compilation while the records go by."""
@@ -174,7 +132,7 @@ class _Frames:
         )
 
     def function(self, compile_id: str | None) -> Frame | None:
-        """The code object of a compilation; a recompile that failed names none itself."""
+        """The code object of a compilation; a refused recompile names none itself."""
         if compile_id is None:
             return None
         if compile_id in self.functions:

@@ -7,19 +7,21 @@ from collections.abc import Iterator
 from torchproof.records import SEVERITIES, Finding, Observation, UserError
 from torchproof.rules import (
     breaks,
+    call_breaks,
     errors,
     no_ops,
     python_breaks,
-    recompile_state,
     recompiles,
+    shapes,
     tensor_breaks,
 )
 from torchproof.rules._rule import Facts, Rule, Subject
+from torchproof.rules.recompile_limit import RECOMPILES, RecompileLimit
 
-# The first rule that matches a break takes it, so the particular come before the general.
+# The first rule that matches takes a break: the particular before the general.
 BREAKS: tuple[breaks.GraphBreak, ...] = (
-    python_breaks.DisabledCall(),
-    python_breaks.ExplicitBreak(),
+    call_breaks.DisabledCall(),
+    call_breaks.ExplicitBreak(),
     tensor_breaks.RecurrentModule(),
     tensor_breaks.DeepCopy(),
     tensor_breaks.AutogradCall(),
@@ -27,20 +29,20 @@ BREAKS: tuple[breaks.GraphBreak, ...] = (
     tensor_breaks.TensorToPython(),
     tensor_breaks.DataDependentShape(),
     tensor_breaks.OperatorWithoutFake(),
-    python_breaks.OutputCall(),
-    python_breaks.OutsideWorld(),
+    call_breaks.OutputCall(),
+    call_breaks.OutsideWorld(),
     python_breaks.GeneratorUse(),
     python_breaks.ContextManager(),
     python_breaks.ExceptionFlow(),
-    python_breaks.UntraceableCall(),
+    call_breaks.UntraceableCall(),
     tensor_breaks.TensorInternals(),
     python_breaks.UnsupportedPython(),
     python_breaks.OtherBreak(),
 )
 errors.BreakUnderFullgraph.breaks = BREAKS
 ERRORS: tuple[errors.CompileError, ...] = (
-    errors.MarkedDimension(),
-    errors.UnbackedBranch(),
+    shapes.MarkedDimension(),
+    shapes.UnbackedBranch(),
     errors.MissingFakeKernel(),
     errors.FailsOnFakeTensors(),
     errors.BackendError(),
@@ -55,11 +57,11 @@ NO_OPS: tuple[no_ops.NoOp, ...] = (
     no_ops.NothingCompiled(),
     no_ops.NoCompileCall(),
 )
-LIMIT = recompile_state.RecompileLimit()
-SPECIALISATION = errors.QuietSpecialisation()
+LIMIT = RecompileLimit()
+SPECIALISATION = shapes.QuietSpecialisation()
 RULES: tuple[Rule, ...] = tuple(
     sorted(
-        (*BREAKS, *recompile_state.RECOMPILES, LIMIT, *ERRORS, SPECIALISATION, *NO_OPS),
+        (*BREAKS, *RECOMPILES, LIMIT, *ERRORS, SPECIALISATION, *NO_OPS),
         key=lambda rule: rule.code,
     )
 )
@@ -78,10 +80,10 @@ def _matches(facts: Facts) -> Iterator[tuple[Rule, Subject]]:
     for subject in recompiles.limit_subjects(facts):
         yield LIMIT, subject
     for subject in recompiles.subjects(facts):
-        yield _first(recompile_state.RECOMPILES, subject), subject
+        yield _first(RECOMPILES, subject), subject
     for subject in errors.subjects(facts):
         yield _first(ERRORS, subject), subject
-    for subject in errors.specialisations(facts):
+    for subject in shapes.specialisations(facts):
         yield SPECIALISATION, subject
     for rule in NO_OPS:
         for subject in rule.subjects(facts):

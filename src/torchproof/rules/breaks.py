@@ -90,7 +90,7 @@ def _innermost(event: Event) -> str:
 
 
 def _executions(event: Event, facts: Facts) -> tuple[int, int] | None:
-    """Runs of the skipped frame, of the graph before the break, or of what follows it."""
+    """Runs of the skipped frame, of the graph before the break, or of what follows."""
     if event.data.get("skip_runs"):
         return tuple(event.data["skip_runs"])
     if event.data.get("runs"):

@@ -1,12 +1,12 @@
-"""CE7xx and DS60x: compilations that raise, and sizes that are compiled in."""
+"""CE7xx: compilations that raise where eager runs."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
 
-from torchproof.places import definition, place_of, whose
-from torchproof.records import Event, Severity
+from torchproof.places import Place, definition, place_of, whose
+from torchproof.records import Event
 from torchproof.rules._rule import Facts, Rule, Subject, shorten
 from torchproof.rules.breaks import GraphBreak, is_error
 from torchproof.rules.python_breaks import OtherBreak
@@ -14,23 +14,23 @@ from torchproof.rules.python_breaks import OtherBreak
 
 def subjects(facts: Facts) -> Iterator[Subject]:
     """One subject a place and error."""
-    groups: dict[tuple[object, ...], list[Event]] = {}
+    groups: dict[tuple[Place, str], list[Event]] = {}
     failures = [e for e in facts.events("compile_failure") if is_error(e)]
     for event in [*failures, *facts.events("call_error")]:
-        place = place_of(event.frames)
-        if (
-            place.frame is None
-            and event.function
-            and whose(event.function.file) == "user"
-        ):
-            place = place_of((definition(event.function),))
-        where = (place.frame.file, place.frame.line) if place.frame else None
-        groups.setdefault((place, where, event.data["error"]), []).append(event)
-    for (place, _, _), group in groups.items():
+        groups.setdefault((_place(event), event.data["error"]), []).append(event)
+    for (place, _), group in groups.items():
         runs = [e.data["skip_runs"] for e in group if e.data.get("skip_runs")]
         count = sum(r[0] for r in runs) if runs else len(group)
         steps = sum(r[1] for r in runs) if runs else None
-        yield Subject(tuple(group), place, facts, count, steps)  # type: ignore[arg-type]
+        yield Subject(tuple(group), place, facts, count, steps)
+
+
+def _place(event: Event) -> Place:
+    """The user's line the error names, else the function that was compiled."""
+    place = place_of(event.frames)
+    if place.frame is None and event.function and whose(event.function.file) == "user":
+        return place_of((definition(event.function),))
+    return place
 
 
 class CompileError(Rule):
@@ -80,7 +80,7 @@ class CompileError(Rule):
 
 
 def _innermost_error(message: str) -> str:
-    """`shape '[3, 3]' is invalid` out of torch's "failed to run FX node ... got ..."."""
+    """`shape '[3, 3]' is invalid` out of torch's "failed to run FX node ..."."""
     got = re.search(r"got \w+\((?P<q>['\"])(?P<text>.+?)(?P=q)\)", message, re.DOTALL)
     if got:
         return got["text"]
@@ -256,175 +256,3 @@ class OtherError(CompileError):
 
     def matches(self, subject: Subject) -> bool:
         return True
-
-
-class MarkedDimension(CompileError):
-    """A dimension marked dynamic is compiled in as a constant.
-
-    ## Why
-    mark_dynamic promises that a dimension varies; code that compares it with a number,
-    or combines it with a fixed size, takes that back.
-
-    ## Bad
-        torch._dynamo.mark_dynamic(x, 0)
-        gain = 2.0 if x.shape[0] == 6 else 1.0
-
-    ## Good
-        torch._dynamo.maybe_mark_dynamic(x, 0)      # or remove the branch
-
-    ## Fix safety
-    maybe_mark_dynamic recompiles for other sizes where mark_dynamic raises.
-    """
-
-    code = "DS601"
-    kind = "specialization"
-    errors = ("ConstraintViolationError",)
-
-    def matches(self, subject: Subject) -> bool:
-        return (
-            super().matches(subject)
-            or "Constraints violated" in subject.data["message"]
-        )
-
-    def message(self, subject: Subject) -> str:
-        name, dim, value = _marked(subject)
-        return (
-            f"size {dim} of `{name}` is marked dynamic, but {subject.function} only"
-            f" works for {value}: torch.compile raises"
-        )
-
-    def cause(self, subject: Subject) -> str:
-        name, dim, value = _marked(subject)
-        return f"`{subject.expression}` compiles size {dim} of `{name}` in as {value}"
-
-    def fix(self, subject: Subject) -> str:
-        name, dim, value = _marked(subject)
-        return (
-            f"remove the branch on the size at `{subject.expression}`, or replace"
-            f" mark_dynamic by torch._dynamo.maybe_mark_dynamic({name}, {dim}), which"
-            " recompiles instead of raising"
-        )
-
-
-def _marked(subject: Subject) -> tuple[str, str, str]:
-    text = subject.data["message"]
-    where = re.search(r"L\['(\w+)'\]\S*?\.size\(\)\[(\d+)\]", text)
-    value = re.search(r"to be a constant \((\d+)\)", text)
-    name, dim = (where[1], where[2]) if where else ("an input", "?")
-    return name, dim, value[1] if value else "some sizes"
-
-
-class UnbackedBranch(CompileError):
-    """The code branches on a number that exists only at run time.
-
-    ## Why
-    With captured scalars (or mark_unbacked) a size has no value while tracing; a branch
-    on it cannot be decided.
-
-    ## Bad
-        k = (x > 0).sum().item()
-        if k > 4: ...
-
-    ## Good
-        torch._check(k > 4)       # if it always holds; else torch.cond or torch.where
-
-    ## Fix safety
-    torch._check raises at run time when the promise does not hold.
-    """
-
-    code = "DS602"
-    errors = (
-        "UserError",
-        "GuardOnDataDependentSymNode",
-        "TorchRuntimeError",
-        "Unsupported",
-    )
-    told = r"data-dependent expression|GuardOnDataDependent|data-dependent"
-
-    def short(self, subject: Subject) -> str:
-        guard = re.search(
-            r"data-dependent expression (.+?) \(unhinted", subject.data["message"]
-        )
-        return (
-            f"the condition {guard[1] if guard else 'here'} has no value while tracing"
-        )
-
-    def fix(self, subject: Subject) -> str:
-        return (
-            f"tell torch what holds at `{subject.expression}` with torch._check(...),"
-            " or make it part of the graph with torch.cond or torch.where; inside"
-            " operators use guard_or_false"
-        )
-
-
-class QuietSpecialisation(Rule):
-    """A dimension that could be dynamic is compiled in by a comparison.
-
-    ## Why
-    Comparing a size with a number fixes it: every other size compiles again.
-
-    ## Bad
-        if x.shape[0] == 6: ...
-
-    ## Good
-        decide outside the compiled function, or by a flag
-
-    ## Fix safety
-    Same values.
-    """
-
-    code = "DS603"
-    kind = "specialization"
-
-    def matches(self, subject: Subject) -> bool:
-        return subject.first.kind == "specialization"
-
-    def message(self, subject: Subject) -> str:
-        return (
-            f"`{subject.expression}` compiles {_sizes(subject)} in as"
-            f" {subject.data['value']}: {subject.function} is compiled again for every"
-            " other size"
-        )
-
-    def cause(self, subject: Subject) -> str:
-        return (
-            f"the code decides by {_sizes(subject)}, so the dynamic size became the"
-            f" constant {subject.data['value']}"
-        )
-
-    def fix(self, subject: Subject) -> str:
-        return (
-            f"remove the comparison at `{subject.expression}` or take the decision"
-            " outside the compiled function"
-        )
-
-    def severity(self, subject: Subject) -> Severity:
-        return (
-            "medium"
-            if subject.facts.compile_arguments.get("dynamic") == "True"
-            else "low"
-        )
-
-
-def _sizes(subject: Subject) -> str:
-    sizes = re.findall(
-        r"L\['(\w+)'\]\S*?\.size\(\)\[(\d+)\]", " ".join(subject.data["sources"])
-    )
-    return ", ".join(f"size {dim} of `{name}`" for name, dim in sizes) or "a size"
-
-
-def specialisations(facts: Facts) -> Iterator[Subject]:
-    """Sizes fixed by the user's own comparison; those fixed by an operator are normal."""
-    failed = {e.compile_id for e in facts.events("compile_failure")}
-    seen: set[tuple[object, ...]] = set()
-    for event in facts.events("specialization"):
-        place = place_of(event.frames)
-        own = place.frame is not None and event.frames[-1].line == place.frame.line
-        if not own or place.frame is None or event.compile_id in failed:
-            continue
-        if not re.search(r"[=!<>]=|[<>]|\bif\b|\bassert\b|%", place.frame.code):
-            continue
-        key = (place.frame.file, place.frame.line, tuple(event.data["sources"]))
-        if key not in seen:
-            seen.add(key)
-            yield Subject((event,), place, facts, 1, None)

@@ -16,7 +16,7 @@ class NoOp(Rule):
     kind = "no_op"
 
     def subjects(self, facts: Facts) -> Iterator[Subject]:
-        raise AssertionError(f"{type(self).__name__} looks for nothing")
+        raise AssertionError
 
 
 def _by_site(events: Iterable[Event], facts: Facts) -> Iterator[Subject]:
@@ -50,8 +50,7 @@ class NeverCalled(NoOp):
         model(x)
 
     ## Good
-        model = torch.compile(model)      # or model.compile()
-        model(x)
+        torch.compile(model)(x)      # or model.compile(); model(x)
 
     ## Fix safety
     Calling the compiled one gives the same values up to rounding.
@@ -282,8 +281,8 @@ class NothingCompiled(NoOp):
     """A compiled function is called, and no compiled code runs.
 
     ## Why
-    Every frame was skipped, disabled or had nothing to compile: it all runs eagerly, and
-    torch.compile only adds its overhead.
+    Every frame was skipped, disabled or had nothing to compile: all of it runs eagerly,
+    and torch.compile only adds its overhead.
 
     ## Bad
         for x in xs: total += x.sum().item()     # a break in a loop skips the frame
@@ -362,7 +361,7 @@ class NoCompileCall(NoOp):
     """Nothing in the program calls torch.compile.
 
     ## Why
-    There is nothing to check: the program runs eagerly from end to end.
+    There is nothing to check.
 
     ## Bad
         model(x)

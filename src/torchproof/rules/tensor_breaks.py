@@ -82,7 +82,7 @@ class TensorBranch(GraphBreak):
         scores = torch.where(scores.max() > limit, scores / scores.max(), scores)
 
     ## Fix safety
-    torch.where computes both sides: guard divisions and logarithms against the other side.
+    torch.where computes both sides: guard divisions and logarithms against the other.
     """
 
     code = "GB102"
@@ -150,7 +150,7 @@ class DataDependentShape(GraphBreak):
         return torch.where(keep, x, 0).sum() / keep.sum()
 
     ## Fix safety
-    The masked form keeps the padded positions: reductions must divide by the mask's sum.
+    The masked form keeps all positions: reductions must divide by the mask's sum.
     """
 
     code = "GB103"
@@ -223,7 +223,7 @@ class DeepCopy(GraphBreak):
         local = x.clone()
 
     ## Fix safety
-    clone keeps the autograd history, deepcopy of a leaf does not: add .detach() if needed.
+    clone keeps the autograd history, deepcopy of a leaf does not: add .detach() if so.
     """
 
     code = "GB109"

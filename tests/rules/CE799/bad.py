@@ -14,4 +14,4 @@ def make():
     return priced, [(torch.randn(4),)]
 
 
-EXPECT = [{"code": "CE799", "kind": "compile_error", "line": "Decimal(\"1.25\")", "severity": "high", "fix": ["outside", "disable", "internal", "report"]}]
+EXPECT = [{"code": "CE799", "kind": "compile_error", "line": "Decimal(\"1.25\")", "severity": "high", "fix": ["outside", "disable", "internal", "report"], "torch": ">=2.13,<2.14"}]

@@ -5,8 +5,17 @@ from torch import nn
 AS_WRITTEN = True
 
 
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
+
+    def forward(self, x):
+        return self.body(x)
+
+
 def make():
-    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
+    model = Net()
     model.compile(backend="eager")
 
     def step(x):

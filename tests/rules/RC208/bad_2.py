@@ -23,4 +23,4 @@ def before_call(model, index):
         model.body.requires_grad_(True)
 
 
-EXPECT = [{"code": "RC208", "kind": "recompile", "line": "def forward(self, x):", "fix": ["requires_grad", "freez", "before"]}]
+EXPECT = [{"code": "RC208", "kind": "recompile", "line": "def forward(self, x):", "fix": ["requires_grad", "freez", "before"], "torch": ">=2.13"}]

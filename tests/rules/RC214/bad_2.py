@@ -20,4 +20,4 @@ def make():
     return Counted(), [(torch.randn(2, 4),)] * 5
 
 
-EXPECT = [{"code": "RC214", "kind": "recompile", "line": "CALLS += 1", "fix": ["global", "tensor", "outside", "argument"]}]
+EXPECT = [{"code": "RC214", "kind": "recompile", "line": "CALLS += 1", "fix": ["global", "tensor", "outside", "argument"], "torch": "<2.14"}]

@@ -21,4 +21,4 @@ def before_call(net, index):
     net.train(index % 2 == 0)
 
 
-EXPECT = [{"code": "RC217", "kind": "recompile", "line": "def forward(self, x):", "severity": "low", "fix": ["eval()", "train", "warm up"]}]
+EXPECT = [{"code": "RC217", "kind": "recompile", "line": "return self.drop(self.fc(x))", "severity": "low", "fix": ["eval()", "train", "warm up"]}]

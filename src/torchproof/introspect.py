@@ -1,0 +1,75 @@
+"""What can be said of a live Python object or stack: its name, its code, its frames."""
+
+from __future__ import annotations
+
+import os
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+from torchproof.records import Frame
+
+
+def stack() -> tuple[Frame, ...]:
+    """The Python stack above torchproof, outermost first."""
+    frames: list[Frame] = []
+    frame = sys._getframe(1)
+    here = str(Path(__file__).parent) + os.sep
+    while frame is not None:
+        code = frame.f_code
+        if not code.co_filename.startswith(here) or "workloads" in code.co_filename:
+            frames.append(Frame(code.co_filename, frame.f_lineno, code.co_name))
+        frame = frame.f_back  # type: ignore[assignment]
+    return tuple(reversed(frames))
+
+
+def plain(frames: Any) -> list[list[Any]]:
+    return [[f.file, f.line, f.function] for f in frames]
+
+
+def frame_of(code: types.CodeType) -> Frame:
+    return Frame(code.co_filename, code.co_firstlineno, code.co_name)
+
+
+def code_of(model: Any) -> types.CodeType | None:
+    owner = getattr(model, "__self__", None)
+    if getattr(model, "__name__", "") == "_call_impl" and owner is not None:
+        model = owner  # Module.compile() hands over the module's bound call
+    function = (
+        getattr(type(model), "forward", model)
+        if hasattr(model, "parameters")
+        else model
+    )
+    while hasattr(function, "__wrapped__"):
+        function = function.__wrapped__
+    return getattr(function, "__code__", None)
+
+
+def name_of(model: Any) -> str:
+    if hasattr(model, "parameters"):
+        return type(model).__name__
+    if getattr(model, "__name__", "") == "_call_impl":
+        return type(model.__self__).__name__
+    return str(getattr(model, "__qualname__", type(model).__name__)).replace(
+        "<locals>.", ""
+    )
+
+
+def what(model: Any) -> str:
+    is_module = (
+        hasattr(model, "parameters") or getattr(model, "__name__", "") == "_call_impl"
+    )
+    return "module" if is_module else "function"
+
+
+def has_tensor(value: Any, depth: int = 3) -> bool:
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return True
+    if depth and isinstance(value, dict):
+        value = list(value.values())
+    if depth and isinstance(value, (list, tuple)):
+        return any(has_tensor(item, depth - 1) for item in value)
+    return False

@@ -1,0 +1,267 @@
+"""GB1xx: breaks on calls that Dynamo does not follow."""
+
+from __future__ import annotations
+
+import re
+
+from torchproof.records import Severity, Status
+from torchproof.rules._rule import Subject, sentence
+from torchproof.rules.breaks import GraphBreak, own_hints
+
+_CALLS = (
+    r"marked as skipped",
+    r"builtin operator",
+    r"Unsupported function call",
+    r"Unsupported method call",
+    r"functions not implemented in python",
+    r"forbidden callable",
+    r"logging",
+    r"Import failure|Bad import",
+    r"constant fold exception",
+    r"unsupported contextlib|Unsupported context manager",
+    r"reorder a debugging function",
+)
+
+
+def _callee(subject: Subject) -> str:
+    """The function Dynamo would not call, as torch names it."""
+    told = f"{subject.data['explanation']} {subject.data['context']}"
+    named = re.search(r"module: ([\w.]+), qualname: ([\w.<>]+)", told)
+    if named:
+        return f"{named[1]}.{named[2]}"
+    quoted = re.search(r"(?:function|builtin operator|builtin) `?([\w.]+)`?", told)
+    return quoted[1] if quoted else ""
+
+
+class OutputCall(GraphBreak):
+    """print, logging, warnings or a progress bar in a compiled region.
+
+    ## Why
+    Output has to happen between two operations, so the graph is cut there.
+
+    ## Bad
+        print("mean", h.mean())
+
+    ## Good
+        if not torch.compiler.is_compiling():
+            print("mean", h.mean())
+
+    ## Fix safety
+    The numbers stay the same; the output is gone, late, or printed once while tracing.
+    """
+
+    code = "GB104"
+    types = _CALLS
+    details = (
+        r"\bprint\b|\blogging\b|[Ll]ogger|\bwarnings?\b|warn_explicit|sys\.std(out|err)|\.write\b"
+        r"|tqdm|\bpprint\b"
+    )
+
+    def why(self, subject: Subject) -> str:
+        return f"`{subject.expression}` writes output in the middle of the region"
+
+    def remedy(self, subject: Subject) -> str:
+        what = f"`{subject.expression}`"
+        hook = (
+            " (or remove the hook that holds it)"
+            if "hook" in _functions(subject)
+            else ""
+        )
+        if re.search(r"\bprint\b", f"{subject.data['context']} {subject.expression}"):
+            return (
+                f"remove {what}{hook}, print after the compiled call, or keep it behind"
+                " `if not torch.compiler.is_compiling():`; to keep the output, add"
+                " print to torch._dynamo.config.reorderable_logging_functions"
+            )
+        call = subject.expression.split("(")[0]
+        return (
+            f"remove {what}{hook} or keep it behind `if not"
+            " torch.compiler.is_compiling():`; or let Dynamo drop it:"
+            f" torch._dynamo.config.ignore_logging_functions.add({call})"
+        )
+
+
+def _functions(subject: Subject) -> str:
+    return " ".join(f.function for f in subject.first.frames) + subject.function
+
+
+class OutsideWorld(GraphBreak):
+    """Time, files, environment, imports, locks or random generators in a region.
+
+    ## Why
+    What happens outside the tensors has no place in a graph, and would be frozen if it
+    had.
+
+    ## Bad
+        started = time.time()
+
+    ## Good
+        started = time.time()        # around the compiled call, or passed in
+
+    ## Fix safety
+    Moving the call out changes when it happens: once per call instead of once per use.
+    """
+
+    code = "GB115"
+    types = (
+        *_CALLS,
+        r"Generator",
+        r"event method",
+        r"profiler|record_function",
+        r"distributed|P2P",
+    )
+    details = (
+        r"\b(time|datetime|os|posix|nt|io|_io|open|pathlib|tempfile|shutil|glob|socket|subprocess|"
+        r"threading|_thread|multiprocessing|queue|uuid|secrets|random|importlib|__import__|input|"
+        r"sqlite3|psutil|resource|signal|getpass|platform)\b(?!\.path)|torch\.Generator|Lock|Event"
+    )
+
+    def matches(self, subject: Subject) -> bool:
+        if re.search(
+            r"Import failure|Bad import|torch\.Generator", subject.data["type"]
+        ):
+            return True
+        callee = _callee(subject)
+        if callee and callee.split(".")[0] in {"torch", "numpy", "transformers"}:
+            return False
+        return super().matches(subject)
+
+    def why(self, subject: Subject) -> str:
+        return (
+            f"`{subject.expression}` reaches outside the tensor program"
+            f" ({_callee(subject) or subject.data['type']})"
+        )
+
+    def remedy(self, subject: Subject) -> str:
+        return (
+            f"do `{subject.expression}` outside the compiled function and pass its"
+            " result in as an argument; or put it in a function marked"
+            " @torch.compiler.disable"
+        )
+
+
+class DisabledCall(GraphBreak):
+    """A function marked @torch.compiler.disable is called.
+
+    ## Why
+    The user asked for the break: the function runs eagerly between two graphs.
+
+    ## Bad
+        @torch.compiler.disable
+        def legacy_norm(x): ...
+
+    ## Good
+        the same, if the break is wanted; else remove the decorator
+
+    ## Fix safety
+    Without the decorator the function is traced: other breaks may come to light.
+    """
+
+    code = "GB106"
+    types = (r"torch\.compiler\.disable",)
+
+    def why(self, subject: Subject) -> str:
+        return (
+            f"`{subject.expression}` calls a function that is excluded from compilation"
+            " with torch.compiler.disable"
+        )
+
+    def remedy(self, subject: Subject) -> str:
+        return (
+            "if the break is not wanted, remove @torch.compiler.disable from the"
+            f" function called in `{subject.expression}`, move the call outside the"
+            " compiled function, or make it a custom op (torch.library.custom_op)"
+        )
+
+    def status(self, subject: Subject) -> Status:
+        return _asked_for(subject)
+
+
+class ExplicitBreak(GraphBreak):
+    """An explicit call of torch._dynamo.graph_break().
+
+    ## Why
+    The user (or torch itself) asked for the break.
+
+    ## Bad
+        torch._dynamo.graph_break()
+
+    ## Good
+        remove the call, if it was left over from debugging
+
+    ## Fix safety
+    Removing it changes no value.
+    """
+
+    code = "GB107"
+    types = (
+        r"Call to `torch\._dynamo\.(graph_break|skip_frame|step_unsupported)",
+        r"Forced graph break",
+        r"ComptimeContext",
+    )
+
+    def why(self, subject: Subject) -> str:
+        inner = subject.first.frames[-1] if subject.first.frames else None
+        by = " by torch itself" if inner is not None and inner != subject.frame else ""
+        return f"`{subject.expression}` reaches an explicit graph_break(){by}"
+
+    def remedy(self, subject: Subject) -> str:
+        return f"remove the graph break at `{subject.expression}` if it is not wanted"
+
+    def status(self, subject: Subject) -> Status:
+        return _asked_for(subject)
+
+
+def _asked_for(subject: Subject) -> Status:
+    """A break was asked for; that its whole frame runs eagerly was not."""
+    return "open" if subject.extra["kind"] == "skipped_frame" else "intentional"
+
+
+class UntraceableCall(GraphBreak):
+    """A call into C or library code that Dynamo cannot trace.
+
+    ## Why
+    There is no Python to look into, or Dynamo was told to keep out.
+
+    ## Bad
+        key = zlib.crc32(payload)
+
+    ## Good
+        key = zlib.crc32(payload)        # before the compiled call, passed in
+
+    ## Fix safety
+    Moving it out is safe if it does not depend on tensors made inside; else make it a
+    custom operator.
+    """
+
+    code = "GB105"
+    types = _CALLS
+
+    def why(self, subject: Subject) -> str:
+        callee = _callee(subject) or "a function"
+        return f"`{subject.expression}` calls {callee}, which Dynamo cannot trace"
+
+    def remedy(self, subject: Subject) -> str:
+        callee = _callee(subject)
+        if callee.startswith("torch.optim"):
+            return (
+                f"call `{subject.expression}` outside the compiled function, or compile"
+                " the optimizer's step on its own, without a scheduler wrapped around"
+                " it; the break is torch's own and costs one extra graph"
+            )
+        hints = own_hints(subject)
+        advice = (
+            f"move out `{subject.expression}`: compute it outside the compiled function"
+            " and pass the value in; if it works on tensors, wrap it as a custom op"
+            " (torch.library.custom_op); if the break is wanted, mark it with"
+            " @torch.compiler.disable"
+        )
+        return f"{advice}; torch adds: {sentence(hints)}" if hints else advice
+
+    def severity(self, subject: Subject) -> Severity:
+        if subject.extra["kind"] == "graph_break" and _callee(subject).startswith(
+            "torch.optim"
+        ):
+            # Torch breaks around its optimizers itself: no remedy, one extra graph.
+            return "low"
+        return super().severity(subject)

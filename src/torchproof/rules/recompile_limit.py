@@ -1,0 +1,140 @@
+"""RC29x: guards without a rule of their own, and the recompile limit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from torchproof.guards import Guard
+from torchproof.rules import recompile_inputs as inputs
+from torchproof.rules import recompile_state as state
+from torchproof.rules._rule import Rule, Subject, shorten
+from torchproof.rules.recompiles import Recompile
+
+
+class OtherGuard(Recompile):
+    """A guard failed that torchproof has no special rule for.
+
+    ## Why
+    Torch names the guard; the finding carries its words.
+
+    ## Bad
+        anything that is read while tracing and changes later
+
+    ## Good
+        pass it as a tensor, or keep it the same
+
+    ## Fix safety
+    Unknown: compare the outputs before and after.
+    """
+
+    code = "RC299"
+
+    def matches(self, subject: Subject) -> bool:
+        return subject.data["guard"] is not None
+
+    def changed(self, guard: Guard, subject: Subject) -> str:
+        return (
+            "a condition of the compiled code no longer held:"
+            f" `{shorten(guard.source)}`"
+        )
+
+
+RECOMPILES: tuple[Recompile, ...] = (
+    inputs.SizeChange(),
+    inputs.SizeOne(),
+    inputs.EqualSizes(),
+    inputs.LayoutChange(),
+    inputs.DtypeChange(),
+    inputs.DeviceChange(),
+    inputs.RankChange(),
+    inputs.RequiresGradChange(),
+    inputs.Aliasing(),
+    state.ScalarArgument(),
+    state.TypeChange(),
+    state.ContainerShape(),
+    state.AttributeChange(),
+    state.GlobalValue(),
+    state.NewObject(),
+    state.GlobalState(),
+    state.TrainingFlag(),
+    state.LearningRate(),
+    state.BackendChange(),
+    inputs.ShapeCondition(),
+    OtherGuard(),
+)
+
+
+class RecompileLimit(Rule):
+    """The recompile limit is hit, and the function runs eagerly from then on.
+
+    ## Why
+    After 8 graphs of one function torch stops compiling it. Nothing fails, it is only
+    slow.
+
+    ## Bad
+        a value that changes every call and is compiled in
+
+    ## Good
+        a tensor in its place; or recompile_limit raised, if the variants are bounded
+
+    ## Fix safety
+    That of the cause it names.
+    """
+
+    code = "RC290"
+    kind = "recompile_limit"
+
+    def matches(self, subject: Subject) -> bool:
+        return subject.first.kind == "recompile_limit"
+
+    def message(self, subject: Subject) -> str:
+        limit = subject.data["limit"]
+        function = subject.first.function
+        name = function.function if function else subject.function
+        facts = subject.facts.observation
+        eager = ""
+        if (
+            facts.calls
+            and facts.compiled_calls is not None
+            and facts.compiled_calls < facts.calls
+        ):
+            eager = (
+                f"; {facts.calls - facts.compiled_calls} of {facts.calls} calls ran no"
+                " compiled code"
+            )
+        return (
+            f"{name} hit the recompile limit ({limit or '-'}) and runs eagerly from"
+            f" then on{eager}"
+        )
+
+    def cause(self, subject: Subject) -> str:
+        rule = self._behind(subject)
+        if rule is None:
+            return "too many recompilations"
+        return (
+            "it recompiled for each change:"
+            f" {rule.changed(subject.data['guard'], subject)}"
+        )
+
+    def fix(self, subject: Subject) -> str:
+        rule = self._behind(subject)
+        advice = (
+            rule.fix(subject)
+            if rule
+            else "find what changes with TORCH_LOGS=recompiles"
+        )
+        return (
+            f"{advice}; if the variants are few and wanted, raise"
+            f" torch._dynamo.config.{subject.data['setting']}"
+        )
+
+    def evidence(self, subject: Subject) -> Iterable[str]:
+        if subject.data["guard"] is not None:
+            yield f"last guard to fail: {shorten(subject.data['guard'].text, 200)}"
+        yield (
+            "GB0039"
+            " https://meta-pytorch.github.io/compile-graph-break-site/gb/gb0039.html"
+        )
+
+    def _behind(self, subject: Subject) -> Recompile | None:
+        return next((rule for rule in RECOMPILES if rule.matches(subject)), None)

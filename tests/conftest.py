@@ -1,0 +1,47 @@
+"""Runs targets as `torchproof check` does, with one `import torch` for them all."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from torchproof import capture, child
+from torchproof.records import Observation
+from torchproof.target import parse
+
+Observe = Callable[..., Observation]
+
+
+@pytest.fixture(scope="session")
+def observe(tmp_path_factory: pytest.TempPathFactory) -> Observe:
+    """`observe(target, **options)`: the real child, forked where torch is loaded."""
+    # The fork server of Python 3.11 looks for what it preloads on PYTHONPATH alone.
+    here = str(Path(__file__).parent)
+    os.environ["PYTHONPATH"] = os.pathsep.join([here, os.environ.get("PYTHONPATH", "")])
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["warm_torch", "torchproof.child"])
+
+    def run(target: str, **options: object) -> Observation:
+        parsed = parse(target)
+        stream = tmp_path_factory.mktemp("stream") / "stream.jsonl"
+        stream.touch()
+        told = capture.job(parsed, capture.Options(**options))  # type: ignore[arg-type]
+        process = context.Process(target=_exit_with, args=([told, str(stream)],))
+        process.start()
+        process.join(120)
+        if process.is_alive():
+            process.kill()
+            raise AssertionError(f"{target} did not end")
+        entries = [json.loads(line) for line in Path(stream).read_text().splitlines()]
+        return capture.gather(entries, "finished", process.exitcode, parsed)
+
+    return run
+
+
+def _exit_with(arguments: list[str]) -> None:
+    raise SystemExit(child.main(arguments))

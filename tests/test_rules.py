@@ -1,0 +1,113 @@
+"""Every rule finds its triggers, and stays silent on their clean twins."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from torchproof import rules
+from torchproof.records import Finding
+from torchproof.rules._rule import SECTIONS, Rule
+from torchproof.rules.breaks import GraphBreak
+from torchproof.rules.errors import CompileError
+from torchproof.rules.no_ops import NoOp
+from torchproof.rules.recompiles import Recompile
+
+FOLDER = Path(__file__).parent / "rules"
+BASES = {Rule, GraphBreak, Recompile, CompileError, NoOp}
+PROGRAMS = sorted(FOLDER.glob("*/*.py"))
+BREAKS = {"graph_break", "skipped_frame"}
+
+
+def settings(program: Path) -> dict[str, Any]:
+    """The constants of a program, read without running it."""
+    found: dict[str, Any] = {}
+    for node in ast.parse(program.read_text()).body:
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            name = node.targets[0].id
+            if name in {"EXPECT", "COMPILE", "AS_WRITTEN"}:
+                found[name] = ast.literal_eval(node.value)
+    return found
+
+
+def check(program: Path, observe: Any) -> list[Finding]:
+    told = settings(program)
+    observation = observe(
+        f"{program}:make",
+        compile=told.get("COMPILE", {}),
+        as_written=told.get("AS_WRITTEN", False),
+    )
+    assert observation.error is None
+    return rules.check(observation)
+
+
+def describe(findings: list[Finding]) -> str:
+    return "\n".join(
+        f"{f.code} {f.kind} {f.severity} {f.status} {f.line}: {f.message} | {f.fix}"
+        for f in findings
+    )
+
+
+def fits(finding: Finding, wanted: dict[str, Any], lines: list[str]) -> bool:
+    """Whether a finding is the one a program announces."""
+    kinds = BREAKS if wanted["kind"] in BREAKS else {wanted["kind"]}
+    if finding.code != wanted["code"] or finding.kind not in kinds:
+        return False
+    if wanted["line"] is not None:
+        line = lines[finding.line - 1] if finding.line else ""
+        if wanted["line"] not in line and finding.kind not in {
+            "recompile",
+            "no_op",
+            "recompile_limit",
+        }:
+            return False
+    if not any(word.lower() in finding.fix.lower() for word in wanted["fix"]):
+        return False
+    return all(
+        getattr(finding, key) == wanted[key]
+        for key in ("severity", "status")
+        if key in wanted
+    )
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: f"{p.parent.name}-{p.stem}")
+def test_program_gets_its_diagnosis(program: Path, observe: Any) -> None:
+    findings = check(program, observe)
+    lines = program.read_text().splitlines()
+    expected = [w for w in settings(program)["EXPECT"] if _applies(w)]
+    for wanted in expected:
+        assert any(fits(f, wanted, lines) for f in findings), (
+            f"expected {wanted}\ngot:\n{describe(findings)}"
+        )
+    if not expected:
+        loud = [f for f in findings if f.severity != "low"]
+        assert not loud, f"false alarm:\n{describe(loud)}"
+
+
+def _applies(wanted: dict[str, Any]) -> bool:
+    since = str(wanted.get("torch", "")).removeprefix(">=")
+    if not since:
+        return True
+    return torch.__version__ >= tuple(int(part) for part in since.split("."))
+
+
+@pytest.mark.parametrize("rule", rules.RULES, ids=lambda r: r.code)
+def test_rule_is_documented(rule: Rule) -> None:
+    text = rule.documentation()
+    assert rule.summary().endswith(".")
+    for section in SECTIONS:
+        assert f"## {section}" in text, f"{rule.code} has no section {section}"
+
+
+def test_every_rule_is_listed_once() -> None:
+    def leaves(cls: type[Rule]) -> set[type[Rule]]:
+        below = {leaf for sub in cls.__subclasses__() for leaf in leaves(sub)}
+        return below if cls in BASES else below | {cls}
+
+    assert leaves(Rule) == {type(rule) for rule in rules.RULES}
+    codes = [rule.code for rule in rules.RULES]
+    assert len(codes) == len(set(codes))
