@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from packaging.specifiers import SpecifierSet
 
 from torchproof import rules
 from torchproof.records import Finding
@@ -89,10 +90,7 @@ def test_program_gets_its_diagnosis(program: Path, observe: Any) -> None:
 
 
 def _applies(wanted: dict[str, Any]) -> bool:
-    since = str(wanted.get("torch", "")).removeprefix(">=")
-    if not since:
-        return True
-    return torch.__version__ >= tuple(int(part) for part in since.split("."))
+    return SpecifierSet(wanted.get("torch", "")).contains(str(torch.__version__).split("+")[0])
 
 
 @pytest.mark.parametrize("rule", rules.RULES, ids=lambda r: r.code)

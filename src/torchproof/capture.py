@@ -27,6 +27,7 @@ from torchproof.target import Target
 from torchproof.tracelog import Record, interpret, read_folder
 
 _POLL_S = 0.1
+_WRAPPER_FACTS = ("name", "what", "arguments", "off", "by_torchproof", "in_place")
 
 
 @dataclass(frozen=True)
@@ -192,6 +193,8 @@ def _events(
         extra: dict[str, Any] = {}
         if event.kind == "compile_failure":
             extra["raised"] = event.compile_id in raised
+        if event.kind == "specialization":
+            extra["marks"] = [tuple(mark) for mark in counts.get("marks", ())]
         if event.compile_id in skips and event.kind in {
             "compile_failure",
             "graph_break",
@@ -210,10 +213,7 @@ def _events(
             frames=_frames(entry["site"]),
             function=next(iter(_frames(entry["code"])), None),
             data={
-                **{
-                    k: entry[k]
-                    for k in ("name", "what", "arguments", "off", "by_torchproof")
-                },
+                **{k: entry[k] for k in _WRAPPER_FACTS},
                 "calls": calls,
                 "compiled_calls": compiled,
                 "eager_stance": eager,

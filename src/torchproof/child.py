@@ -164,6 +164,8 @@ def _explain_failure(
     """A call that raised: the target's own fault if it raises in eager as well."""
     if isinstance(error, UserError):
         raise error
+    if error is observer.last_error and job.get("runs_in_eager"):
+        return
     import torch
 
     frames = traceback.extract_tb(error.__traceback__)
@@ -181,6 +183,9 @@ def _explain_failure(
         raise UserError(f"the target fails in eager, at call {number}: {line}") from own
     finally:
         torch.compiler.set_stance("default")
+    job["runs_in_eager"] = True
+    if error is observer.last_error:  # the compiler's own, and on record
+        return
     observer.stream.write(
         "call_error",
         call=index,

@@ -6,6 +6,7 @@ cause, the source expression in the user's words, and the values seen.
 
 from __future__ import annotations
 
+import builtins
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -49,7 +50,7 @@ def parse(reason: str) -> Guard:
         found for read in _READERS if (found := read(condition, text)) is not None
     )
     if cell := _CELL.search(text):
-        guard = replace(guard, source=cell["name"], cause=_scalar_cause(cell["name"]))
+        guard = replace(guard, source=cell["name"], cause="value", other="closure")
     if comment:
         guard = replace(
             guard,
@@ -109,9 +110,10 @@ def _type(condition: str, text: str) -> Guard | None:
         r"___check_type_id\((?P<name>.+?), \d+\)(?:, type=(?P<type>.+))?$", condition
     )
     if match:
-        return Guard(
-            "new_type", _source(match["name"]), text, other=_class(match["type"] or "")
-        )
+        kind, source = _class(match["type"] or ""), _source(match["name"])
+        if hasattr(builtins, kind):
+            return Guard("type", source, text, None, kind, "another type")
+        return Guard("identity", source, text, other=f"object, of a class {kind}")
     if condition == "'NoneType' object has no attribute 'size'":
         # Evaluating the old shape guards met None where a tensor had been.
         return Guard("type", "an input", text, None, "Tensor", "None")
@@ -150,7 +152,9 @@ def _alias(condition: str, text: str) -> Guard | None:
 def _ambient(condition: str, text: str) -> Guard | None:
     if match := re.match(r"GLOBAL_STATE changed: (?P<what>.+)$", condition):
         return Guard("global_state", match["what"].strip(), text)
-    if "___check_global_state" in condition or "torch_function_mode_stack" in condition:
+    if "torch_function_mode_stack" in condition:
+        return Guard("global_state", "torch function modes (default device)", text)
+    if "___check_global_state" in condition:
         return Guard("global_state", "global torch state", text)
     if condition.startswith("BACKEND_MATCH"):
         return Guard("backend", "backend", text)

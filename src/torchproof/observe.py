@@ -85,6 +85,8 @@ class Observer:
         self.wrappers: list[Wrapper] = []
         self.inlined: set[types.CodeType] = set()
         self.strays: dict[tuple[str, int, str], int] = {}
+        self.marks: set[tuple[str, int]] = set()
+        self.last_error: Exception | None = None
         self.site: tuple[Frame, ...] | None = None  # where torchproof itself compiles
         self.hooks = contextlib.ExitStack()
         self._local = threading.local()
@@ -164,6 +166,7 @@ class Observer:
             arguments={k: str(v) for k, v in kwargs.items() if v is not None},
             off=compiled is model or self.private.switched_off(),
             by_torchproof=self.site is not None,
+            in_place=getattr(model, "__name__", "") == "_call_impl",
         )
         return compiled
 
@@ -200,36 +203,39 @@ class Observer:
 
     # -- what Dynamo does ----------------------------------------------------------
 
-    def _convert(self, convert: Callable[[], Any], frame: Any) -> Any:
+    def _convert(self, convert: Callable[[], Any], frame: Any, fullgraph: bool) -> Any:
         """A frame that is skipped, or fails to compile, is asked about every time.
 
-        So its runs can be counted; and after an error the program goes on in eager.
+        So its runs can be counted; and after an error the program goes on in eager,
+        unless it asked for the error with fullgraph=True.
         """
         known = self.skipped.get(id(frame.f_code))
         if known is not None:
             known[2].add(self.call)
             return self.private.skip_once()
         self._local.failure = None
+        self._note_marks(frame.f_locals)
         try:
             answer = convert()
         except Exception as error:
-            self.stream.write(
-                "raised",
-                compile_id=self._local.failure,
-                error=type(error).__name__,
-                message=str(error),
-                call=self.call,
-            )
-            self.private.count_fullgraph_frame()
+            self.last_error = error
+            self.stream.write("raised", compile_id=self._local.failure, call=self.call)
+            if fullgraph:
+                raise
             answer = None
-        if answer is not None and not (
-            self._local.failure and self.private.was_skipped(answer)
-        ):
+        failure = self._local.failure
+        if answer is not None and not (failure and self.private.was_skipped(answer)):
             return answer
         runs = Runs()
         runs.add(self.call)
-        self.skipped[id(frame.f_code)] = (frame.f_code, self._local.failure, runs)
+        self.skipped[id(frame.f_code)] = (frame.f_code, failure, runs)
         return self.private.skip_once()
+
+    def _note_marks(self, variables: dict[str, Any]) -> None:
+        for name, value in variables.items():
+            if has_tensor(value, depth=0):
+                dims = self.private.marked_dimensions(value)
+                self.marks.update((name, dim) for dim in dims)
 
     def _graph(
         self, output_graph: Any, compiled: Callable[..., Any]
@@ -340,6 +346,7 @@ class Observer:
             skipped=skips,
             wrappers=wrappers,
             strays=strays,
+            marks=sorted(self.marks),
         )
 
 

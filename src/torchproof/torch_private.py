@@ -26,6 +26,7 @@ PROBES: dict[str, tuple[str, ...]] = {
     "compiled modules": ("torch._dynamo.eval_frame:OptimizedModule.__getattr__",),
     "frames Dynamo is asked to compile": (
         "torch._dynamo.convert_frame:CatchErrorsWrapper.__call__",
+        "torch._dynamo.convert_frame:ConvertFrameAssert",
         "torch._dynamo.types:ConvertFrameReturn.apply_to_code",
         "torch._dynamo.types:FrameAction.SKIP",
     ),
@@ -132,14 +133,18 @@ def compiled_contexts(
 
 
 @contextlib.contextmanager
-def frame_callbacks(wrap: Callable[[Callable[..., Any], Any], Any]) -> Iterator[None]:
-    """`wrap(convert, frame)` in place of each conversion of a frame."""
+def frame_callbacks(
+    wrap: Callable[[Callable[[], Any], Any, bool], Any],
+) -> Iterator[None]:
+    """`wrap(convert, frame, fullgraph)` in place of each conversion of a frame."""
     convert_frame = importlib.import_module("torch._dynamo.convert_frame")
     original = convert_frame.CatchErrorsWrapper.__call__
 
     @functools.wraps(original)
     def convert(self: Any, frame: Any, *args: Any, **kwargs: Any) -> Any:
-        return wrap(lambda: original(self, frame, *args, **kwargs), frame)
+        inner = self._torchdynamo_orig_backend
+        fullgraph = isinstance(inner, convert_frame.ConvertFrameAssert)
+        return wrap(lambda: original(self, frame, *args, **kwargs), frame, fullgraph)
 
     with _patched(convert_frame.CatchErrorsWrapper, "__call__", convert):
         yield
@@ -158,15 +163,10 @@ def was_skipped(answer: Any) -> bool:
     return answer.guarded_code is None and strategy.cur_action == types.FrameAction.SKIP
 
 
-def count_fullgraph_frame() -> None:
-    """Keep a fullgraph call from raising because its frame was run eagerly.
-
-    From 2.12 torch counts the compiled frames of such a call and objects to none.
-    """
-    eval_frame = importlib.import_module("torch._C._dynamo.eval_frame")
-    count = getattr(eval_frame, "set_fullgraph_compiled_frame_count", None)
-    if count is not None and (before := count(1)) < 0:
-        count(before)
+def marked_dimensions(tensor: Any) -> list[int]:
+    """The dimensions a user marked with mark_dynamic, maybe_mark_dynamic and so on."""
+    marks = ("_dynamo_dynamic_indices", "_dynamo_weak_dynamic_indices")
+    return sorted({d for name in marks for d in getattr(tensor, name, ())})
 
 
 @contextlib.contextmanager

@@ -222,14 +222,11 @@ def _break(record: Record, known: _Frames) -> Event:
 def read_reason(text: str) -> dict[str, Any]:
     """Type, explanation, hints, context and GB id of one of Dynamo's messages."""
     first, _, nested = text.partition(_NESTED)
-    first = re.sub(
-        r"^\s*(Encountered graph break when attempting to trace|Failed to handle graph"
-        r" break"
-        r").*?:\n\n",
-        "",
-        first,
-        flags=re.DOTALL,
+    intro = re.match(
+        r"\s*(?:Encountered|Failed to handle) graph break.*?:\n\n", first, re.DOTALL
     )
+    if intro:
+        first = first[intro.end() :]
     page = _GB_PAGE.search(first)
     context = _section(first, "Developer debug context")
     return {
@@ -244,6 +241,7 @@ def read_reason(text: str) -> dict[str, Any]:
         "context": context,
         "gb_id": page["id"].upper() if page else None,
         "page": page.group(0) if page else None,
+        "rest_is_eager": "skipping the rest of the function" in text,
         "nested": nested.strip().splitlines()[0].strip() if nested.strip() else None,
     }
 
@@ -343,7 +341,10 @@ def _metrics(record: Record, known: _Frames, events: list[Event]) -> list[Event]
 
 def _failure_frames(record: Record, known: _Frames, reason: str) -> tuple[Frame, ...]:
     """Torch adds the user's stack to the error after it has noted the reason."""
-    user = known.errors.get(record.compile_id or "", "").rsplit("from user code:", 1)
+    told = known.errors.get(record.compile_id or "", "")
+    if "BackendCompilerFailed" in told:
+        return frames_in(told)
+    user = told.rsplit("from user code:", 1)
     if len(user) == 2 and (frames := frames_in(user[1])):
         return frames
     if frames := frames_in(reason):

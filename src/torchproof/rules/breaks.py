@@ -121,7 +121,7 @@ class GraphBreak(Rule):
         data = subject.data
         if not any(re.search(pattern, data["type"]) for pattern in self.types):
             return False
-        told = f"{data['context']} {data['explanation']} {' '.join(data['hints'])}"
+        told = f"{data['context']} {data['explanation']}"
         return self.details is None or re.search(self.details, told) is not None
 
     def message(self, subject: Subject) -> str:
@@ -144,7 +144,8 @@ class GraphBreak(Rule):
                 f" eagerly{often}; breaks further down stay hidden until this one is"
                 " gone"
             )
-        return f"{what}{inside} splits the graph of {subject.function}{often}"
+        rest = "; the rest of the function runs eagerly" * subject.data["rest_is_eager"]
+        return f"{what}{inside} splits the graph of {subject.function}{often}{rest}"
 
     def cause(self, subject: Subject) -> str:
         why = self.why(subject)

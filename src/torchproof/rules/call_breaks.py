@@ -10,7 +10,6 @@ from torchproof.rules.breaks import GraphBreak, own_hints
 
 _CALLS = (
     r"marked as skipped",
-    r"builtin operator",
     r"Unsupported function call",
     r"Unsupported method call",
     r"functions not implemented in python",
@@ -51,7 +50,7 @@ class OutputCall(GraphBreak):
     """
 
     code = "GB104"
-    types = _CALLS
+    types = (*_CALLS, r"builtin operator")
     details = (
         r"\bprint\b|\blogging\b|[Ll]ogger|\bwarnings?\b|warn_explicit|sys\.std(out|err)|\.write\b"
         r"|tqdm|\bpprint\b"
@@ -105,7 +104,8 @@ class OutsideWorld(GraphBreak):
     code = "GB115"
     types = (
         *_CALLS,
-        r"Generator",
+        r"builtin operator",
+        r"Generator|to proxy",
         r"event method",
         r"profiler|record_function",
         r"distributed|P2P",
@@ -113,7 +113,7 @@ class OutsideWorld(GraphBreak):
     details = (
         r"\b(time|datetime|os|posix|nt|io|_io|open|pathlib|tempfile|shutil|glob|socket|subprocess|"
         r"threading|_thread|multiprocessing|queue|uuid|secrets|random|importlib|__import__|input|"
-        r"sqlite3|psutil|resource|signal|getpass|platform)\b(?!\.path)|torch\.Generator|Lock|Event"
+        r"sqlite3|psutil|resource|signal|getpass|platform)\b(?!\.path)|torch\.Generator|\(Generator\)|Lock|Event"
     )
 
     def matches(self, subject: Subject) -> bool:
@@ -122,6 +122,8 @@ class OutsideWorld(GraphBreak):
         ):
             return True
         callee = _callee(subject)
+        if re.search(r"seed|rng_state", callee):
+            return True
         if callee and callee.split(".")[0] in {"torch", "numpy", "transformers"}:
             return False
         return super().matches(subject)
@@ -235,7 +237,7 @@ class UntraceableCall(GraphBreak):
     """
 
     code = "GB105"
-    types = _CALLS
+    types = (*_CALLS, r"numpy function|numpy\.\*")
 
     def why(self, subject: Subject) -> str:
         callee = _callee(subject) or "a function"
@@ -248,6 +250,12 @@ class UntraceableCall(GraphBreak):
                 f"call `{subject.expression}` outside the compiled function, or compile"
                 " the optimizer's step on its own, without a scheduler wrapped around"
                 " it; the break is torch's own and costs one extra graph"
+            )
+        if "numpy" in subject.data["type"]:
+            return (
+                f"write `{subject.expression}` with torch operations, or compute it"
+                " outside the compiled function (or in a custom op,"
+                " torch.library.custom_op) and pass the tensor in"
             )
         hints = own_hints(subject)
         advice = (

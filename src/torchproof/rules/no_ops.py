@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from torchproof.places import Place, place_of
+from torchproof.places import Place, place_of, whose
 from torchproof.records import Event, Severity
 from torchproof.rules._rule import Facts, Rule, Subject, plural
 from torchproof.rules.breaks import is_error
@@ -321,40 +321,61 @@ class NothingCompiled(NoOp):
         )
 
     def cause(self, subject: Subject) -> str:
-        breaks = self._breaks(subject)
+        breaks, name = self._breaks(subject), subject.data["name"]
+        if self._torch_own(subject):
+            return (
+                f"{name}.forward is torch's own code, which compiling in place does not"
+                " trace"
+            )
         if not breaks:
             return (
-                f"no tensor operation of {subject.data['name']} was captured: there is"
-                " nothing to compile in it"
+                f"no tensor operation of {name} was captured: there is nothing to"
+                " compile"
             )
         if all("disable" in b.data["type"] for b in breaks):
             return "everything in it is inside functions marked torch.compiler.disable"
         return f"every frame was skipped, first because of: {breaks[0].data['type']}"
 
     def fix(self, subject: Subject) -> str:
-        breaks = self._breaks(subject)
+        breaks, name = self._breaks(subject), subject.data["name"]
+        if self._torch_own(subject):
+            return f"use model = torch.compile(model) for a {name}, not model.compile()"
         if not breaks:
             return (
-                f"do not compile {subject.data['name']}, or compile the function that"
-                " does the tensor work"
+                f"do not compile {name}, or compile the function that does the tensor"
+                " work"
             )
         place = place_of(breaks[0].frames).frame
         where = f" at line {place.line} (`{place.expression}`)" if place else ""
         if all("disable" in b.data["type"] for b in breaks):
             return (
                 f"remove torch.compiler.disable from what is called{where}, or do not"
-                f" compile {subject.data['name']}"
+                f" compile {name}"
+            )
+        if breaks[0].kind == "compile_failure" and not breaks[0].data[
+            "type"
+        ].startswith("Attempt"):
+            return (
+                f"torch._dynamo.config.suppress_errors hides a compile error{where}:"
+                " fix it first"
             )
         return (
-            f"fix the break{where} first; then check again, because it hides what comes"
+            f"fix the break{where} first, then check again: it hides what comes"
             " after it"
         )
 
+    def _torch_own(self, subject: Subject) -> bool:
+        """Module.compile() on a class of torch.nn compiles nothing, silently."""
+        function = subject.first.function
+        own = function is not None and whose(function.file) == "torch"
+        return own and bool(subject.data["in_place"]) and not self._breaks(subject)
+
     def severity(self, subject: Subject) -> Severity:
-        return "high" if self._breaks(subject) else "medium"
+        known = self._breaks(subject) or self._torch_own(subject)
+        return "high" if known else "medium"
 
     def _breaks(self, subject: Subject) -> list[Event]:
-        return subject.facts.events("graph_break")
+        return subject.facts.events("graph_break", "compile_failure")
 
 
 class NoCompileCall(NoOp):

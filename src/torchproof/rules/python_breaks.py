@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from torchproof.rules._rule import Subject, shorten
 from torchproof.rules.breaks import GraphBreak, move_out, own_hints
 
@@ -66,10 +68,17 @@ class ExceptionFlow(GraphBreak):
     code = "GB112"
     types = (
         (
-            r"[Ee]xception|Failed to raise|TypeError from user"
+            r"[Ee]xception|[Aa]ssertion|Failed to raise|TypeError from user"
             r" code|EXCEPT_HANDLER|traceback"
         ),
     )
+
+    def matches(self, subject: Subject) -> bool:
+        code = subject.frame.code if subject.frame else ""
+        return (
+            super().matches(subject)
+            or re.match(r"(try|except|raise)\b", code) is not None
+        )
 
     def why(self, subject: Subject) -> str:
         return (
@@ -105,6 +114,11 @@ class GeneratorUse(GraphBreak):
 
     code = "GB113"
     types = (r"[Gg]enerator|async|BUILD_CLASS|build_class|YIELD|SEND|\byield\b",)
+
+    def matches(self, subject: Subject) -> bool:
+        if re.search(r"tp_iter(next)?\b", subject.data["type"]):
+            return True
+        return super().matches(subject)
 
     def why(self, subject: Subject) -> str:
         return (
@@ -149,6 +163,11 @@ class UnsupportedPython(GraphBreak):
     )
 
     def remedy(self, subject: Subject) -> str:
+        if re.search(r"\b(sorted|max|min|\.sort)\(", subject.expression):
+            return (
+                "order tensors with tensor operations (torch.sort, torch.argsort,"
+                f" topk) instead of `{subject.expression}`; or {move_out(subject)}"
+            )
         hints = own_hints(subject)
         advice = move_out(subject)
         return f"{hints}; or {advice}" if hints else advice
@@ -176,5 +195,10 @@ class OtherBreak(GraphBreak):
         return True
 
     def remedy(self, subject: Subject) -> str:
+        if re.search(r"torch\.jit|Script", subject.data["type"]):
+            return (
+                "use the original module instead of its torch.jit.script version at"
+                f" `{subject.expression}`: TorchScript does not go into a graph"
+            )
         hints = own_hints(subject)
         return f"{hints}; or {move_out(subject)}" if hints else move_out(subject)

@@ -37,12 +37,13 @@ class ScalarArgument(Recompile):
     def remedy(self, guard: Guard, subject: Subject) -> str:
         if self.per_value(guard):
             return (
-                f"each value of `{guard.source}` is a graph: compile one function per"
-                " value, or warm up every value before serving; if it only scales"
-                " numbers, pass it as a tensor"
+                f"each value of `{guard.source}` is a graph of its own: keep it fixed,"
+                " compile a separate function for each constant, or warm up every"
+                " value before serving; if it only scales numbers, pass it as a"
+                " tensor argument"
             )
         return (
-            f"to avoid it, pass `{guard.source}` as a tensor:"
+            f"to avoid it, pass `{guard.source}` as a tensor argument:"
             f" torch.tensor({guard.expected}); as a Python number it costs one"
             " recompile, then it is dynamic"
         )
@@ -65,11 +66,9 @@ class TypeChange(Recompile):
     """
 
     code = "RC211"
-    causes = ("type", "new_type")
+    causes = ("type",)
 
     def changed(self, guard: Guard, subject: Subject) -> str:
-        if guard.cause == "new_type":
-            return f"the class of `{guard.source}` changed (it was {guard.other})"
         return (
             f"`{guard.source}` is of another type on some calls"
             f" ({values_seen(subject)})"
@@ -79,15 +78,10 @@ class TypeChange(Recompile):
         return f"the type of `{guard.source}` is part of what was compiled"
 
     def remedy(self, guard: Guard, subject: Subject) -> str:
-        if guard.cause == "new_type":
-            return (
-                f"define the class of `{guard.source}` once, outside the loop, and pass"
-                " objects of that one class"
-            )
         return (
-            f"always pass the same type for `{guard.source}`: a default tensor (a"
-            " default mask of zeros or ones) instead of None; or warm up one call of"
-            " each kind"
+            f"always pass the same type for `{guard.source}` (a list or a tuple, not"
+            " either): a default tensor (a default mask of zeros or ones) instead of"
+            " None; or warm up one call of each kind"
         )
 
 
@@ -166,8 +160,9 @@ class AttributeChange(Recompile):
         name = guard.source.rsplit(".", 1)[-1]
         if self.per_value(guard):
             return (
-                f"set `{guard.source}` once before compiling, or compile one module per"
-                f" value of {name}; if it must change, warm up each value"
+                f"keep the attribute `{guard.source}` fixed: set it once before"
+                f" compiling, or compile a separate module for each value of {name}; if"
+                " it must change, warm up each value"
             )
         return (
             f'make `{guard.source}` a tensor: self.register_buffer("{name}",'
@@ -248,8 +243,9 @@ class NewObject(Recompile):
 
     def remedy(self, guard: Guard, subject: Subject) -> str:
         return (
-            f"create `{guard.source}` once, outside the loop, and pass the same"
-            " function or object each time; pass what differs as a tensor argument"
+            f"create `{guard.source}` (and its class) once, outside the loop, and reuse"
+            " the same function or object each time; pass what differs as a tensor"
+            " argument"
         )
 
 

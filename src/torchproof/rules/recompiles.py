@@ -117,7 +117,18 @@ class Recompile(Rule):
             return "high"
         if count == 1 and guard.cause in _SETTLES and not self.per_value(guard):
             return "low"
+        if (
+            count == 1
+            and guard.cause in {"length", "keys"}
+            and self._quiet_after(subject)
+        ):
+            return "low"
         return "medium"
+
+    def _quiet_after(self, subject: Subject) -> bool:
+        """Whether at least two calls followed without another recompile."""
+        call, calls = subject.first.call, subject.facts.calls
+        return call is not None and calls is not None and calls - call > 2
 
     def per_value(self, guard: Guard) -> bool:
         """Whether each value gets a graph of its own: bools, strings, dtypes."""

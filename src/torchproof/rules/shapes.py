@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from torchproof.places import place_of
-from torchproof.records import Severity
+from torchproof.records import Event, Severity
 from torchproof.rules._rule import Facts, Rule, Subject
 from torchproof.rules.errors import CompileError
 
@@ -63,7 +63,14 @@ def _marked(subject: Subject) -> tuple[str, str, str]:
     text = subject.data["message"]
     where = re.search(r"L\['(\w+)'\]\S*?\.size\(\)\[(\d+)\]", text)
     value = re.search(r"to be a constant \((\d+)\)", text)
+    least = re.search(r"the generated guard (\d+) <=", text)
     name, dim = (where[1], where[2]) if where else ("an input", "?")
+    if value is None and least is not None:
+        return (
+            name,
+            dim,
+            f"sizes from {least[1]} (give mark_dynamic that range with min=)",
+        )
     return name, dim, value[1] if value else "some sizes"
 
 
@@ -92,7 +99,7 @@ class UnbackedBranch(CompileError):
         "TorchRuntimeError",
         "Unsupported",
     )
-    told = r"data-dependent expression|GuardOnDataDependent|data-dependent"
+    told = r"guard on data-dependent expression|GuardOnDataDependent"
 
     def short(self, subject: Subject) -> str:
         guard = re.search(
@@ -146,9 +153,17 @@ class QuietSpecialisation(Rule):
         )
 
     def fix(self, subject: Subject) -> str:
+        what = subject.expression
+        if re.search(r"\b(for|range)\b", what):
+            return (
+                f"a Python loop over a size is unrolled at `{what}`: vectorise it over"
+                " the dimension, use torch.while_loop or scan, or treat the size as"
+                " static and pad"
+            )
         return (
-            f"remove the comparison at `{subject.expression}` or take the decision"
-            " outside the compiled function"
+            f"remove what fixes the size at `{what}`: slice the other tensor to it"
+            " (table[:n]), take the decision outside the compiled function, or accept a"
+            " static size and drop mark_dynamic"
         )
 
     def severity(self, subject: Subject) -> Severity:
@@ -167,17 +182,31 @@ def _sizes(subject: Subject) -> str:
 
 
 def specialisations(facts: Facts) -> Iterator[Subject]:
-    """Sizes fixed by the user's own comparison; an operator may well fix one."""
+    """Sizes the user marked dynamic, or compares, that became constants.
+
+    That an operator fixes a size nobody marked is normal: think of a linear layer.
+    """
     failed = {e.compile_id for e in facts.events("compile_failure")}
     seen: set[tuple[object, ...]] = set()
     for event in facts.events("specialization"):
         place = place_of(event.frames)
-        own = place.frame is not None and event.frames[-1].line == place.frame.line
-        if not own or place.frame is None or event.compile_id in failed:
+        if place.frame is None or event.compile_id in failed:
             continue
-        if not re.search(r"[=!<>]=|[<>]|\bif\b|\bassert\b|%", place.frame.code):
+        own = event.frames[-1].line == place.frame.line
+        decides = re.search(
+            r"[=!<>]=|[<>]|\b(if|assert|for|while|range)\b|%", place.frame.code
+        )
+        if not (_is_marked(event) or (own and decides)):
             continue
         key = (place.frame.file, place.frame.line, tuple(event.data["sources"]))
         if key not in seen:
             seen.add(key)
             yield Subject((event,), place, facts, 1, None)
+
+
+def _is_marked(event: Event) -> bool:
+    sources = " ".join(event.data["sources"])
+    return any(
+        f"L['{name}'].size()[{dim}]" in sources
+        for name, dim in event.data.get("marks", ())
+    )

@@ -93,6 +93,13 @@ class TensorBranch(GraphBreak):
         r"assert with non-string",
     )
 
+    def matches(self, subject: Subject) -> bool:
+        data = subject.data
+        if "ssertion" in data["type"] and _about_sizes(subject):
+            return False  # an assert on shapes that fails, inside a try
+        comparison = re.search(r"allclose|aten\.equal|is_nonzero", data["context"])
+        return super().matches(subject) or comparison is not None
+
     def why(self, subject: Subject) -> str:
         return (
             f"the {_statement(subject)} `{_condition(subject)}` depends on a tensor's"
@@ -111,6 +118,18 @@ class TensorBranch(GraphBreak):
                 " use torch._assert_async(condition), or check outside the compiled"
                 " function"
             )
+        if "allclose" in subject.expression or "torch.equal" in subject.expression:
+            return (
+                "keep the comparison a tensor, torch.isclose(a, b).all(), and choose"
+                " with torch.where; or decide outside the compiled function"
+            )
+        if _about_sizes(subject):
+            return (
+                f"a size known only at run time cannot decide `{_condition(subject)}`:"
+                " promise it with torch._check, use torch.cond, mask instead of"
+                " branching (torch.where), or mark the dimension with mark_dynamic"
+                " rather than mark_unbacked"
+            )
         if statement == "while":
             return (
                 "use torch.while_loop, or run a fixed number of iterations and mask"
@@ -121,6 +140,13 @@ class TensorBranch(GraphBreak):
             " b), or use torch.cond(condition, true_fn, false_fn, operands); if the"
             " test is only a check, move it outside the compiled function"
         )
+
+
+def _about_sizes(subject: Subject) -> bool:
+    return (
+        re.search(r"\.shape|\.size\(|\.numel\(|\.dim\(|len\(", subject.expression)
+        is not None
+    )
 
 
 def _statement(subject: Subject) -> str:
@@ -165,6 +191,11 @@ class DataDependentShape(GraphBreak):
         return f"the size of `{subject.expression}` depends on the data"
 
     def remedy(self, subject: Subject) -> str:
+        if "one_hot" in subject.expression:
+            return (
+                f"give the number of classes in `{subject.expression}`:"
+                " F.one_hot(labels, num_classes=n)"
+            )
         return (
             f"keep the size fixed: replace `{subject.expression}` by a masked form such"
             " as torch.where(mask, x, 0) (or masked_fill, topk, nonzero_static); or"

@@ -1,0 +1,196 @@
+"""Unmodified scripts: run as `__main__` in a real child, with what they compile seen."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+
+def check(
+    folder: Path, source: str, *flags: str, arguments: tuple[str, ...] = ()
+) -> tuple[dict[str, Any], subprocess.CompletedProcess[str]]:
+    """`torchproof check script.py` in a folder; the run as JSON, and the process."""
+    (folder / "script.py").write_text(textwrap.dedent(source))
+    command = [sys.executable, "-m", "torchproof", "check", "script.py", "--format", "json"]
+    done = subprocess.run(
+        [*command, "--fail-on", "never", *flags, "--", *arguments],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    return (json.loads(done.stdout) if done.stdout else {}), done
+
+
+def lines(run: dict[str, Any], code: str) -> list[int]:
+    return sorted(f["line"] for f in run["findings"] if f["code"] == code)
+
+
+WAYS = """\
+    import sys
+
+    assert "torch" not in sys.modules
+    assert __name__ == "__main__" and sys.argv[1:] == ["--rate", "3"]
+    import torch
+
+    @torch.compile
+    def decorated(x):
+        print("decorated")
+        return x + 1
+
+    @torch.compile(dynamic=False)
+    def with_arguments(x):
+        return x * 2 if x.sum() > 0 else x
+
+    def plain(x):
+        return x.sin() * x.mean().item()
+
+    class Block(torch.nn.Module):
+        def forward(self, x):
+            torch._dynamo.graph_break()
+            return x.cos()
+
+    in_place = Block()
+    in_place.compile()
+    compiled = torch.compile(plain)
+    for step in range(3):
+        decorated(torch.ones(2)); with_arguments(torch.ones(2 + step))
+        compiled(torch.ones(2)); in_place(torch.ones(2))
+    for block in [torch.nn.Linear(2, 2) for _ in range(2)]:
+        torch.compile(block)(torch.ones(1, 2))
+    print("the script's own output")
+"""
+
+
+def test_every_way_of_compiling_is_seen_as_written(tmp_path: Path) -> None:
+    run, done = check(tmp_path, WAYS, arguments=("--rate", "3"))
+    assert done.returncode == 0, done.stderr
+    assert run["strategy"] == "as-written"
+    assert run["counts"]["calls"] == 14
+    assert run["counts"]["compiled_calls"] == 14
+    assert lines(run, "GB104") == [9]
+    assert lines(run, "GB102") == [14]
+    assert lines(run, "GB101") == [17]
+    assert lines(run, "RC201") == [13]
+    [asked] = [f for f in run["findings"] if f["code"] == "GB107"]
+    assert (asked["line"], asked["status"], asked["count"]) == (21, "intentional", 3)
+    assert "the script's own output" in done.stderr
+    assert run["exit_code"] == 0
+
+
+def test_compile_error_is_a_finding_and_the_script_goes_on(tmp_path: Path) -> None:
+    source = """\
+    import torch
+
+    @torch.compile
+    def tolerant(x):
+        try:
+            return x.view(3, 3)
+        except RuntimeError:
+            return x.view(2, 4)
+
+    @torch.compile
+    def later(x):
+        return x * x.sum().item()
+
+    print(tolerant(torch.ones(8)).shape, later(torch.ones(2)))
+    """
+    run, done = check(tmp_path, source)
+    assert done.returncode == 0, done.stderr
+    assert lines(run, "CE701") == [6]
+    assert lines(run, "GB101") == [12]
+    assert "torch.Size([2, 4])" in done.stderr
+
+
+def test_timeout_ends_the_script_and_keeps_what_was_seen(tmp_path: Path) -> None:
+    source = """\
+    import subprocess, sys, time, torch
+
+    @torch.compile
+    def step(x):
+        print("seen")
+        return x + 1
+
+    step(torch.ones(2))
+    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)", "orphan-marker"])
+    time.sleep(60)
+    """
+    started = time.monotonic()
+    run, done = check(tmp_path, source, "--timeout", "12")
+    assert time.monotonic() - started < 40
+    assert done.returncode == 2
+    assert run["ending"] == "timeout"
+    assert lines(run, "GB104") == [5]
+    saved = list((tmp_path / ".torchproof" / "runs").glob("*/run.json"))
+    assert [json.loads(p.read_text())["id"] for p in saved] == [run["id"]]
+    left = [p for p in psutil.process_iter(["cmdline"]) if "orphan-marker" in (p.info["cmdline"] or [])]
+    assert not left
+
+
+NO_OPS = {
+    "NC801": ("never called", "model = torch.nn.Linear(2, 2)\ntorch.compile(model)\n", 3),
+    "NC802": (
+        "runs uncompiled",
+        """\
+class Net(torch.nn.Module):
+    def forward(self, x): return x + 1
+    def encode(self, x): return x * 2
+net = torch.compile(Net())
+net(torch.ones(2))
+net.encode(torch.ones(2))
+""",
+        7,
+    ),
+    "NC803": (
+        "uncompiled Linear is called",
+        "model = torch.nn.Linear(2, 2)\nfast = torch.compile(model)\nmodel(torch.ones(1, 2))\n",
+        4,
+    ),
+    "NC804": (
+        'stance "force_eager"',
+        'torch.compiler.set_stance("force_eager")\n'
+        "f = torch.compile(lambda x: x + 1)\nf(torch.ones(2))\n",
+        3,
+    ),
+    "NC806": ("never calls torch.compile", "print(torch.ones(2) + 1)\n", None),
+}
+
+
+@pytest.mark.parametrize("code", NO_OPS)
+def test_compiled_code_that_does_not_run_is_told(code: str, tmp_path: Path) -> None:
+    message, body, line = NO_OPS[code]
+    run, _ = check(tmp_path, "import torch\n" + body)
+    [found] = [f for f in run["findings"] if f["kind"] == "no_op"]
+    assert (found["code"], found["line"]) == (code, line), found
+    assert message in found["message"]
+
+
+def test_nested_compiled_function_that_is_inlined_is_not_called_unused(tmp_path: Path) -> None:
+    source = """\
+    import torch
+    inner = torch.compile(lambda x: x + 1)
+
+    @torch.compile
+    def outer(x):
+        return inner(x) * 2
+
+    outer(torch.ones(2))
+    """
+    run, _ = check(tmp_path, source)
+    assert run["findings"] == []
+
+
+def test_switched_off_by_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCH_COMPILE_DISABLE", "1")
+    source = "import torch\nf = torch.compile(lambda x: x + 1)\nf(torch.ones(2))\n"
+    run, _ = check(tmp_path, source)
+    [found] = run["findings"]
+    assert found["code"] == "NC804" and "TORCH_COMPILE_DISABLE=1" in found["message"]
