@@ -36,7 +36,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "observe": {"records", "introspect", "tracelog"},
     "child": {"records", "observe", "target"},
     # Starts the child and reads its stream, without torch.
-    "capture": {"records", "target", "tracelog"},
+    "capture": {"records", "places", "target", "tracelog"},
     "api": {"records", "store", "rules", "target", "capture"},
     "cli": {"__init__", "records", "store", "rules", "report", "target"}
     | {"capture", "workloads"},

@@ -90,7 +90,9 @@ def test_program_gets_its_diagnosis(program: Path, observe: Any) -> None:
 
 
 def _applies(wanted: dict[str, Any]) -> bool:
-    return SpecifierSet(wanted.get("torch", "")).contains(str(torch.__version__).split("+")[0])
+    return SpecifierSet(wanted.get("torch", "")).contains(
+        str(torch.__version__).split("+")[0]
+    )
 
 
 @pytest.mark.parametrize("rule", rules.RULES, ids=lambda r: r.code)

@@ -1,4 +1,4 @@
-"""Unmodified scripts: run as `__main__` in a real child, with what they compile seen."""
+"""Unmodified scripts: run as `__main__` in a real child, observed as they are."""
 
 from __future__ import annotations
 
@@ -19,7 +19,15 @@ def check(
 ) -> tuple[dict[str, Any], subprocess.CompletedProcess[str]]:
     """`torchproof check script.py` in a folder; the run as JSON, and the process."""
     (folder / "script.py").write_text(textwrap.dedent(source))
-    command = [sys.executable, "-m", "torchproof", "check", "script.py", "--format", "json"]
+    command = [
+        sys.executable,
+        "-m",
+        "torchproof",
+        "check",
+        "script.py",
+        "--format",
+        "json",
+    ]
     done = subprocess.run(
         [*command, "--fail-on", "never", *flags, "--", *arguments],
         cwd=folder,
@@ -120,7 +128,8 @@ def test_timeout_ends_the_script_and_keeps_what_was_seen(tmp_path: Path) -> None
         return x + 1
 
     step(torch.ones(2))
-    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)", "orphan-marker"])
+    wait = "import time; time.sleep(60)"
+    subprocess.Popen([sys.executable, "-c", wait, "orphan-marker"])
     time.sleep(60)
     """
     started = time.monotonic()
@@ -131,12 +140,20 @@ def test_timeout_ends_the_script_and_keeps_what_was_seen(tmp_path: Path) -> None
     assert lines(run, "GB104") == [5]
     saved = list((tmp_path / ".torchproof" / "runs").glob("*/run.json"))
     assert [json.loads(p.read_text())["id"] for p in saved] == [run["id"]]
-    left = [p for p in psutil.process_iter(["cmdline"]) if "orphan-marker" in (p.info["cmdline"] or [])]
+    left = [
+        p
+        for p in psutil.process_iter(["cmdline"])
+        if "orphan-marker" in (p.info["cmdline"] or [])
+    ]
     assert not left
 
 
 NO_OPS = {
-    "NC801": ("never called", "model = torch.nn.Linear(2, 2)\ntorch.compile(model)\n", 3),
+    "NC801": (
+        "never called",
+        "model = torch.nn.Linear(2, 2)\ntorch.compile(model)\n",
+        3,
+    ),
     "NC802": (
         "runs uncompiled",
         """\
@@ -151,7 +168,8 @@ net.encode(torch.ones(2))
     ),
     "NC803": (
         "uncompiled Linear is called",
-        "model = torch.nn.Linear(2, 2)\nfast = torch.compile(model)\nmodel(torch.ones(1, 2))\n",
+        "model = torch.nn.Linear(2, 2)\nfast = torch.compile(model)\n"
+        "model(torch.ones(1, 2))\n",
         4,
     ),
     "NC804": (
@@ -173,7 +191,9 @@ def test_compiled_code_that_does_not_run_is_told(code: str, tmp_path: Path) -> N
     assert message in found["message"]
 
 
-def test_nested_compiled_function_that_is_inlined_is_not_called_unused(tmp_path: Path) -> None:
+def test_nested_compiled_function_that_is_inlined_is_not_called_unused(
+    tmp_path: Path,
+) -> None:
     source = """\
     import torch
     inner = torch.compile(lambda x: x + 1)
@@ -188,7 +208,9 @@ def test_nested_compiled_function_that_is_inlined_is_not_called_unused(tmp_path:
     assert run["findings"] == []
 
 
-def test_switched_off_by_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_switched_off_by_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TORCH_COMPILE_DISABLE", "1")
     source = "import torch\nf = torch.compile(lambda x: x + 1)\nf(torch.ones(2))\n"
     run, _ = check(tmp_path, source)

@@ -8,7 +8,15 @@ from pathlib import Path
 
 from torchproof import rules, store
 from torchproof.capture import Options, observe
-from torchproof.records import Event, Finding, Observation, Part, Run, UserError
+from torchproof.records import (
+    Event,
+    Finding,
+    Observation,
+    Part,
+    Run,
+    UserError,
+    one_line,
+)
 from torchproof.target import Target
 from torchproof.target import parse as parse_target
 
@@ -43,40 +51,55 @@ def check(
 ) -> Run:
     """What goes wrong when the target compiles; the run is saved and returned."""
     target = parse_target(target) if isinstance(target, str) else target
-    if target.kind == "source":
-        raise UserError(
-            f"{target.text} is a folder: give a file.py:factory or a script to run"
-        )
     options = options or Options()
-    left_out = set(skip)
-    if unknown := left_out - set(PARTS):
-        raise UserError(
-            f"--skip: no part {sorted(unknown)[0]!r}; parts are {', '.join(PARTS)}"
-        )
-    rules.select([], list(select), list(ignore))  # a wrong code fails before the run
+    left_out, select, ignore = set(skip), list(select), list(ignore)
+    _assert_possible(target, options, effort, left_out)
+    rules.select([], select, ignore)  # a wrong code fails before the run
+    store.assert_writable(save_in)
     started = datetime.datetime.now()
     if "breaks" in left_out:
         observation = Observation((), {"torch": None, "device": None})
     else:
         observation = observe(target, options, progress)
-    found = rules.select(rules.check(observation), list(select), list(ignore))
+    every = rules.check(observation)
+    found = rules.select(every, select, ignore)
     return store.save(
         Run(
             id=f"{started:%Y%m%d-%H%M}-{target.name}",
             target=target.text,
             strategy="as-written" if _as_written(observation, target) else "full",
             environment=observation.environment,
-            counts=_counts(observation),
+            counts=_counts(observation, every, observed="breaks" not in left_out),
             findings=tuple(found),
-            parts=_parts(effort, left_out, found, observation),
+            parts={
+                name: _part(name, effort, left_out)
+                or _breaks(observation, every=every, found=found)
+                for name in PARTS
+            },
             command=command,
             started=started.isoformat(timespec="seconds"),
             ending=observation.ending,
             exit_code=observation.exit_code,
-            error=observation.error,
+            error=one_line(observation.error) if observation.error else None,
         ),
         save_in,
     )
+
+
+def _assert_possible(
+    target: Target, options: Options, effort: str, left_out: set[str]
+) -> None:
+    """What can be said to be wrong before anything runs."""
+    if target.kind == "source":
+        raise UserError(
+            f"{target.text} is a folder: give a file.py:factory or a script to run"
+        )
+    if options.size is not None and target.kind != "workload":
+        raise UserError(f"--size is for workloads, which {target.text} is not")
+    if effort not in EFFORTS:
+        raise UserError(f"no effort {effort!r}: choose one of {', '.join(EFFORTS)}")
+    if unknown := sorted(left_out - set(PARTS)):
+        raise UserError(f"no part {unknown[0]!r} to skip: parts are {', '.join(PARTS)}")
 
 
 def _as_written(observation: Observation, target: Target) -> bool:
@@ -88,20 +111,22 @@ def _as_written(observation: Observation, target: Target) -> bool:
     )
 
 
-def _counts(observation: Observation) -> dict[str, int | None]:
+def _counts(
+    observation: Observation, found: list[Finding], *, observed: bool
+) -> dict[str, int | None]:
+    """None for what was not observed, never 0."""
     events = observation.events
-    breaks = [
-        f
-        for f in rules.check(observation)
-        if f.kind in {"graph_break", "skipped_frame"}
-    ]
+    skipped = {_skipped(event) for event in events} - {None}
+    counts = {
+        "graphs": sum(event.kind == "graph" for event in events),
+        "graph_breaks": sum(f.kind in {"graph_break", "skipped_frame"} for f in found),
+        "skipped_frames": len(skipped),
+        "recompiles": sum(event.kind == "recompile" for event in events),
+    }
     return {
         "calls": observation.calls,
         "compiled_calls": observation.compiled_calls,
-        "graphs": sum(event.kind == "graph" for event in events),
-        "graph_breaks": len(breaks),
-        "skipped_frames": len({_skipped(e) for e in events if _skipped(e)}),
-        "recompiles": sum(event.kind == "recompile" for event in events),
+        **{name: count if observed else None for name, count in counts.items()},
         "cudagraph_skips": None,
     }
 
@@ -116,23 +141,22 @@ def _skipped(event: Event) -> tuple[str, int] | None:
     return event.function.file, event.function.line
 
 
-def _parts(
-    effort: str, left_out: set[str], found: list[Finding], observation: Observation
-) -> dict[str, Part]:
-    parts: dict[str, Part] = {}
-    for name in PARTS:
-        if name in left_out:
-            parts[name] = Part("skipped", "left out with --skip")
-        elif name not in EFFORTS[effort]:
-            parts[name] = Part("skipped", f"not part of --effort {effort}")
-        elif name != "breaks":
-            parts[name] = Part("skipped", "not available in this version")
-        elif observation.error or observation.ending != "finished":
-            parts[name] = Part(
-                "failed", observation.error or f"ended by {observation.ending}"
-            )
-        elif any(finding.status == "open" for finding in found):
-            parts[name] = Part("found", f"{len(found)} findings")
-        else:
-            parts[name] = Part("passed")
-    return parts
+def _part(name: str, effort: str, left_out: set[str]) -> Part | None:
+    """A part that was not done, and why; None for one that was."""
+    if name in left_out:
+        return Part("skipped", "left out with --skip")
+    if name not in EFFORTS[effort]:
+        return Part("skipped", f"not part of --effort {effort}")
+    if name != "breaks":
+        return Part("skipped", "not in this version")
+    return None
+
+
+def _breaks(
+    observation: Observation, *, every: list[Finding], found: list[Finding]
+) -> Part:
+    if observation.error or observation.ending != "finished":
+        return Part("failed", observation.error or f"ended by {observation.ending}")
+    count, total = (sum(f.status == "open" for f in each) for each in (found, every))
+    hidden = f"{total - count} left out by --select or --ignore"
+    return Part("found" if count else "passed", hidden if total > count else "")

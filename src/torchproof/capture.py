@@ -22,6 +22,7 @@ from typing import Any
 
 import psutil
 
+from torchproof.places import whose
 from torchproof.records import Event, Frame, Observation, UserError
 from torchproof.target import Target
 from torchproof.tracelog import Record, interpret, read_folder
@@ -202,7 +203,8 @@ def _events(
             extra["skip_runs"] = tuple(skips[event.compile_id])
         if event.compile_id in runs:
             extra["runs"] = tuple(runs[event.compile_id])
-        yield replace(event, data={**event.data, **extra})
+        frames = tuple(f for f in event.frames if whose(f.file) != "torchproof")
+        yield replace(event, frames=frames, data={**event.data, **extra})
     seen = {w[0]: w for w in counts.get("wrappers", ())}
     for entry in by_kind.get("wrapper", ()):
         _, calls, compiled, eager, inlined = seen.get(

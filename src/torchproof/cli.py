@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import argparse
 import ast
+import json
+import math
 import os
 import shlex
 import shutil
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -21,6 +24,9 @@ EFFORTS = ("quick", "normal", "full")
 
 
 class _Parser(argparse.ArgumentParser):
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings, allow_abbrev=False)
+
     def error(self, message: str) -> NoReturn:
         """One line, exit code 2."""
         self.exit(2, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
@@ -36,13 +42,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options.script = script
     options.command = shlex.join(["torchproof", *given])
     try:
-        return int(options.verb(options))
+        code = int(options.verb(options))
+        sys.stdout.flush()
+        return code
     except UserError as error:
         print(f"torchproof: error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:
+    except BrokenPipeError:  # `torchproof rule | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
 
@@ -132,10 +140,17 @@ def _check_flags(parser: argparse.ArgumentParser) -> None:
     )
     run.add_argument("--size", metavar="NAME", help="size of a workload")
     run.add_argument(
-        "--timeout", type=float, metavar="S", help="end the target after S seconds"
+        "--timeout", type=_seconds, metavar="S", help="end the target after S seconds"
     )
     _check_scope_flags(parser)
     _output_flags(parser)
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text} is no number of seconds above 0")
+    return value
 
 
 def _check_scope_flags(parser: argparse.ArgumentParser) -> None:
@@ -161,14 +176,7 @@ def _check_scope_flags(parser: argparse.ArgumentParser) -> None:
 def check(options: argparse.Namespace) -> int:
     """Run a target; list what goes wrong when it compiles, where, and what fixes it."""
     if options.list:
-        from torchproof.workloads import WORKLOADS
-
-        print(
-            "\n".join(
-                f"workload:{n:14} {text}" for n, (_, text) in sorted(WORKLOADS.items())
-            )
-        )
-        return 0
+        return _list_workloads(options)
     if options.target is None:
         raise UserError(
             "check needs a TARGET; torchproof check --list names the workloads"
@@ -177,7 +185,9 @@ def check(options: argparse.Namespace) -> int:
     from torchproof.capture import Options
     from torchproof.target import parse
 
-    _writable(options.output)
+    _assert_writable(options.output)
+    # A job that is cancelled ends as one that is interrupted: saved, no child left.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     progress = _Progress(options.quiet)
     try:
         run = api.check(
@@ -202,6 +212,17 @@ def check(options: argparse.Namespace) -> int:
         progress.end()
     _print(run, options)
     return _exit_code(run, options)
+
+
+def _list_workloads(options: argparse.Namespace) -> int:
+    from torchproof.workloads import WORKLOADS
+
+    rows = [
+        {"target": f"workload:{name}", "description": text}
+        for name, (_, text) in sorted(WORKLOADS.items())
+    ]
+    _write_rows(rows, "{target:22}  {description}", options)
+    return 0
 
 
 def _exit_code(run: Run, options: argparse.Namespace) -> int:
@@ -266,15 +287,26 @@ def _show_flags(parser: argparse.ArgumentParser) -> None:
 def show(options: argparse.Namespace) -> int:
     """Render a saved run."""
     if options.list:
-        for folder in store.listing():
-            saved = store.read(folder / "run.json")
-            still_open = sum(f.status == "open" for f in saved.findings)
-            print(
-                f"{saved.id}  {saved.verb} {saved.target}  {still_open} open findings"
-            )
-        return 0
-    _writable(options.output)
+        return _list_runs(options)
+    _assert_writable(options.output)
     _print(store.load(options.run), options)
+    return 0
+
+
+def _list_runs(options: argparse.Namespace) -> int:
+    rows: list[dict[str, Any]] = []
+    for folder in store.listing():
+        try:
+            run = store.read(folder / "run.json")
+        except UserError as error:
+            print(f"torchproof: {error}", file=sys.stderr)
+            continue
+        count = sum(f.status == "open" for f in run.findings)
+        row = {"id": run.id, "verb": run.verb, "target": run.target}
+        rows.append(row | {"ending": run.ending, "open_findings": count})
+    _write_rows(
+        rows, "{id}  {verb} {target}  {ending}, open findings {open_findings}", options
+    )
     return 0
 
 
@@ -289,30 +321,48 @@ def rule(options: argparse.Namespace) -> int:
     return 0
 
 
-def _writable(output: str | None) -> None:
+def _assert_writable(output: str | None) -> None:
     """Nothing is overwritten, and a bad path fails before the work."""
     if output is None:
         return
-    if Path(output).exists():
+    path = Path(output).absolute()
+    if path.exists():
         raise UserError(f"{output} exists: remove it or choose another name for -o")
-    if not Path(output).absolute().parent.is_dir():
-        raise UserError(f"-o {output}: there is no folder {Path(output).parent}")
+    if not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
+        raise UserError(f"-o {output}: {path.parent} is no folder to write in")
 
 
 def _print(run: Run, options: argparse.Namespace) -> None:
     from torchproof import report
 
-    colour = (
-        sys.stdout.isatty() and "NO_COLOR" not in os.environ and options.output is None
-    )
-    width = min(shutil.get_terminal_size().columns, 110) if sys.stdout.isatty() else 80
+    terminal = options.output is None and sys.stdout.isatty()
     text = report.render(
-        run, options.format, colour=colour, width=width, verbose=options.verbose
+        run,
+        options.format,
+        colour=terminal and "NO_COLOR" not in os.environ,
+        width=min(shutil.get_terminal_size().columns, 110) if terminal else 80,
+        verbose=options.verbose,
     )
+    _write(text, options)
+
+
+def _write_rows(
+    rows: Sequence[dict[str, Any]], line: str, options: argparse.Namespace
+) -> None:
+    if options.format == "json":
+        _write(json.dumps(rows, indent=1) + "\n", options)
+    else:
+        _write("".join(line.format(**row) + "\n" for row in rows), options)
+
+
+def _write(text: str, options: argparse.Namespace) -> None:
     if options.output is None:
         sys.stdout.write(text)
-    else:
-        Path(options.output).write_text(text, encoding="utf-8")
+        return
+    _assert_writable(options.output)
+    with open(options.output, "x", encoding="utf-8") as file:
+        file.write(text)
+    if not options.quiet:
         print(f"written to {options.output}", file=sys.stderr)
 
 
@@ -336,7 +386,3 @@ class _Progress:
     def end(self) -> None:
         if self._shown:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

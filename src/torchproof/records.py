@@ -1,6 +1,7 @@
 """The nouns of torchproof as frozen records, and their JSON.
 
-Nothing here knows torch: records pickle, compare, and turn into JSON and back.
+Nothing here knows torch: records pickle, compare, and turn into JSON and back. In what
+is saved, `other` keeps what a newer torchproof wrote and this one does not know.
 """
 
 from __future__ import annotations
@@ -42,6 +43,15 @@ CATEGORIES: dict[str, str] = {
 
 class UserError(Exception):
     """Something the user can put right: one line that says what, where, what next."""
+
+    def __str__(self) -> str:
+        return one_line(super().__str__())
+
+
+def one_line(text: str, limit: int = 600) -> str:
+    """Text that may quote a long error of somebody else, fit for one line."""
+    words = " ".join(text.split())
+    return words if len(words) <= limit else words[: limit - 4] + " ..."
 
 
 @dataclass(frozen=True)
@@ -114,23 +124,33 @@ class Finding:
     column: int | None = None
     end_column: int | None = None
     source: str | None = None
+    other: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     @property
     def category(self) -> str:
         return CATEGORIES[self.kind]
 
     def to_json(self) -> dict[str, Any]:
-        plain = dataclasses.asdict(self)
-        plain["category"] = self.category
+        plain: dict[str, Any] = {}
+        for item in dataclasses.fields(self):
+            if item.name != "other":
+                plain[item.name] = getattr(self, item.name)
+            if item.name == "kind":
+                plain["category"] = self.category
         plain["evidence"] = list(self.evidence)
-        return plain
+        return plain | dict(self.other)
 
     @classmethod
     def from_json(cls, plain: Mapping[str, Any]) -> Finding:
-        known = {f.name for f in dataclasses.fields(cls)}
-        values = {key: value for key, value in plain.items() if key in known}
+        values, other = _sorted_out(cls, plain)
+        other.pop("category", None)
         values["evidence"] = tuple(values.get("evidence", ()))
-        return cls(**values)
+        found = cls(**values, other=other)
+        if found.kind not in CATEGORIES or found.severity not in SEVERITIES:
+            raise TypeError(
+                f"a finding of kind {found.kind}, severity {found.severity}"
+            )
+        return found
 
 
 @dataclass(frozen=True)
@@ -139,14 +159,20 @@ class Part:
 
     status: Literal["passed", "found", "skipped", "failed"]
     why: str = ""
+    other: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"status": self.status, "why": self.why} | dict(self.other)
+
+    @classmethod
+    def from_json(cls, plain: Mapping[str, Any]) -> Part:
+        values, other = _sorted_out(cls, plain)
+        return cls(**values, other=other)
 
 
 @dataclass(frozen=True)
 class Run:
-    """The saved record of one verb on one target.
-
-    `other` keeps what a newer torchproof wrote and this one does not know.
-    """
+    """The saved record of one verb on one target."""
 
     id: str
     target: str
@@ -173,9 +199,7 @@ class Run:
         plain["counts"] = dict(self.counts)
         plain["findings"] = [finding.to_json() for finding in self.findings]
         plain["measurements"] = [dict(row) for row in self.measurements]
-        plain["parts"] = {
-            name: dataclasses.asdict(part) for name, part in self.parts.items()
-        }
+        plain["parts"] = {name: part.to_json() for name, part in self.parts.items()}
         return plain | dict(self.other)
 
     @classmethod
@@ -188,15 +212,24 @@ class Run:
                 f"the run has schema {schema}, this torchproof reads up to {SCHEMA}: "
                 "install a newer torchproof"
             )
-        known = {f.name for f in dataclasses.fields(cls)} - {"other"}
-        values = {key: value for key, value in plain.items() if key in known}
-        values["findings"] = tuple(map(Finding.from_json, plain.get("findings", ())))
-        values["measurements"] = tuple(plain.get("measurements", ()))
-        values["parts"] = {
-            name: Part(**part) for name, part in plain.get("parts", {}).items()
-        }
-        other = {k: v for k, v in plain.items() if k not in known | {"schema"}}
+        values, other = _sorted_out(cls, plain)
+        other.pop("schema")
         try:
+            found = tuple(map(Finding.from_json, plain.get("findings", ())))
+            parts = {k: Part.from_json(v) for k, v in plain.get("parts", {}).items()}
+            rows = tuple(plain.get("measurements", ()))
+            values |= {"findings": found, "parts": parts, "measurements": rows}
             return cls(**values, other=other)
-        except TypeError as error:
+        except (TypeError, AttributeError) as error:
             raise UserError(f"not a torchproof run: {error}") from None
+
+
+def _sorted_out(
+    cls: type, plain: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The fields a record has, and those that a newer torchproof added."""
+    known = {f.name for f in dataclasses.fields(cls)} - {"other"}
+    return (
+        {key: value for key, value in plain.items() if key in known},
+        {key: value for key, value in plain.items() if key not in known},
+    )

@@ -14,8 +14,17 @@ from torchproof.records import Run, UserError
 RUNS = Path(".torchproof") / "runs"
 
 
+def assert_writable(root: Path = RUNS) -> None:
+    """Fails where no run can be saved, so that it fails before the work."""
+    folder = root.absolute()
+    nearest = next(p for p in (folder, *folder.parents) if p.exists())
+    if not (nearest.is_dir() and os.access(nearest, os.W_OK)):
+        raise UserError(f"cannot save runs in {root}: {nearest} is not writable")
+
+
 def save(run: Run, root: Path = RUNS) -> Run:
     """Saves a run under its id, or the id with a number if that is taken."""
+    assert_writable(root)
     root.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(prefix=".saving-", dir=root))
     scratch.chmod(0o755)
@@ -43,9 +52,8 @@ def load(name: str | None, root: Path = RUNS) -> Run:
         found = listing(root)
         if not found:
             raise UserError(f"no runs in {root}: make one with torchproof check TARGET")
-        return read(
-            max(found, key=lambda p: (p / "run.json").stat().st_mtime) / "run.json"
-        )
+        latest = max(found, key=lambda p: (p / "run.json").stat().st_mtime)
+        return read(latest / "run.json")
     path = Path(name)
     if path.is_file():
         return read(path)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import importlib
 import importlib.util
 import inspect
@@ -37,6 +39,13 @@ class Target:
 
 def parse(text: str, arguments: Sequence[str] = ()) -> Target:
     """A target from the command line, or a `UserError` that says what is wrong."""
+    target = _parse(text)
+    if arguments and target.kind != "script":
+        raise UserError(f"arguments after -- go to a script, which {text} is not")
+    return dataclasses.replace(target, arguments=tuple(arguments))
+
+
+def _parse(text: str) -> Target:
     scheme, _, rest = text.partition(":")
     if scheme == "workload":
         if rest not in WORKLOADS:
@@ -51,25 +60,26 @@ def parse(text: str, arguments: Sequence[str] = ()) -> Target:
         return Target(text, "trace", rest)
     where, colon, factory = text.rpartition(":")
     if colon and factory.isidentifier():
-        if arguments:
-            raise UserError("arguments after -- go to a script; a factory takes none")
         return _factory(text, where, factory)
     path = Path(text)
     if path.is_dir():
         return Target(text, "source", text)
     if not path.is_file():
         raise UserError(
-            f"no such target: {text!r} is no file; see torchproof check --help"
+            f"no target {text!r}: neither a file nor one of the forms that"
+            " torchproof check --help lists"
         )
     if path.suffix != ".py":
         raise UserError(f"{text} is no Python script")
-    return Target(text, "script", text, arguments=tuple(arguments))
+    return Target(text, "script", text)
 
 
 def _factory(text: str, where: str, factory: str) -> Target:
     if where.endswith(".py") or "/" in where:
         if not Path(where).is_file():
-            raise UserError(f"no such file: {where}")
+            raise UserError(f"no file {where}")
+        if not where.endswith(".py"):
+            raise UserError(f"{where} is no Python file")
     elif not all(part.isidentifier() for part in where.split(".")):
         raise UserError(f"{where!r} is neither a file nor a module name")
     return Target(text, "factory", where, factory)
@@ -95,23 +105,24 @@ def load(target: Target, size: str | None = None) -> Loaded:
         raise UserError(f"{target.where} has no factory {target.factory!r}{hint}")
     arguments: dict[str, Any] = {}
     if size is not None:
-        if target.kind != "workload":
-            raise UserError("--size is for workloads")
         if size not in module.SIZES:
+            known = ", ".join(module.SIZES)
             raise UserError(
-                f"workload {target.where} has sizes {', '.join(module.SIZES)}"
+                f"{target.text} has no size {size!r}: choose one of {known}"
             )
         arguments["size"] = size
     try:
         answer = factory(**arguments)
     except UserError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UserError(
             f"the factory {target.factory} failed: {type(error).__name__}: {error}"
         ) from error
     fn, calls = _checked(answer, target)
-    return Loaded(fn, calls, getattr(module, "before_call", None), _place(factory))
+    return Loaded(
+        fn, calls, getattr(module, "before_call", None), _place(factory, target)
+    )
 
 
 def _checked(answer: Any, target: Target) -> tuple[Callable[..., Any], list[Any]]:
@@ -152,13 +163,18 @@ def _module(target: Target) -> ModuleType:
         module = importlib.util.module_from_spec(spec)
         sys.modules[name] = module
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UserError(
             f"importing {target.where} failed: {type(error).__name__}: {error}"
         ) from error
     return module
 
 
-def _place(factory: Callable[..., Any]) -> Frame:
-    code = inspect.unwrap(factory).__code__
+def _place(factory: Callable[..., Any], target: Target) -> Frame:
+    """Where the factory is defined; the head of its file if it is no function."""
+    if isinstance(factory, functools.partial):
+        factory = factory.func
+    code = getattr(inspect.unwrap(factory), "__code__", None)
+    if code is None:
+        return Frame(str(Path(target.where).absolute()), 1, target.factory)
     return Frame(code.co_filename, code.co_firstlineno, code.co_name)

@@ -22,7 +22,7 @@ ARTIFACTS = frozenset(
 )
 NAMES = frozenset(
     {"str", "dynamo_start", "compilation_metrics", "symbolic_shape_specialization"}
-    | {"dynamo_output_graph"}
+    | {"dynamo_output_graph", "guard_added", "guard_added_fast"}
 )
 PAYLOAD_NOT_NEEDED = frozenset({"dynamo_output_graph"})
 
@@ -115,6 +115,7 @@ class _Frames:
     functions: dict[str, Frame] = field(default_factory=dict)
     callers: dict[str, tuple[Frame, ...]] = field(default_factory=dict)
     errors: dict[str, str] = field(default_factory=dict)
+    guards: dict[str, list[tuple[Frame, ...]]] = field(default_factory=dict)
 
     def stack(self, stack: Iterable[Mapping[str, Any]]) -> tuple[Frame, ...]:
         return tuple(
@@ -169,6 +170,11 @@ def interpret(records: Iterable[Record]) -> list[Event]:
                 events.append(_recompile(record, known))
             case "symbolic_shape_specialization":
                 events.append(_specialization(record, known))
+            case "guard_added" | "guard_added_fast":
+                added = record.metadata[record.name]
+                if added.get("user_stack"):
+                    stack = known.stack(added["user_stack"])
+                    known.guards.setdefault(record.compile_id or "", []).append(stack)
             case "dynamo_error":
                 known.errors[record.compile_id or ""] = record.payload
             case "compilation_metrics":
@@ -350,6 +356,11 @@ def _failure_frames(record: Record, known: _Frames, reason: str) -> tuple[Frame,
     if frames := frames_in(reason):
         return frames
     metrics = record.metadata["compilation_metrics"]
+    if metrics["fail_type"] == "ConstraintViolationError":
+        # A range that does not hold: the first comparison is what narrowed it.
+        stacks = known.guards.get(record.compile_id or "", [])
+        narrowing = [s for s in stacks if re.search(r"[<>=%]", s[-1].code)]
+        return (narrowing or stacks or [()])[0]
     if metrics.get("fail_user_frame_lineno"):
         where = (
             metrics["fail_user_frame_filename"],

@@ -2,122 +2,149 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterator
+from pathlib import Path
 
-from torchproof.records import SEVERITIES, Finding, Run
+from torchproof.records import SEVERITIES, Finding, Part, Run
 
 _COLOURS = {"high": "\x1b[31m", "medium": "\x1b[33m", "low": "\x1b[36m"}
 _PLAIN = "\x1b[0m"
+_HOME = Path(__file__).parents[2].as_posix() + "/"  # what holds the package
+_INDENT = "   "
 
 
 def render(
     run: Run, *, colour: bool = False, width: int = 80, verbose: bool = False
 ) -> str:
     """Open findings in full, intentional ones as a line each."""
-    lines = [*_header(run), ""]
+    width = max(width, 40)
+    lines = [*_header(run, width), ""]
     for finding in run.findings:
         if finding.status == "open" or verbose:
             lines += [*_finding(finding, colour, width, verbose), ""]
-    quiet = [f for f in run.findings if f.status == "intentional" and not verbose]
+    quiet = [f for f in run.findings if f.status != "open" and not verbose]
     if quiet:
-        lines += ["Intended, not counted:"]
-        lines += [f"  {_place(f)}  {f.code}  {f.message}" for f in quiet] + [""]
-    return "\n".join([*lines, *_footer(run)]) + "\n"
+        lines.append("Intended by the code, not counted:")
+        for finding in quiet:
+            text = f"{_place(finding)}  {finding.code}  {finding.message}"
+            lines += _wrap(text, width, _INDENT, _INDENT * 2)
+        lines.append("")
+    return "\n".join([*lines, *_footer(run, width)]) + "\n"
 
 
-def _header(run: Run) -> Iterator[str]:
-    counts, environment = run.counts, run.environment
-    device = environment.get("gpu") or environment.get("device") or "-"
-    calls = _number(counts.get("calls"))
-    how = "as written" if run.strategy == "as-written" else f"strategy {run.strategy}"
-    yield (
-        f"{calls} calls of {run.target} on {device}, torch"
-        f" {environment.get('torch') or '-'}, {how}"
+def _header(run: Run, width: int) -> Iterator[str]:
+    counts = {name: "-" if n is None else str(n) for name, n in run.counts.items()}
+    device = run.environment.get("gpu") or run.environment.get("device")
+    torch = run.environment.get("torch")
+    calls = counts.get("calls", "-")
+    text = f"{calls} call{'' if calls == '1' else 's'} of {run.target}"
+    text += f" on {device}" if device else ""
+    text += f", torch {torch}" if torch else ""
+    as_written = run.strategy == "as-written"
+    text += ", as written" if as_written else f", strategy {run.strategy}"
+    yield from _wrap(text, width)
+    yield from _wrap(
+        f"compiled {counts.get('compiled_calls', '-')} of {calls}, "
+        f"graphs {counts.get('graphs', '-')}, "
+        f"graph breaks {counts.get('graph_breaks', '-')}, "
+        f"skipped frames {counts.get('skipped_frames', '-')}, "
+        f"recompiles {counts.get('recompiles', '-')}",
+        width,
     )
-    yield (
-        f"compiled calls {_number(counts.get('compiled_calls'))} of {calls}, "
-        f"graphs {_number(counts.get('graphs'))}, "
-        f"graph breaks {_number(counts.get('graph_breaks'))}, "
-        f"skipped frames {_number(counts.get('skipped_frames'))}, "
-        f"recompiles {_number(counts.get('recompiles'))}"
-    )
-    if run.ending != "finished":
-        yield (
-            f"The run was ended early ({run.ending}); this is what was seen until then."
-        )
-
-
-def _number(value: int | None) -> str:
-    return "-" if value is None else str(value)
+    if run.error or run.ending != "finished":
+        why = run.error or f"the run was ended early ({run.ending})"
+        yield from _wrap(f"Not complete: {why}. This is what was seen.", width)
 
 
 def _finding(
     finding: Finding, colour: bool, width: int, verbose: bool
 ) -> Iterator[str]:
-    severity = finding.severity
-    painted = f"{_COLOURS[severity]}{severity}{_PLAIN}" if colour else severity
+    severity: str = finding.severity
+    if colour:
+        severity = f"{_COLOURS[severity]}{severity}{_PLAIN}"
     mark = "" if finding.status == "open" else f" ({finding.status})"
-    yield f"{_place(finding)}  {finding.code} {finding.kind} {painted}{mark}"
-    yield from _wrap("", finding.message, width)
+    yield f"{_place(finding)}  {finding.code} {severity}{mark}"
+    yield from _wrap(finding.message, width, _INDENT)
     yield from _source(finding)
-    yield from _wrap("why: ", finding.cause, width)
-    yield from _wrap("fix: ", finding.fix, width)
+    for label, text in (("why: ", finding.cause), ("fix: ", finding.fix)):
+        yield from _wrap(text, width, _INDENT + label)
     if verbose:
         for item in finding.evidence:
-            yield from _wrap("  - ", item, width)
+            yield from _wrap(item, width, _INDENT + "  - ")
 
 
 def _place(finding: Finding) -> str:
+    """Without the folders above an installed package, which say nothing."""
     if finding.file is None:
         return "-"
+    file = finding.file.removeprefix(_HOME).rpartition("/site-packages/")[2]
     column = f":{finding.column}" if finding.column else ""
-    return f"{finding.file}:{finding.line}{column}"
+    return f"{file}:{finding.line}{column}"
 
 
-def _wrap(label: str, text: str, width: int) -> list[str]:
+def _wrap(text: str, width: int, first: str = "", rest: str | None = None) -> list[str]:
     return textwrap.wrap(
         text,
-        width=max(width, 40),
-        initial_indent="   " + label,
-        subsequent_indent="   " + " " * len(label),
+        width=width,
+        initial_indent=first,
+        subsequent_indent=" " * len(first) if rest is None else rest,
         break_long_words=False,
         break_on_hyphens=False,
     )
 
 
 def _source(finding: Finding) -> Iterator[str]:
-    if not finding.source or finding.line is None:
+    """The line of code, and carets under the part of it that the finding is about."""
+    if not finding.source or not finding.source.strip() or finding.line is None:
         return
-    margin = f"{finding.line:>6} | "
-    indent = len(finding.source) - len(finding.source.lstrip())
-    shift = max(indent - 4, 0)
-    yield margin + finding.source[shift:]
+    start, end = _marked(finding, finding.source)
+    code = finding.source.lstrip()
+    shift = len(finding.source) - len(code) - 4
+    yield f"{finding.line:>6} |     {code}"
+    yield " " * 6 + " | " + " " * (start - shift) + "^" * (end - start)
+
+
+def _marked(finding: Finding, source: str) -> tuple[int, int]:
+    """The columns on record, else what the message quotes, else the whole line."""
     if finding.column and finding.end_column and finding.end_column > finding.column:
-        start = finding.column - 1 - shift
-        yield (
-            " " * 6 + " | " + " " * start + "^" * (finding.end_column - finding.column)
-        )
+        return finding.column - 1, finding.end_column - 1
+    for quoted in re.findall(r"`([^`]+)`", finding.message):
+        found = re.search(rf"(?<!\w){re.escape(quoted)}(?!\w)", source)
+        if found:
+            return found.span()
+    return len(source) - len(source.lstrip()), len(source.rstrip())
 
 
-def _footer(run: Run) -> Iterator[str]:
+def _footer(run: Run, width: int) -> Iterator[str]:
     still_open = [f for f in run.findings if f.status == "open"]
-    if not still_open:
-        clean = run.parts.get("breaks")
-        if clean is not None and clean.status == "passed":
-            yield "Nothing found: no graph break, skipped frame, recompile or error."
-    else:
-        tally = [(s, sum(f.severity == s for f in still_open)) for s in SEVERITIES]
-        split = ", ".join(
-            f"{number} {severity}" for severity, number in tally if number
-        )
-        noun = "finding" if len(still_open) == 1 else "findings"
-        yield f"{len(still_open)} {noun} ({split})."
-    waiting = [
-        n for n, p in run.parts.items() if p.why == "not available in this version"
-    ]
-    if waiting:
-        yield f"Not checked, not available in this version: {', '.join(waiting)}."
+    done = run.parts.get("breaks", Part("skipped"))
+    more = f", {done.why}" if done.why and done.status != "failed" else ""
     if still_open:
-        yield f"Explain one: torchproof rule {still_open[0].code}"
-    yield f"Saved as run {run.id}. Evidence: torchproof show {run.id} -v"
+        tally = [(sum(f.severity == s for f in still_open), s) for s in SEVERITIES]
+        split = ", ".join(f"{count} {severity}" for count, severity in tally if count)
+        noun = "finding" if len(still_open) == 1 else "findings"
+        yield f"{len(still_open)} {noun} ({split}){more}."
+    elif done.status == "failed":
+        yield "Nothing found until then."
+    elif done.status == "passed":
+        clean = ": no graph break, skipped frame, recompile or error"
+        yield f"Nothing found{more or clean}."
+    for why, names in _left_out(run).items():
+        yield from _wrap(f"Not checked, {why}: {', '.join(names)}.", width, "", "  ")
+    if still_open:
+        yield f"Explain one:  torchproof rule {still_open[0].code}"
+    if run.findings:
+        yield f"All evidence: torchproof show {run.id} -v"
+    else:
+        yield f"Saved as run {run.id}."
+
+
+def _left_out(run: Run) -> dict[str, list[str]]:
+    """Parts that were not done, by the reason; those of a higher effort aside."""
+    reasons: dict[str, list[str]] = {}
+    for name, part in run.parts.items():
+        if part.status == "skipped" and "--effort" not in part.why:
+            reasons.setdefault(part.why, []).append(name)
+    return reasons

@@ -10,6 +10,7 @@ from torchproof.rules import (
     call_breaks,
     errors,
     no_ops,
+    nothing_compiled,
     python_breaks,
     recompiles,
     shapes,
@@ -54,8 +55,8 @@ NO_OPS: tuple[no_ops.NoOp, ...] = (
     no_ops.OtherMethod(),
     no_ops.OriginalCalled(),
     no_ops.SwitchedOff(),
-    no_ops.NothingCompiled(),
-    no_ops.NoCompileCall(),
+    nothing_compiled.NothingCompiled(),
+    nothing_compiled.NoCompileCall(),
 )
 LIMIT = RecompileLimit()
 SPECIALISATION = shapes.QuietSpecialisation()

@@ -118,11 +118,13 @@ class GraphBreak(Rule):
     details: str | None = None  # a pattern of its context and explanation
 
     def matches(self, subject: Subject) -> bool:
-        data = subject.data
-        if not any(re.search(pattern, data["type"]) for pattern in self.types):
-            return False
-        told = f"{data['context']} {data['explanation']}"
-        return self.details is None or re.search(self.details, told) is not None
+        told = f"{subject.data['context']} {subject.data['explanation']}"
+        detailed = self.details is None or re.search(self.details, told) is not None
+        return detailed and self.of_type(subject)
+
+    def of_type(self, subject: Subject) -> bool:
+        """Whether torch's type of the break is one of the rule's."""
+        return any(re.search(pattern, subject.data["type"]) for pattern in self.types)
 
     def message(self, subject: Subject) -> str:
         what = (

@@ -22,6 +22,43 @@ _CALLS = (
 )
 
 
+# Modules whose calls reach beyond the tensor program.
+_OUTSIDE = frozenset(
+    [
+        "time",
+        "datetime",
+        "os",
+        "posix",
+        "nt",
+        "io",
+        "_io",
+        "open",
+        "pathlib",
+        "tempfile",
+        "shutil",
+        "glob",
+        "socket",
+        "subprocess",
+        "threading",
+        "_thread",
+        "multiprocessing",
+        "queue",
+        "uuid",
+        "secrets",
+        "random",
+        "importlib",
+        "__import__",
+        "input",
+        "sqlite3",
+        "psutil",
+        "resource",
+        "signal",
+        "getpass",
+        "platform",
+    ]
+)
+
+
 def _callee(subject: Subject) -> str:
     """The function Dynamo would not call, as torch names it."""
     told = f"{subject.data['explanation']} {subject.data['context']}"
@@ -52,9 +89,19 @@ class OutputCall(GraphBreak):
     code = "GB104"
     types = (*_CALLS, r"builtin operator")
     details = (
-        r"\bprint\b|\blogging\b|[Ll]ogger|\bwarnings?\b|warn_explicit|sys\.std(out|err)|\.write\b"
+        r"\bprint\b|\blogging\b|[Ll]ogger|warnings\b|\bwarn\b|sys\.std(out|err)|TextIO"
         r"|tqdm|\bpprint\b"
     )
+
+    def matches(self, subject: Subject) -> bool:
+        written = re.search(r"(\w+)\(", subject.expression)
+        output = written is not None and written[1] in {
+            "print",
+            "pprint",
+            "warn",
+            "write",
+        }
+        return super().matches(subject) or (output and self.of_type(subject))
 
     def why(self, subject: Subject) -> str:
         return f"`{subject.expression}` writes output in the middle of the region"
@@ -105,15 +152,10 @@ class OutsideWorld(GraphBreak):
     types = (
         *_CALLS,
         r"builtin operator",
-        r"Generator|to proxy",
+        r"Generator",
         r"event method",
         r"profiler|record_function",
         r"distributed|P2P",
-    )
-    details = (
-        r"\b(time|datetime|os|posix|nt|io|_io|open|pathlib|tempfile|shutil|glob|socket|subprocess|"
-        r"threading|_thread|multiprocessing|queue|uuid|secrets|random|importlib|__import__|input|"
-        r"sqlite3|psutil|resource|signal|getpass|platform)\b(?!\.path)|torch\.Generator|\(Generator\)|Lock|Event"
     )
 
     def matches(self, subject: Subject) -> bool:
@@ -121,12 +163,14 @@ class OutsideWorld(GraphBreak):
             r"Import failure|Bad import|torch\.Generator", subject.data["type"]
         ):
             return True
-        callee = _callee(subject)
-        if re.search(r"seed|rng_state", callee):
+        if "(Generator)" in subject.data["context"]:
             return True
-        if callee and callee.split(".")[0] in {"torch", "numpy", "transformers"}:
-            return False
-        return super().matches(subject)
+        callee = _callee(subject)
+        if re.search(r"seed|rng", f"{callee} {subject.expression}"):
+            return self.of_type(subject) or "torch" in callee
+        written = re.search(r"[A-Za-z_]\w*(?=[.(])", subject.expression)
+        roots = {callee.split(".")[0], written[0] if written else ""}
+        return bool(roots & _OUTSIDE) and self.of_type(subject)
 
     def why(self, subject: Subject) -> str:
         return (
@@ -238,6 +282,12 @@ class UntraceableCall(GraphBreak):
 
     code = "GB105"
     types = (*_CALLS, r"numpy function|numpy\.\*")
+
+    def matches(self, subject: Subject) -> bool:
+        containers = r"`(deque|dict|list|set|str|tuple|OrderedDict|defaultdict)\.\w+`"
+        told = f"{subject.data['explanation']} {' '.join(subject.data['hints'])}"
+        excluded = re.search(containers, told) or "(delayed)" in subject.data["type"]
+        return super().matches(subject) and not excluded
 
     def why(self, subject: Subject) -> str:
         callee = _callee(subject) or "a function"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from torchproof.places import whose
 from torchproof.rules._rule import Subject, shorten
 from torchproof.rules.breaks import GraphBreak, move_out, own_hints
 
@@ -74,11 +75,12 @@ class ExceptionFlow(GraphBreak):
     )
 
     def matches(self, subject: Subject) -> bool:
-        code = subject.frame.code if subject.frame else ""
-        return (
-            super().matches(subject)
-            or re.match(r"(try|except|raise)\b", code) is not None
+        raising = any(
+            re.match(r"(try|except|raise)\b", frame.code)
+            for frame in subject.first.frames
+            if whose(frame.file) == "user"
         )
+        return raising or super().matches(subject)
 
     def why(self, subject: Subject) -> str:
         return (

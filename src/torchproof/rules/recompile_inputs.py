@@ -31,26 +31,38 @@ class SizeChange(Recompile):
         return f"size {guard.dim} of `{guard.source}` changed ({values_seen(subject)})"
 
     def why(self, guard: Guard, subject: Subject) -> str:
-        static = subject.facts.compile_arguments.get("dynamic") == "False"
-        forbidden = " because dynamic=False forbids a dynamic one" if static else ""
+        static = " and stays static" if _stays_static(guard, subject) else ""
         return (
-            f"the graph was compiled for one size of `{guard.source}` in dimension"
-            f" {guard.dim}{forbidden}"
+            f"size {guard.dim} of `{guard.source}` was compiled in as"
+            f" {guard.expected}{static}"
         )
 
     def remedy(self, guard: Guard, subject: Subject) -> str:
-        if subject.facts.compile_arguments.get("dynamic") == "False":
+        marked = f"torch._dynamo.maybe_mark_dynamic({guard.source}, {guard.dim})"
+        if _stays_static(guard, subject):
             return (
-                f"drop dynamic=False (dynamic=None lets size {guard.dim} of"
-                f" `{guard.source}` become dynamic after the first change), call"
-                f" torch._dynamo.maybe_mark_dynamic({guard.source}, {guard.dim}) before"
-                " the first call, or pad to a few bucket sizes"
+                f"let size {guard.dim} of `{guard.source}` be dynamic: drop dynamic=False"
+                f" (dynamic=None and dynamic=True allow it), call {marked} before the"
+                " first call, or pad to a few bucket sizes"
             )
         return (
-            f"torch._dynamo.maybe_mark_dynamic({guard.source}, {guard.dim}) before the"
-            " first call (one graph from the start), dynamic=True, or pad to a few"
-            " bucket sizes"
+            f"{marked} before the first call (one graph from the start), dynamic=True, or"
+            " pad to a few bucket sizes"
         )
+
+
+def _stays_static(guard: Guard, subject: Subject) -> bool:
+    """A size that changed once is dynamic from then on, unless something forbids it."""
+    same = [
+        event
+        for event in subject.facts.events("recompile", "recompile_limit")
+        if event.function == subject.first.function
+        and event.data["guard"] is not None
+        and event.data["guard"].cause == "size"
+        and (event.data["guard"].source, event.data["guard"].dim)
+        == (guard.source, guard.dim)
+    ]
+    return len(same) > 1
 
 
 class SizeOne(Recompile):

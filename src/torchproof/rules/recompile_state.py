@@ -35,6 +35,12 @@ class ScalarArgument(Recompile):
         return f"`{guard.source}` was compiled in as the constant {guard.expected}"
 
     def remedy(self, guard: Guard, subject: Subject) -> str:
+        if guard.other == "closure":
+            return (
+                f"`{guard.source}` is held by a closure that is made anew: make the"
+                f" function once, outside the loop, and pass `{guard.source}` as an"
+                " argument (a tensor, if it is a number)"
+            )
         if self.per_value(guard):
             return (
                 f"each value of `{guard.source}` is a graph of its own: keep it fixed,"
@@ -242,10 +248,16 @@ class NewObject(Recompile):
         )
 
     def remedy(self, guard: Guard, subject: Subject) -> str:
-        return (
+        once = (
             f"create `{guard.source}` (and its class) once, outside the loop, and reuse"
-            " the same function or object each time; pass what differs as a tensor"
-            " argument"
+            " the same one each time; pass what differs as a tensor argument"
+        )
+        if guard.other in {"function", "code"}:
+            return once
+        return (
+            f"{once}; if `{guard.source}` is an enum or a flag, each value is a graph"
+            " of its own: keep it fixed, or compile a separate function for each"
+            " constant"
         )
 
 

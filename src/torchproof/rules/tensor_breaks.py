@@ -217,8 +217,7 @@ class RecurrentModule(GraphBreak):
             return self.head(h)
 
     ## Good
-        torch._dynamo.config.allow_rnn = True     # experimental
-        # or: compile self.norm and self.head, and call the LSTM between them
+        compile self.norm and self.head, and call the LSTM between them
 
     ## Fix safety
     allow_rnn unrolls the sequence: compile time grows with its length.
@@ -380,7 +379,7 @@ class TensorInternals(GraphBreak):
         r"grad_fn",
         r"[Ss]parse [Tt]ensor|NestedTensor",
         r"subclass",
-        r"[Dd]ata pointer|data_ptr",
+        r"[Dd]ata pointer|data_ptr|\(delayed\)",
         r"Inplace op on input|is_inference|inference_mode",
         r"nn\.Parameter",
         r"Unhandled tensor method|tensor method call|torch\.\* op returned non-Tensor",

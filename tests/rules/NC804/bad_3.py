@@ -16,4 +16,4 @@ def make():
     return step, [(torch.randn(2, 4),)] * 3
 
 
-EXPECT = [{"code": "NC805", "kind": "no_op", "line": "torch._dynamo.config.disable = True", "severity": "high", "fix": ["disable", "remove"]}]
+EXPECT = [{"code": "NC804", "kind": "no_op", "line": "torch._dynamo.config.disable = True", "severity": "high", "fix": ["disable", "remove"]}]

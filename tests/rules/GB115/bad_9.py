@@ -15,6 +15,6 @@ def make():
 
 
 EXPECT = [
-    {"code": "GB111", "kind": "graph_break", "line": "torch.random.fork_rng()", "fix": ["outside", "context manager", "generator", "move"], "torch": "<2.14"},
+    {"code": "GB115", "kind": "graph_break", "line": "torch.random.fork_rng()", "fix": ["outside", "context manager", "generator", "move"], "torch": "<2.14"},
     {"code": "GB111", "kind": "skipped_frame", "line": "with scope:", "severity": "high", "fix": ["outside", "context manager"]},
 ]

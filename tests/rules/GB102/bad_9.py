@@ -16,4 +16,4 @@ def make():
     return normalise, [(x,) for x in inputs]
 
 
-EXPECT = [{"code": "DS602", "kind": "graph_break", "line": "if x.shape[0] > 4:", "fix": ["torch._check", "torch.cond", "mark_dynamic", "guard_or", "branch"]}]
+EXPECT = [{"code": "GB102", "kind": "graph_break", "line": "if x.shape[0] > 4:", "fix": ["torch._check", "torch.cond", "mark_dynamic", "guard_or", "branch"]}]
