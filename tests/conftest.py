@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -44,4 +45,4 @@ def observe(tmp_path_factory: pytest.TempPathFactory) -> Observe:
 
 
 def _exit_with(arguments: list[str]) -> None:
-    raise SystemExit(child.main(arguments))
+    sys.exit(child.main(arguments))

@@ -31,6 +31,8 @@ def save(run: Run, root: Path = RUNS) -> Run:
     try:
         for number in range(1, 10_000):
             named = replace(run, id=run.id if number == 1 else f"{run.id}-{number}")
+            if (root / named.id).exists():
+                continue
             text = json.dumps(named.to_json(), indent=1)
             (scratch / "run.json").write_text(text + "\n", encoding="utf-8")
             try:

@@ -115,12 +115,9 @@ class GraphBreak(Rule):
 
     kind = "graph_break"
     types: tuple[str, ...] = ()  # patterns of torch's break type
-    details: str | None = None  # a pattern of its context and explanation
 
     def matches(self, subject: Subject) -> bool:
-        told = f"{subject.data['context']} {subject.data['explanation']}"
-        detailed = self.details is None or re.search(self.details, told) is not None
-        return detailed and self.of_type(subject)
+        return self.of_type(subject)
 
     def of_type(self, subject: Subject) -> bool:
         """Whether torch's type of the break is one of the rule's."""

@@ -88,20 +88,20 @@ class OutputCall(GraphBreak):
 
     code = "GB104"
     types = (*_CALLS, r"builtin operator")
-    details = (
-        r"\bprint\b|\blogging\b|[Ll]ogger|warnings\b|\bwarn\b|sys\.std(out|err)|TextIO"
-        r"|tqdm|\bpprint\b"
-    )
 
     def matches(self, subject: Subject) -> bool:
         written = re.search(r"(\w+)\(", subject.expression)
-        output = written is not None and written[1] in {
+        calls = written is not None and written[1] in {
             "print",
             "pprint",
             "warn",
             "write",
         }
-        return super().matches(subject) or (output and self.of_type(subject))
+        told = f"{subject.data['type']} {subject.data['context']}"
+        named = re.search(
+            r"\bprint\b|logg(ing|er)|\bwarn|sys\.std(out|err)|TextIO|tqdm", told
+        )
+        return self.of_type(subject) and (calls or named is not None)
 
     def why(self, subject: Subject) -> str:
         return f"`{subject.expression}` writes output in the middle of the region"
@@ -152,7 +152,7 @@ class OutsideWorld(GraphBreak):
     types = (
         *_CALLS,
         r"builtin operator",
-        r"Generator",
+        r"Generator|returned non-Tensor",
         r"event method",
         r"profiler|record_function",
         r"distributed|P2P",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 
-from torchproof.places import whose
 from torchproof.rules._rule import Subject, shorten
 from torchproof.rules.breaks import GraphBreak, move_out, own_hints
 
@@ -75,11 +74,10 @@ class ExceptionFlow(GraphBreak):
     )
 
     def matches(self, subject: Subject) -> bool:
-        raising = any(
-            re.match(r"(try|except|raise)\b", frame.code)
-            for frame in subject.first.frames
-            if whose(frame.file) == "user"
-        )
+        # The line itself, or one near that raises what is being built here.
+        file = subject.frame.file if subject.frame else ""
+        near = [frame for frame in subject.first.frames[-4:] if frame.file == file]
+        raising = any(re.match(r"(try|except|raise)\b", frame.code) for frame in near)
         return raising or super().matches(subject)
 
     def why(self, subject: Subject) -> str:
@@ -160,7 +158,7 @@ class UnsupportedPython(GraphBreak):
         r"hasattr|getattr|setattr|__\w+__|attribute|isinstance|issubclass|super",
         r"nb_|sq_|tp_|mp_|next\(\)|iter",
         r"user-defined|user defined|metaclass|Reconstruct",
-        r"numpy|ndarray",
+        r"numpy|ndarray|method call",
         r"comparison|slot|constant",
     )
 

@@ -41,13 +41,13 @@ class SizeChange(Recompile):
         marked = f"torch._dynamo.maybe_mark_dynamic({guard.source}, {guard.dim})"
         if _stays_static(guard, subject):
             return (
-                f"let size {guard.dim} of `{guard.source}` be dynamic: drop dynamic=False"
-                f" (dynamic=None and dynamic=True allow it), call {marked} before the"
-                " first call, or pad to a few bucket sizes"
+                f"let size {guard.dim} of `{guard.source}` be dynamic: drop"
+                " dynamic=False (dynamic=None and dynamic=True allow it), call"
+                f" {marked} before the first call, or pad to a few bucket sizes"
             )
         return (
-            f"{marked} before the first call (one graph from the start), dynamic=True, or"
-            " pad to a few bucket sizes"
+            f"{marked} before the first call (one graph from the start), dynamic=True,"
+            " or pad to a few bucket sizes"
         )
 
 

@@ -1,0 +1,155 @@
+"""Writes what the documents take from the code: run it with `make docs`.
+
+docs/rules.md is whole; in README.md and docs/architecture.md the parts between
+`<!-- begin NAME -->` and `<!-- end NAME -->` are replaced.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tests"))
+
+from test_layers import DESK, MAY_IMPORT, MAY_IMPORT_LATE  # noqa: E402
+
+from torchproof.records import CATEGORIES  # noqa: E402
+from torchproof.rules import RULES  # noqa: E402
+
+COMMAND = ("check", "workload:gpt-original")
+FOLDERS = {
+    "tests/": "one file a module; rules/CODE/ holds programs that trigger a rule",
+    "docs/": "how to read `check`, every rule, the architecture; generate.py",
+    "benchmarks/": "what observing costs, measured",
+}
+
+
+def rules_page() -> str:
+    """Every rule: a table of all, then the text that `torchproof rule` prints."""
+    table = [f"| [{r.code}](#{_anchor(r.code)}) | {r.summary()} |" for r in RULES]
+    sections = [
+        f"## {rule.code}\n\n"
+        f"*{CATEGORIES[rule.kind]}, `{rule.kind}`.* {rule.summary()}\n"
+        + _body(rule.documentation())
+        for rule in RULES
+    ]
+    return "\n".join(
+        [
+            "# Rules",
+            "",
+            "<!-- Written by docs/generate.py from the rules' docstrings. -->",
+            "",
+            "`torchproof rule CODE` prints the same text. Severity follows the",
+            "consequence in the run at hand, so it is not a property of the rule.",
+            "",
+            "| code | what is found |",
+            "|---|---|",
+            *table,
+            "",
+            "\n".join(sections).rstrip(),
+            "",
+        ]
+    )
+
+
+def _anchor(code: str) -> str:
+    return code.lower()
+
+
+def _body(text: str) -> str:
+    """A rule's sections one level down, each code block and heading set apart."""
+    lines = text.split("\n")[1:]
+    spaced: list[str] = []
+    for line in lines:
+        spaced.append(f"#{line}" if line.startswith("## ") else line)
+        if line.startswith("## "):
+            spaced.append("")
+    return "\n".join(spaced) + "\n"
+
+
+def import_table() -> str:
+    rows = ["| module | may import | inside a function only | torch |"]
+    rows.append("|---|---|---|---|")
+    for name, allowed in MAY_IMPORT.items():
+        late = sorted(MAY_IMPORT_LATE.get(name, ()))
+        cells = [
+            ", ".join(f"`{n}`" for n in names) for names in (sorted(allowed), late)
+        ]
+        torch = "never" if name in DESK else ""
+        rows.append(
+            " ".join(f"| `{name}` | {cells[0]} | {cells[1]} | {torch} |".split())
+        )
+    return "\n".join(rows)
+
+
+def file_tree() -> str:
+    """Every module of the package with the first line of its docstring."""
+    package = ROOT / "src" / "torchproof"
+    rows = [("src/torchproof/", "")]
+    for path in sorted(package.rglob("*.py"), key=lambda p: (p.parent, p.name)):
+        parts = path.relative_to(package).parts
+        if len(parts) > 1 and path.name == "__init__.py":
+            rows.append(("  " * (len(parts) - 1) + f"{parts[0]}/", _summary(path)))
+        else:
+            rows.append(("  " * len(parts) + path.name, _summary(path)))
+    rows += FOLDERS.items()
+    width = max(len(name) for name, _ in rows) + 2
+    return _fenced("\n".join(f"{name:{width}}{text}".rstrip() for name, text in rows))
+
+
+def _summary(path: Path) -> str:
+    return (ast.get_docstring(ast.parse(path.read_text())) or "").partition("\n")[0]
+
+
+def output(text: str) -> str:
+    """The start and the end of a check's output, with the worst finding in between."""
+    header, worst, *_, footer = text.rstrip("\n").split("\n\n")
+    return _fenced("\n\n".join([header, worst, "...", footer]))
+
+
+def captured() -> str:
+    with tempfile.TemporaryDirectory() as folder:
+        program = [sys.executable, "-m", "torchproof", *COMMAND, "-q"]
+        done = subprocess.run(
+            program, cwd=folder, stdout=subprocess.PIPE, text=True, check=False
+        )
+    if done.returncode != 1:
+        raise SystemExit(f"{' '.join(program)} ended with exit code {done.returncode}")
+    return done.stdout
+
+
+def _fenced(text: str) -> str:
+    return f"```text\n{text}\n```"
+
+
+def filled(text: str, name: str, body: str) -> str:
+    """A document with one of its generated parts replaced."""
+    begin, end = f"<!-- begin {name} -->", f"<!-- end {name} -->"
+    pattern = re.escape(begin) + r"\n.*?" + re.escape(end)
+    assert len(re.findall(pattern, text, re.DOTALL)) == 1, f"{name} is not marked once"
+    return re.sub(pattern, lambda _: f"{begin}\n{body}\n{end}", text, flags=re.DOTALL)
+
+
+def documents(shown: str | None = None) -> dict[Path, str]:
+    """Each document as it should be; `shown` is what the command printed, if run."""
+    readme, page = ROOT / "README.md", ROOT / "docs" / "architecture.md"
+    first = filled(readme.read_text(), "files", file_tree())
+    if shown is not None:
+        first = filled(first, "output", output(shown))
+    return {
+        readme: first,
+        page: filled(page.read_text(), "imports", import_table()),
+        ROOT / "docs" / "rules.md": rules_page(),
+    }
+
+
+if __name__ == "__main__":
+    for path, text in documents(captured()).items():
+        if not path.is_file() or path.read_text() != text:
+            path.write_text(text)
+            print(f"written: {path.relative_to(ROOT)}")

@@ -1,0 +1,383 @@
+"""The command line as users meet it: real processes, exit codes, streams."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from commands import PROGRAM, Done, torchproof
+
+import torchproof as package
+from torchproof import cli, store
+from torchproof.records import Run
+
+OUTPUT = {"--format", "-o", "-q", "-v"}
+FLAGS = {
+    "": {"-h", "--help", "--version"},
+    "check": {"-h", "--help", "TARGET", "--list", "--compile", "--as-written"}
+    | {"--train", "--device", "--size", "--timeout", "--effort", "--skip"}
+    | {"--select", "--ignore", "--fail-on"}
+    | OUTPUT,
+    "show": {"-h", "--help", "RUN", "--list"} | OUTPUT,
+    "rule": {"-h", "--help", "CODE"},
+}
+PUBLIC = ["Finding", "Run", "check"]
+
+# The contract of schema 1: fields may be added, never renamed or removed.
+RUN_FIELDS = ["schema", "id", "target", "strategy", "environment", "counts"]
+RUN_FIELDS += ["findings", "measurements", "parts"]
+RUN_FIELDS += ["verb", "command", "started", "ending", "exit_code", "error"]
+COUNT_FIELDS = ["calls", "compiled_calls", "graphs", "graph_breaks"]
+COUNT_FIELDS += ["skipped_frames", "recompiles", "cudagraph_skips"]
+FINDING_FIELDS = ["code", "kind", "category", "severity", "message", "cause", "fix"]
+FINDING_FIELDS += ["file", "line", "function", "owner", "origin", "count", "steps"]
+FINDING_FIELDS += ["cost_us", "status", "evidence", "column", "end_column", "source"]
+PARTS = ["static", "breaks", "baseline", "batch", "sequence", "latency"]
+PARTS += ["guards", "lifetimes"]
+
+NOISY = """
+import torch
+
+print("imported")
+
+def step(x, scale):
+    y = x * scale
+    if y.sum().item() > 0:
+        return y + 1
+    return y - 1
+
+def clean(x):
+    return x * 2
+
+def make():
+    return step, [(torch.ones(2), 1.5), (torch.ones(2), 2.5), (torch.ones(2), 3.5)]
+
+def make_clean():
+    return clean, [(torch.ones(2),)] * 2
+"""
+SLEEPER = """
+import os, subprocess, sys, time
+here = os.path.abspath(".")
+if sys.argv[1:] == ["with-torch"]:
+    import torch
+    @torch.compile
+    def step(x):
+        return x + x.sum().item()
+    for _ in range(3):
+        step(torch.ones(2))
+    time.sleep(0.3)
+    step(torch.ones(2))
+subprocess.Popen([sys.executable, "-c", "import time; time.sleep(99)", here])
+print("asleep in", here, flush=True)
+open("asleep", "w").close()
+time.sleep(99)
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("cli")
+    (root / "noisy.py").write_text(NOISY)
+    (root / "sleeper.py").write_text(SLEEPER)
+    return root
+
+
+@pytest.fixture(scope="module")
+def live(folder: Path) -> Done:
+    """A check that finds something, as JSON; torch writes its trace beside it."""
+    return torchproof(
+        *("check", "noisy.py:make", "--format", "json"),
+        cwd=folder,
+        variables={"TORCH_TRACE": str(folder / "trace")},
+    )
+
+
+@pytest.fixture(scope="module")
+def trace(live: Done, folder: Path) -> Path:
+    """A folder to check without torch: the same findings, in no time."""
+    assert live.returncode == 1, live.stderr
+    return folder
+
+
+# -- no torch, and fast ----------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("saved")
+    run = Run("20260102-0304-a", "a.py", "full", {}, {})
+    store.save(run, root / store.RUNS)
+    return root
+
+
+LIGHT = ["--help", "--version", "check --help", "check --list", "rule", "rule GB101"]
+LIGHT += ["show", "show --list", "show --format json"]
+
+
+@pytest.mark.parametrize("line", LIGHT)
+def test_torch_is_not_imported(line: str, saved: Path) -> None:
+    program = (
+        "import sys\nfrom torchproof.cli import main\n"
+        "try: code = main(sys.argv[1:])\nexcept SystemExit as end: code = end.code\n"
+        "sys.exit(code or 10 * ('torch' in sys.modules))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, *line.split()],
+        cwd=saved,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout and not done.stderr
+
+
+def test_help_answers_at_once(tmp_path: Path) -> None:
+    seconds = []
+    for _ in range(10):
+        start = time.perf_counter()
+        assert torchproof("--help", cwd=tmp_path).returncode == 0
+        seconds.append(time.perf_counter() - start)
+        if seconds[-1] < 0.3:
+            break
+    assert min(seconds) < 0.3
+
+
+# -- frozen lists ----------------------------------------------------------------------
+
+
+def test_flags_are_the_agreed_ones() -> None:
+    top = cli._parser()
+    (verbs,) = (a for a in top._actions if isinstance(a, argparse._SubParsersAction))
+    parsers = {"": top, **verbs.choices}
+    assert {name: _flags(parser) for name, parser in parsers.items()} == FLAGS
+
+
+def _flags(parser: argparse.ArgumentParser) -> set[str]:
+    found: set[str] = set()
+    for action in parser._actions:
+        if not isinstance(action, argparse._SubParsersAction):
+            found |= set(action.option_strings) or {str(action.metavar)}
+    return found
+
+
+def test_public_names_are_the_agreed_ones() -> None:
+    assert package.__all__ == PUBLIC
+    assert [getattr(package, name).__name__ for name in PUBLIC] == PUBLIC
+    with pytest.raises(AttributeError, match="no attribute 'bake'"):
+        package.bake  # noqa: B018
+
+
+def test_version_is_that_of_the_package(tmp_path: Path) -> None:
+    done = torchproof("--version", cwd=tmp_path)
+    assert done.stdout == f"torchproof {package.__version__}\n"
+
+
+# -- a check ---------------------------------------------------------------------------
+
+
+def test_json_is_one_document_with_the_fields_of_the_contract(live: Done) -> None:
+    run = json.loads(live.stdout)
+    assert sorted(run) == sorted(RUN_FIELDS)
+    assert list(run["counts"]) == COUNT_FIELDS
+    assert list(run["parts"]) == PARTS
+    assert all(sorted(part) == ["status", "why"] for part in run["parts"].values())
+    assert run["schema"] == 1 and run["measurements"] == []
+    assert {"torch", "python", "device"} <= set(run["environment"])
+    for finding in run["findings"]:
+        assert sorted(finding) == sorted(FINDING_FIELDS)
+    worst = run["findings"][0]
+    assert (worst["code"], worst["severity"], worst["line"]) == ("GB101", "high", 8)
+    assert worst["file"] == "noisy.py" and worst["cost_us"] is None
+    assert worst["function"] == "step" and worst["owner"] == "user"
+    assert run["counts"]["calls"] == run["counts"]["compiled_calls"] == 3
+    assert run["command"] == "torchproof check noisy.py:make --format json"
+
+
+def test_a_finding_is_exit_1_and_the_targets_output_goes_to_stderr(live: Done) -> None:
+    assert live.returncode == 1
+    assert "imported" in live.stderr.splitlines()
+    assert "imported" not in live.stdout
+
+
+def test_a_run_is_saved_and_shown_again(live: Done, trace: Path) -> None:
+    run = json.loads(live.stdout)
+    shown = torchproof("show", run["id"], "--format", "json", cwd=trace)
+    assert (shown.returncode, shown.stdout, shown.stderr) == (0, live.stdout, "")
+    listed = torchproof("show", "--list", "--format", "json", cwd=trace)
+    assert run["id"] in [row["id"] for row in json.loads(listed.stdout)]
+    text = torchproof("show", run["id"], cwd=trace).stdout
+    assert "noisy.py:8" in text and "GB101 high" in text and "\x1b" not in text
+
+
+def test_a_broken_run_does_not_hide_the_others(live: Done, folder: Path) -> None:
+    broken = folder / store.RUNS / "20200101-0000-broken"
+    broken.mkdir()
+    (broken / "run.json").write_text("{")
+    done = torchproof("show", "--list", cwd=folder)
+    assert done.returncode == 0 and json.loads(live.stdout)["id"] in done.stdout
+    assert "20200101-0000-broken/run.json is not the JSON of a run" in done.stderr
+
+
+def test_a_clean_target_is_exit_0(folder: Path) -> None:
+    done = torchproof("check", "noisy.py:make_clean", "-q", cwd=folder)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("2 calls of noisy.py:make_clean on cpu, torch ")
+    assert "Nothing found: no graph break" in done.stdout
+
+
+def _codes(done: Done) -> set[str]:
+    return {finding["code"] for finding in json.loads(done.stdout)["findings"]}
+
+
+def test_select_and_ignore_take_codes_and_prefixes(live: Done, trace: Path) -> None:
+    every = _codes(live)
+    assert {"GB101"} < every and any(code.startswith("RC") for code in every)
+    for flags, kept in [
+        (["--select", "GB101"], {"GB101"}),
+        (["--select", "rc"], {code for code in every if code.startswith("RC")}),
+        (["--ignore", "GB"], {code for code in every if not code.startswith("GB")}),
+        (["--select", "GB,RC", "--ignore", "RC"], {"GB101"}),
+    ]:
+        done = torchproof("check", "trace:trace", "--format", "json", *flags, cwd=trace)
+        assert _codes(done) == kept, flags
+        # What is not selected is still counted.
+        assert json.loads(done.stdout)["counts"]["graph_breaks"] == 1
+
+
+def test_fail_on_decides_the_exit_code(live: Done, trace: Path) -> None:
+    findings = json.loads(live.stdout)["findings"]
+    for codes in ("GB", "RC"):
+        found = {f["severity"] for f in findings if f["code"].startswith(codes)}
+        for level, bad in {
+            "high": {"high"},
+            "medium": {"high", "medium"},
+            "low": {"high", "medium", "low"},
+            "never": set[str](),
+        }.items():
+            line = ["check", "trace:trace", "--select", codes, "--fail-on", level]
+            done = torchproof(*line, cwd=trace)
+            assert done.returncode == bool(found & bad), f"{line}: {done.stdout}"
+    line = ["check", "trace:trace", "--ignore", "GB,RC", "--fail-on", "low"]
+    done = torchproof(*line, cwd=trace)
+    hidden = f"{len(findings)} left out by --select or --ignore"
+    assert done.returncode == 0 and f"Nothing found, {hidden}." in done.stdout
+
+
+def test_skip_leaves_a_part_out_and_says_so(trace: Path) -> None:
+    line = ["check", "trace:trace", "--skip", "breaks, static", "--format", "json"]
+    run = json.loads(torchproof(*line, cwd=trace).stdout)
+    assert run["findings"] == []
+    for name in ("static", "breaks"):
+        why = "left out with --skip"
+        assert run["parts"][name] == {"status": "skipped", "why": why}
+    assert set(run["counts"].values()) == {None}
+
+
+def test_parts_that_were_not_done_are_never_passed(live: Done) -> None:
+    parts = json.loads(live.stdout)["parts"]
+    assert parts.pop("breaks")["status"] == "found"
+    assert {part["status"] for part in parts.values()} == {"skipped"}
+    assert all(part["why"] for part in parts.values())
+
+
+def test_output_goes_to_a_file_that_did_not_exist(trace: Path) -> None:
+    line = ["check", "trace:trace", "--format", "json", "-o", "out.json"]
+    done = torchproof(*line, cwd=trace)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "written to out.json\n"
+    before = (trace / "out.json").read_bytes()
+    assert json.loads(before)["target"] == "trace:trace"
+    done = torchproof(*line, cwd=trace)
+    assert done.returncode == 2 and "out.json exists" in done.stderr
+    assert (trace / "out.json").read_bytes() == before
+
+
+def test_a_reader_that_stops_early_is_no_error(trace: Path) -> None:
+    program = " ".join(PROGRAM)
+    done = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", f"{program} rule | head -n 1"],
+        cwd=trace,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+# -- ended before its end --------------------------------------------------------------
+
+
+def _end_with(number: signal.Signals, folder: Path, *arguments: str) -> tuple[int, Any]:
+    """Ends a check of the sleeper once it sleeps: the exit code, and the run."""
+    marker = folder / "asleep"
+    marker.unlink(missing_ok=True)
+    line = [*PROGRAM, "check", "sleeper.py", "--format", "json", "-q", "--", *arguments]
+    with subprocess.Popen(
+        line, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        deadline = time.monotonic() + 120
+        while not marker.exists():
+            assert process.poll() is None and time.monotonic() < deadline
+            time.sleep(0.05)
+        assert len(list(_alive(folder))) >= 2
+        process.send_signal(number)
+        stdout, stderr = process.communicate(timeout=60)
+    assert stderr == ""
+    return process.returncode, json.loads(stdout)
+
+
+def _alive(folder: Path) -> Iterator[psutil.Process]:
+    """Processes that were started for a target in a folder, however deep."""
+    for process in psutil.process_iter(["cmdline", "cwd", "status"]):
+        command = " ".join(process.info["cmdline"] or ())
+        mine = str(folder) in command or process.info["cwd"] == str(folder)
+        if mine and process.info["status"] != psutil.STATUS_ZOMBIE:
+            yield process
+
+
+def test_ctrl_c_saves_what_was_seen_and_leaves_no_process(folder: Path) -> None:
+    code, run = _end_with(signal.SIGINT, folder, "with-torch")
+    assert code == 130 and run["ending"] == "interrupted"
+    assert [f["code"] for f in run["findings"] if f["severity"] == "high"] == ["GB101"]
+    assert run["counts"]["calls"] == 4
+    assert run["parts"]["breaks"]["status"] == "failed"
+    assert (folder / store.RUNS / run["id"] / "run.json").is_file()
+    assert not list(_alive(folder))
+
+
+def test_a_cancelled_job_ends_as_an_interrupted_one(folder: Path) -> None:
+    code, run = _end_with(signal.SIGTERM, folder)
+    assert code == 130 and run["ending"] == "interrupted"
+    assert not list(_alive(folder))
+
+
+def test_timeout_saves_what_was_seen_and_leaves_no_process(folder: Path) -> None:
+    line = ["check", "sleeper.py", "--timeout", "1.5", "--format", "json"]
+    done = torchproof(*line, cwd=folder)
+    assert done.returncode == 2
+    assert f"asleep in {os.path.realpath(folder)}" in done.stderr
+    last = done.stderr.splitlines()[-1]
+    assert last == "torchproof: the target was ended after 1.5 s (--timeout)"
+    assert json.loads(done.stdout)["ending"] == "timeout"
+    assert not list(_alive(folder))
+
+
+def test_a_script_that_fails_keeps_its_findings(tmp_path: Path) -> None:
+    program = SLEEPER.split("subprocess.Popen(")[0] + "os.kill(os.getpid(), 9)\n"
+    (tmp_path / "dies.py").write_text(program)
+    done = torchproof("check", "dies.py", "-q", "--", "with-torch", cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr == "torchproof: error: the target was killed by SIGKILL\n"
+    assert "GB101 high" in done.stdout and "Not complete" in done.stdout
+    assert "GB101 high" in torchproof("show", cwd=tmp_path).stdout

@@ -1,0 +1,170 @@
+"""Runs on disk: written whole or not at all, found by id, prefix, folder or file."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from torchproof import store
+from torchproof.records import Finding, Part, Run, UserError
+
+RUN = Run(
+    id="20260102-0304-model",
+    target="model.py:make",
+    strategy="full",
+    environment={"torch": "2.13.0", "device": "cpu"},
+    counts={"calls": 3, "graphs": None},
+    findings=(
+        Finding(
+            code="GB101",
+            kind="graph_break",
+            severity="high",
+            message="`x.item()` splits the graph",
+            cause="its value is needed",
+            fix="keep it a tensor",
+            file="model.py",
+            line=42,
+            evidence=("one", "two"),
+        ),
+    ),
+    measurements=({"strategy": "eager", "median_ms": 1.0},),
+    parts={"breaks": Part("found"), "static": Part("skipped", "not asked for")},
+    command="torchproof check model.py:make",
+    error="a line",
+)
+
+
+def test_a_run_comes_back_as_it_was(tmp_path: Path) -> None:
+    saved = store.save(RUN, tmp_path)
+    assert saved == RUN
+    assert store.load(RUN.id, tmp_path) == RUN
+    assert [p.name for p in tmp_path.iterdir()] == [RUN.id]
+
+
+def test_fields_of_a_newer_torchproof_are_kept(tmp_path: Path) -> None:
+    plain = RUN.to_json()
+    plain["recipe"] = {"mode": "default"}
+    plain["findings"][0]["patch"] = "diff"
+    plain["parts"]["breaks"]["seconds"] = 3
+    assert json.loads(json.dumps(plain)) == plain
+    store.save(Run.from_json(plain), tmp_path)
+    assert store.load(RUN.id, tmp_path).to_json() == plain
+
+
+def test_a_run_is_found_by_id_prefix_folder_and_file(tmp_path: Path) -> None:
+    older = store.save(replace(RUN, id="20260101-0000-first"), tmp_path)
+    latest = store.save(RUN, tmp_path)
+    again = store.save(RUN, tmp_path)
+    os.utime(tmp_path / latest.id / "run.json", (2e9, 2e9))
+    assert again.id == f"{RUN.id}-2"
+    assert store.load("20260101", tmp_path) == older
+    assert store.load(str(tmp_path / older.id), Path("elsewhere")) == older
+    assert store.load(str(tmp_path / older.id / "run.json")) == older
+    assert store.load(None, tmp_path) == latest
+    # An id that is the start of another one is itself.
+    assert store.load(latest.id, tmp_path) == latest
+    with pytest.raises(UserError, match="the start of 2 runs"):
+        store.load("20260102", tmp_path)
+    with pytest.raises(UserError, match="no run 'nothing'"):
+        store.load("nothing", tmp_path)
+    with pytest.raises(UserError, match="no runs in"):
+        store.load(None, tmp_path / "empty")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('{"schema": 2}', "schema 2, this torchproof reads up to 1: install a newer"),
+        ('{"schema": 1}', "not a torchproof run: .*missing"),
+        ("{}", "no schema number"),
+        ("[]", "not the JSON of a run"),
+        ('{"schema": 1, ', "not the JSON of a run"),
+        ("\x00", "not the JSON of a run"),
+        ('{"schema": 1, "findings": [1]}', "not a torchproof run"),
+        ('{"schema": 1, "findings": [{"code": "GB101"}]}', "not a torchproof run"),
+        ('{"schema": 1, "parts": {"breaks": 3}}', "not a torchproof run"),
+    ],
+)
+def test_what_is_no_run_is_refused_in_one_line(
+    tmp_path: Path, text: str, said: str
+) -> None:
+    file = tmp_path / "run.json"
+    file.write_text(text)
+    with pytest.raises(UserError, match=said) as caught:
+        store.read(file)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_place_that_cannot_be_written_is_named_before_the_work(
+    tmp_path: Path,
+) -> None:
+    blocked = tmp_path / ".torchproof"
+    blocked.write_text("in the way")
+    with pytest.raises(UserError, match=r"cannot save runs in .* is not writable"):
+        store.assert_writable(blocked / "runs")
+
+
+def _save_many(root: str, barrier: object, count: int) -> None:
+    barrier.wait()  # type: ignore[attr-defined]
+    for _ in range(count):
+        store.save(RUN, Path(root))
+
+
+def test_processes_that_save_at_the_same_moment_never_collide(tmp_path: Path) -> None:
+    processes, saves = 8, 10
+    context = multiprocessing.get_context("spawn")
+    barrier = context.Barrier(processes)
+    started = [
+        context.Process(target=_save_many, args=(str(tmp_path), barrier, saves))
+        for _ in range(processes)
+    ]
+    for process in started:
+        process.start()
+    for process in started:
+        process.join(60)
+    assert [process.exitcode for process in started] == [0] * processes
+    folders = store.listing(tmp_path)
+    assert len(folders) == processes * saves == len(list(tmp_path.iterdir()))
+    for folder in folders:
+        assert store.read(folder / "run.json").id == folder.name
+
+
+SAVER = """
+import sys
+from dataclasses import replace
+from pathlib import Path
+from torchproof import store
+run = store.read(Path(sys.argv[1]))
+run = replace(run, findings=run.findings * 2000)
+print("ready", flush=True)
+while True:
+    store.save(run, Path(sys.argv[2]))
+"""
+
+
+def test_a_process_killed_while_it_saves_leaves_no_broken_run(tmp_path: Path) -> None:
+    original = store.save(RUN, tmp_path / "original")
+    file, runs = tmp_path / "original" / original.id / "run.json", tmp_path / "runs"
+    for attempt in range(12):
+        with subprocess.Popen(
+            [sys.executable, "-c", SAVER, str(file), str(runs)],
+            stdout=subprocess.PIPE,
+        ) as process:
+            assert process.stdout is not None
+            process.stdout.readline()
+            time.sleep(0.01 + 0.013 * attempt)
+            process.send_signal(signal.SIGKILL)
+    for folder in store.listing(runs):
+        assert len(store.read(folder / "run.json").findings) == 2000
+    # What a killed process had begun is there, and is not taken for a run.
+    assert any(path.name.startswith(".saving-") for path in runs.iterdir())
+    store.save(RUN, runs)

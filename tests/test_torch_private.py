@@ -1,0 +1,175 @@
+"""Every private hook torchproof uses, tried on the installed torch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from torchproof import torch_private
+
+
+def test_installed_torch_offers_every_hook() -> None:
+    assert torch_private.missing() == []
+
+
+def test_a_hook_that_is_gone_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = {"sky hooks": ("torch._dynamo.eval_frame:no_such_thing", "torch._nowhere:x")}
+    monkeypatch.setattr(torch_private, "PROBES", gone)
+    first, second = torch_private.missing()
+    assert "sky hooks" in first and "no_such_thing" in first
+    assert "torch._nowhere" in second
+
+
+@pytest.fixture(autouse=True)
+def fresh_dynamo() -> Any:
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def broken(x: torch.Tensor) -> torch.Tensor:
+    y = x * 2
+    torch._dynamo.graph_break()
+    return y + 1
+
+
+def test_trace_records_reach_a_handler_and_stop_afterwards() -> None:
+    seen: list[dict[str, Any]] = []
+    with torch_private.trace_records(lambda metadata, payload: seen.append(metadata)):
+        torch.compile(broken, backend="eager")(torch.ones(2))
+    names = {m["artifact"]["name"] for m in seen if "artifact" in m}
+    assert "dynamo_graph_break_reason" in names
+    assert any("compilation_metrics" in m for m in seen)
+    before = len(seen)
+    torch._dynamo.reset()
+    torch.compile(broken, backend="eager")(torch.ones(2))
+    assert len(seen) == before
+
+
+def test_graphs_are_wrapped_and_counted_for_any_backend() -> None:
+    runs: list[str] = []
+
+    def wrap(output_graph: Any, compiled: Any) -> Any:
+        name = torch_private.compile_id_of(output_graph)
+
+        def counted(*args: Any) -> Any:
+            runs.append(name)
+            return compiled(*args)
+
+        return counted
+
+    with torch_private.graph_callables(wrap):
+        fn = torch.compile(broken, backend="aot_eager")
+        fn(torch.ones(2))
+        fn(torch.ones(2))
+    assert len(runs) == 4 and len(set(runs)) == 2
+
+
+def test_calls_of_a_compiled_function_begin_and_end() -> None:
+    order: list[str] = []
+
+    def enter() -> Any:
+        order.append("begin")
+        return lambda: order.append("end")
+
+    with torch_private.compiled_contexts(lambda context: enter):
+        fn = torch.compile(lambda x: x + 1, backend="eager")
+    fn(torch.ones(2))
+    fn(torch.ones(2))
+    assert order == ["begin", "end", "begin", "end"]
+
+
+def test_skipped_frame_is_asked_about_again() -> None:
+    asked: list[str] = []
+
+    def wrap(convert: Any, frame: Any, fullgraph: bool) -> Any:
+        if frame.f_code is not broken.__code__:
+            return convert()
+        asked.append(frame.f_code.co_name)
+        return torch_private.skip_once()
+
+    with torch_private.frame_callbacks(wrap):
+        fn = torch.compile(broken, backend="eager")
+        for _ in range(3):
+            assert torch.equal(fn(torch.ones(2)), torch.full((2,), 3.0))
+    assert asked == ["broken"] * 3
+
+
+def test_inductor_is_stopped_before_it_generates_code() -> None:
+    with torch_private.no_code_generation():
+        fn = torch.compile(lambda x: x.sin() + 1, mode="max-autotune-no-cudagraphs")
+        assert torch.equal(fn(torch.zeros(3)), torch.ones(3))
+    assert torch._dynamo.utils.counters["inductor"]["fxgraph_cache_miss"] == 0
+
+
+def test_methods_taken_from_the_original_are_seen() -> None:
+    class Net(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x
+
+        def encode(self) -> str:
+            return "code"
+
+    taken: list[str] = []
+
+    def wrap(module: Any, name: str, value: Any) -> Any:
+        taken.append(name)
+        return value
+
+    with torch_private.module_methods(wrap):
+        assert torch.compile(Net(), backend="eager").encode() == "code"
+    assert "encode" in taken
+
+
+def test_inlined_functions_are_seen() -> None:
+    codes: list[str] = []
+    with torch_private.inlined_code(lambda code: codes.append(code.co_name)):
+        torch.compile(lambda x: helper(x), backend="eager")(torch.ones(2))
+    assert "helper" in codes
+
+
+def helper(x: torch.Tensor) -> torch.Tensor:
+    return x + 1
+
+
+def test_marks_stance_and_compiled_state_are_read() -> None:
+    x = torch.ones(4, 2)
+    torch._dynamo.mark_dynamic(x, 0)
+    torch._dynamo.maybe_mark_dynamic(x, 1)
+    assert torch_private.marked_dimensions(x) == [0, 1]
+    assert torch_private.marked_dimensions(torch.ones(2)) == []
+    assert torch_private.stance() == "default"
+    with torch.compiler.set_stance("force_eager"):
+        assert torch_private.stance() == "force_eager"
+    module = torch.nn.Linear(1, 1)
+    assert not torch_private.is_compiled(module)
+    assert torch_private.is_compiled(torch.compile(module))
+    assert torch_private.is_compiled(torch.compile(helper))
+    module.compile()
+    assert torch_private.is_compiled(module)
+
+
+def test_every_patch_is_taken_back() -> None:
+    from torch._dynamo import convert_frame, eval_frame, output_graph
+
+    before = (
+        eval_frame.OptimizeContext.__init__,
+        convert_frame.CatchErrorsWrapper.__call__,
+        output_graph.OutputGraph._call_user_compiler,
+        torch._TorchCompileInductorWrapper.__call__,
+    )
+    with (
+        pytest.raises(ValueError),
+        torch_private.no_code_generation(),
+        torch_private.compiled_contexts(lambda context: None),
+    ):
+        raise ValueError
+    after = (
+        eval_frame.OptimizeContext.__init__,
+        convert_frame.CatchErrorsWrapper.__call__,
+        output_graph.OutputGraph._call_user_compiler,
+        torch._TorchCompileInductorWrapper.__call__,
+    )
+    assert before == after
