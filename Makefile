@@ -12,7 +12,7 @@ INSTALLED := .venv/.installed
 # those come from the default index in the second step.
 TORCH_FROM = $(if $(TORCH_INDEX),--no-deps --index-url $(TORCH_INDEX))
 
-.PHONY: demo test lint format prove clean
+.PHONY: demo test lint format docs prove clean
 
 demo: $(INSTALLED)
 	@# Exit code 1 is a finding, 2 a failure.
@@ -32,6 +32,9 @@ lint: $(INSTALLED)
 format: $(INSTALLED)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+docs: $(INSTALLED)
+	$(BIN)/python docs/generate.py
 
 prove: $(INSTALLED)
 	@echo "Proves: the slow tests pass; check --effort quick costs at most 1.3 times"

@@ -31,7 +31,7 @@ FOLDERS = {
 
 def rules_page() -> str:
     """Every rule: a table of all, then the text that `torchproof rule` prints."""
-    table = [f"| [{r.code}](#{_anchor(r.code)}) | {r.summary()} |" for r in RULES]
+    table = [f"| [{r.code}](#{r.code.lower()}) | {r.summary()} |" for r in RULES]
     sections = [
         f"## {rule.code}\n\n"
         f"*{CATEGORIES[rule.kind]}, `{rule.kind}`.* {rule.summary()}\n"
@@ -55,10 +55,6 @@ def rules_page() -> str:
             "",
         ]
     )
-
-
-def _anchor(code: str) -> str:
-    return code.lower()
 
 
 def _body(text: str) -> str:
@@ -148,8 +144,13 @@ def documents(shown: str | None = None) -> dict[Path, str]:
     }
 
 
+def lasting(text: str) -> str:
+    """Without what differs from run to run: a run's date, and the build of torch."""
+    return re.sub(r"\d{8}-\d{4}-[\w-]+|torch \d\S+", "-", text)
+
+
 if __name__ == "__main__":
     for path, text in documents(captured()).items():
-        if not path.is_file() or path.read_text() != text:
+        if not path.is_file() or lasting(path.read_text()) != lasting(text):
             path.write_text(text)
             print(f"written: {path.relative_to(ROOT)}")

@@ -15,15 +15,17 @@ from torchproof import capture, child
 from torchproof.records import Observation
 from torchproof.target import parse
 
+# Programs run in folders of their own, and the fork server of Python 3.11 looks for what
+# it preloads on PYTHONPATH alone: so both roots are there, absolute.
+HERE = Path(__file__).resolve().parent
+os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE.parent / "src"), str(HERE)])
+
 Observe = Callable[..., Observation]
 
 
 @pytest.fixture(scope="session")
 def observe(tmp_path_factory: pytest.TempPathFactory) -> Observe:
     """`observe(target, **options)`: the real child, forked where torch is loaded."""
-    # The fork server of Python 3.11 looks for what it preloads on PYTHONPATH alone.
-    here = str(Path(__file__).parent)
-    os.environ["PYTHONPATH"] = os.pathsep.join([here, os.environ.get("PYTHONPATH", "")])
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["warm_torch", "torchproof.child"])
 

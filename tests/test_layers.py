@@ -79,6 +79,7 @@ DOCS = {
     "CHANGELOG.md",
     "CONTRIBUTING.md",
     "docs/architecture.md",
+    "docs/check.md",
     "docs/rules.md",
 }
 
@@ -271,7 +272,7 @@ def test_loading_the_desk_half_does_not_load_torch() -> None:
     assert done.returncode == 0, done.stderr or "torch was imported"
 
 
-@pytest.mark.parametrize("folder", ["src", "tests", "benchmarks"])
+@pytest.mark.parametrize("folder", ["src", "tests", "benchmarks", "docs"])
 def test_files_are_short(folder: str) -> None:
     lines = {
         path: len(path.read_text(encoding="utf-8").splitlines())
@@ -281,7 +282,7 @@ def test_files_are_short(folder: str) -> None:
     assert not wrong, f"over {FILE_LINES} lines: {', '.join(wrong)}"
 
 
-@pytest.mark.parametrize("folder", ["src", "benchmarks"])
+@pytest.mark.parametrize("folder", ["src", "benchmarks", "docs"])
 def test_functions_are_short_and_take_few_positional_parameters(folder: str) -> None:
     wrong = []
     for path in sources(ROOT / folder):

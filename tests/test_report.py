@@ -109,7 +109,7 @@ def test_findings_have_place_code_caret_why_and_fix() -> None:
     assert text(RUN) == snapshot(
         """
         12 calls of model.py:make on cpu, torch 2.13.0+cpu, strategy full
-        compiled 8 of 12, graphs 3, graph breaks 1, skipped frames 0, recompiles 2
+        compiled 8 of 12 calls, graphs 3, breaks 1, skipped frames 0, recompiles 2
 
         model.py:42:16  GB101 high
            `loss.item()` splits the graph of Net.forward, in every call
@@ -144,13 +144,13 @@ def test_intended_breaks_are_a_line_each() -> None:
     assert shown == snapshot(
         """
         12 calls of model.py:make on cpu, torch 2.13.0+cpu, strategy full
-        compiled 12 of 12, graphs 3, graph breaks 0, skipped frames 0, recompiles 0
+        compiled 12 of 12 calls, graphs 3, breaks 0, skipped frames 0, recompiles 0
 
         Intended by the code, not counted:
            model.py:57:16  GB106  `log(x)` is marked @torch.compiler.disable and splits
               the graph here
 
-        Nothing found: no graph break, skipped frame, recompile or error.
+        Nothing else found: no graph break, skipped frame, recompile or error.
         All evidence: torchproof show 20260102-0304-model -v
         """
     )
@@ -160,7 +160,7 @@ def test_a_clean_run_says_so() -> None:
     assert text(replace(CLEAN, strategy="as-written")) == snapshot(
         """
         12 calls of model.py:make on cpu, torch 2.13.0+cpu, as written
-        compiled 12 of 12, graphs 3, graph breaks 0, skipped frames 0, recompiles 0
+        compiled 12 of 12 calls, graphs 3, breaks 0, skipped frames 0, recompiles 0
 
         Nothing found: no graph break, skipped frame, recompile or error.
         Saved as run 20260102-0304-model.
@@ -179,7 +179,7 @@ def test_a_run_that_was_ended_does_not_claim_to_be_clean() -> None:
     assert text(ended) == snapshot(
         """
         1 call of train.py on cpu, torch 2.13.0+cpu, strategy full
-        compiled 1 of 1, graphs 3, graph breaks 1, skipped frames 0, recompiles 2
+        compiled 1 of 1 calls, graphs 3, breaks 1, skipped frames 0, recompiles 2
         Not complete: the run was ended early (timeout). This is what was seen.
 
         Nothing found until then.
@@ -202,7 +202,7 @@ def test_unknown_numbers_are_dashes() -> None:
     assert text(unknown) == snapshot(
         """
         - calls of trace:recorded, as written
-        compiled - of -, graphs 3, graph breaks -, skipped frames -, recompiles -
+        compiled - of - calls, graphs 3, breaks -, skipped frames -, recompiles -
 
         Not checked, left out with --skip: breaks.
         Saved as run 20260102-0304-model.

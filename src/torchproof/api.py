@@ -62,6 +62,9 @@ def check(
     else:
         observation = observe(target, options, progress)
     every = rules.check(observation)
+    counts = counts_of(observation, every)
+    if "breaks" in left_out:  # not observed is None, never 0
+        counts = dict.fromkeys(counts)
     found = rules.select(every, select, ignore)
     return store.save(
         Run(
@@ -69,7 +72,7 @@ def check(
             target=target.text,
             strategy="as-written" if _as_written(observation, target) else "full",
             environment=observation.environment,
-            counts=_counts(observation, every, observed="breaks" not in left_out),
+            counts=counts,
             findings=tuple(found),
             parts={
                 name: _part(name, effort, left_out)
@@ -111,22 +114,19 @@ def _as_written(observation: Observation, target: Target) -> bool:
     )
 
 
-def _counts(
-    observation: Observation, found: list[Finding], *, observed: bool
+def counts_of(
+    observation: Observation, found: list[Finding] | None = None
 ) -> dict[str, int | None]:
-    """None for what was not observed, never 0."""
+    """The counts of a run, from its events and all of its findings."""
     events = observation.events
-    skipped = {_skipped(event) for event in events} - {None}
-    counts = {
-        "graphs": sum(event.kind == "graph" for event in events),
-        "graph_breaks": sum(f.kind in {"graph_break", "skipped_frame"} for f in found),
-        "skipped_frames": len(skipped),
-        "recompiles": sum(event.kind == "recompile" for event in events),
-    }
+    found = rules.check(observation) if found is None else found
     return {
         "calls": observation.calls,
         "compiled_calls": observation.compiled_calls,
-        **{name: count if observed else None for name, count in counts.items()},
+        "graphs": sum(event.kind == "graph" for event in events),
+        "graph_breaks": sum(f.kind in {"graph_break", "skipped_frame"} for f in found),
+        "skipped_frames": len({_skipped(event) for event in events} - {None}),
+        "recompiles": sum(event.kind == "recompile" for event in events),
         "cudagraph_skips": None,
     }
 

@@ -7,6 +7,7 @@ is saved, `other` keeps what a newer torchproof wrote and this one does not know
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -67,8 +68,8 @@ class Frame:
     @property
     def expression(self) -> str:
         """The underlined part of the line, or all of it."""
-        if self.columns is None:
-            return self.code
+        if self.columns is None:  # a whole statement: what it computes
+            return re.sub(r"^(return |[\w.,\[\] ]+ = )(?=\S)", "", self.code)
         return self.code[slice(*self.columns)].strip() or self.code
 
 

@@ -1,7 +1,8 @@
 """Small, randomly initialised transformers models.
 
-Each factory returns ``(model, calls)``: the model in eval mode and a list of keyword-argument dicts. The first two calls have
-the same shapes, the later ones another sequence length, batch or image size, so that recompilations show. Nothing is downloaded.
+Each factory returns ``(model, calls)``: the model in eval mode and a list of keyword-argument dicts. The first two calls
+have the same shapes, the later ones another sequence length, batch or image size, so that recompilations show. Nothing is
+downloaded. TRUTH says what torch.compile makes of each.
 """
 
 import torch
@@ -24,8 +25,8 @@ def _masked(*shapes):
     return calls
 
 
-def _images(*shapes, name="pixel_values"):
-    return [{name: torch.randn(b, 3, h, w)} for b, h, w in shapes]
+def _images(*shapes):
+    return [{"pixel_values": torch.randn(b, 3, h, w)} for b, h, w in shapes]
 
 
 def _fixed_routing(model):
@@ -70,9 +71,7 @@ def phi3_longrope():
         "long_factor": [2.0] * 4,
         "original_max_position_embeddings": 16,
     }
-    config = Phi3Config(
-        **_DECODER, pad_token_id=0, original_max_position_embeddings=16, rope_parameters=rope
-    )
+    config = Phi3Config(**_DECODER, pad_token_id=0, original_max_position_embeddings=16, rope_parameters=rope)
     return Phi3ForCausalLM(config).eval(), _text((2, 12), (2, 12), (2, 14), (2, 24))
 
 
@@ -157,8 +156,7 @@ def whisper():
         decoder_start_token_id=3,
     )
     calls = [
-        {"input_features": torch.randn(b, 8, 60), "decoder_input_ids": _ids(b, s)}
-        for b, s in ((2, 4), (2, 4), (2, 7))
+        {"input_features": torch.randn(b, 8, 60), "decoder_input_ids": _ids(b, s)} for b, s in ((2, 4), (2, 4), (2, 7))
     ]
     return WhisperForConditionalGeneration(config).eval(), calls
 
@@ -224,7 +222,12 @@ def clip():
             eos_token_id=99,
         ),
         vision_config=dict(
-            hidden_size=32, intermediate_size=64, num_hidden_layers=1, num_attention_heads=4, image_size=32, patch_size=8
+            hidden_size=32,
+            intermediate_size=64,
+            num_hidden_layers=1,
+            num_attention_heads=4,
+            image_size=32,
+            patch_size=8,
         ),
         projection_dim=16,
     )
@@ -311,8 +314,8 @@ def longformer():
 
 
 def longformer_global_tokens():
-    # The third call has the same shapes but one more token with global attention: runs eagerly, and on torch 2.13 raises an
-    # internal AssertionError of Dynamo.
+    # The third call has the same shapes but one more token with global attention: it runs eagerly, and compiled on
+    # torch 2.13 it raises an AssertionError of Dynamo's own.
     return _longformer(), _global_calls((12, 1), (12, 1), (12, 2))
 
 
@@ -467,7 +470,12 @@ def llava():
 
     config = LlavaConfig(
         vision_config=CLIPVisionConfig(
-            hidden_size=32, intermediate_size=64, num_hidden_layers=1, num_attention_heads=4, image_size=32, patch_size=16
+            hidden_size=32,
+            intermediate_size=64,
+            num_hidden_layers=1,
+            num_attention_heads=4,
+            image_size=32,
+            patch_size=16,
         ),
         text_config=LlamaConfig(**{**_DECODER, "num_hidden_layers": 1}),
         image_token_index=99,
@@ -518,22 +526,26 @@ def timesfm():
     ]
     return TimesFmModelForPrediction(config).eval(), calls
 
-# ---- Truth ----------------------------------------------------------------------------------------------------------------
-# Read from the logs and the structured trace (they agree) of one fresh process per model, on the CPU:
-#   HF_HUB_OFFLINE=1 TORCH_LOGS="graph_breaks,recompiles" TORCH_TRACE=dir python -c "
-#   import sys; sys.path.insert(0, 'tests/models'); import torch, zoo; torch.manual_seed(0)
-#   model, calls = zoo.gpt2(); compiled = torch.compile(model, backend='eager')
-#   [compiled(**call) for call in calls]"
-# TRUTH: torch 2.13.0, transformers 5.22.2, Python 3.11. Another seed gives the same numbers.
+
+# ---- Truth -----------------------------------------------------------------------------------------------------------
+# Read from the logs and from the structured trace (which agree) of one fresh process per model, on the CPU:
+#   HF_HUB_OFFLINE=1 TORCH_LOGS="graph_breaks,recompiles" TORCH_TRACE=trace PYTHONPATH=tests/models python -c "
+#   import sys, torch, zoo; torch.manual_seed(0)
+#   model, calls = getattr(zoo, sys.argv[1])()
+#   compiled = torch.compile(model, backend='eager')
+#   for call in calls: compiled(**call)" NAME
+# TRUTH: torch 2.13.0+cpu, transformers 5.22.2, Python 3.11. A second seed changed nothing in any model with a graph
+# break. Python 3.12 compiles comprehensions into the function around them: the breaks in <listcomp> and <dictcomp>
+# (big_bird, qwen3_moe_eager_experts, superpoint, switch_transformers, vilt; on 2.11 also t5 and whisper) differ there.
 #
-# graph_breaks    distinct (innermost frame outside torch and the standard library, kind of break); "places" (file: text of the
-#                 line) and "gb_ids" name them in the order met, one entry each
-# skipped_frames  distinct functions that run eagerly as a whole, resume functions included; neither those over the recompile
-#                 limit nor the one that raises
-# recompiles      recompile_reasons records, without those refused by the recompile limit; "causes" has one entry each, in
-#                 order. Where several compiled versions failed their guards the cause is the one of the version listed first;
-#                 in llava (and whisper on 2.11) by hand that of the version for the same function, because one wrapper's code
-#                 serves several functions. "recompiles_failed" of them ended in an eager frame or in the error
+# graph_breaks    distinct (innermost frame outside torch and the standard library, kind of break); "places" (file: text
+#                 of the line) and "gb_ids" name them in the order met, one entry each
+# skipped_frames  distinct functions that run eagerly as a whole, resume functions included; neither those refused by the
+#                 recompile limit nor the one that raises
+# recompiles      recompile_reasons records except those refused by the recompile limit; "causes" has one entry each, in
+#                 order. Where several compiled versions failed their guards, it is the reason of the version listed first;
+#                 in llava (on 2.11 also whisper) that of the version made for the same function, because several functions
+#                 share the code of one wrapper. "recompiles_failed" of them gave no code: eager frame, or the error
 # graphs          calls of the backend
 # raises          only for models that run eagerly but not compiled
 TRUTH: dict[str, dict] = {

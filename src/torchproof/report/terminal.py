@@ -35,22 +35,22 @@ def render(
 
 
 def _header(run: Run, width: int) -> Iterator[str]:
-    counts = {name: "-" if n is None else str(n) for name, n in run.counts.items()}
+    def count(name: str) -> str:
+        return "-" if run.counts.get(name) is None else str(run.counts[name])
+
     device = run.environment.get("gpu") or run.environment.get("device")
     torch = run.environment.get("torch")
-    calls = counts.get("calls", "-")
-    text = f"{calls} call{'' if calls == '1' else 's'} of {run.target}"
+    as_written = run.strategy == "as-written"
+    text = f"{count('calls')} call{'' if count('calls') == '1' else 's'}"
+    text += f" of {run.target}"
     text += f" on {device}" if device else ""
     text += f", torch {torch}" if torch else ""
-    as_written = run.strategy == "as-written"
     text += ", as written" if as_written else f", strategy {run.strategy}"
     yield from _wrap(text, width)
     yield from _wrap(
-        f"compiled {counts.get('compiled_calls', '-')} of {calls}, "
-        f"graphs {counts.get('graphs', '-')}, "
-        f"graph breaks {counts.get('graph_breaks', '-')}, "
-        f"skipped frames {counts.get('skipped_frames', '-')}, "
-        f"recompiles {counts.get('recompiles', '-')}",
+        f"compiled {count('compiled_calls')} of {count('calls')} calls, "
+        f"graphs {count('graphs')}, breaks {count('graph_breaks')}, "
+        f"skipped frames {count('skipped_frames')}, recompiles {count('recompiles')}",
         width,
     )
     if run.error or run.ending != "finished":
@@ -129,8 +129,9 @@ def _footer(run: Run, width: int) -> Iterator[str]:
     elif done.status == "failed":
         yield "Nothing found until then."
     elif done.status == "passed":
+        nothing = "Nothing else found" if run.findings else "Nothing found"
         clean = ": no graph break, skipped frame, recompile or error"
-        yield f"Nothing found{more or clean}."
+        yield f"{nothing}{more or clean}."
     for why, names in _left_out(run).items():
         yield from _wrap(f"Not checked, {why}: {', '.join(names)}.", width, "", "  ")
     if still_open:

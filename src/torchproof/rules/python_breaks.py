@@ -78,7 +78,7 @@ class ExceptionFlow(GraphBreak):
         file = subject.frame.file if subject.frame else ""
         near = [frame for frame in subject.first.frames[-4:] if frame.file == file]
         raising = any(re.match(r"(try|except|raise)\b", frame.code) for frame in near)
-        return raising or super().matches(subject)
+        return raising or "traceback." in subject.expression or super().matches(subject)
 
     def why(self, subject: Subject) -> str:
         return (
@@ -116,9 +116,9 @@ class GeneratorUse(GraphBreak):
     types = (r"[Gg]enerator|async|BUILD_CLASS|build_class|YIELD|SEND|\byield\b",)
 
     def matches(self, subject: Subject) -> bool:
-        if re.search(r"tp_iter(next)?\b", subject.data["type"]):
-            return True
-        return super().matches(subject)
+        iterates = re.search(r"tp_iter(next)?\b", subject.data["type"])
+        written = re.match(r"class |for |async |yield\b", subject.expression)
+        return bool(iterates or written) or super().matches(subject)
 
     def why(self, subject: Subject) -> str:
         return (
