@@ -15,8 +15,8 @@ from torchproof import capture, child
 from torchproof.records import Observation
 from torchproof.target import parse
 
-# Programs run in folders of their own, and the fork server of Python 3.11 looks for what
-# it preloads on PYTHONPATH alone: so both roots are there, absolute.
+# Programs run in folders of their own, and the fork server of Python 3.11 looks for
+# what it preloads on PYTHONPATH alone: so both roots are there, absolute.
 HERE = Path(__file__).resolve().parent
 os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE.parent / "src"), str(HERE)])
 

@@ -29,6 +29,20 @@ def three():
 def number():
     return 7, [(1,)]
 
+def fine():
+    return f, [(1,)]
+
+
+def call_exits():
+    import sys
+    return (lambda: sys.exit(0)), [()]
+
+
+def process_ends():
+    import os
+    return (lambda: os._exit(0)), [()]
+
+
 def no_calls():
     return f, []
 
@@ -121,6 +135,11 @@ CHILD = {
     "no calls": ("broken.py:no_calls", "returned no calls: there is nothing to run"),
     "calls in a dict": ("broken.py:calls_in_a_dict", "returned calls as dict"),
     "bare call": ("broken.py:bare_call", "call 1 is a int; it must be a tuple"),
+    "call that exits": ("broken.py:call_exits", "call 0 ends the process: sys.exit(0)"),
+    "compile argument": (
+        "broken.py:fine --compile nonsense=1",
+        "torch.compile rejects its arguments",
+    ),
     "import error": ("no_import.py:make", "ModuleNotFoundError: No module named"),
     "syntax error": ("no_python.py:make", "failed: SyntaxError"),
     "no such module": ("nowhere.at_all:make", "No module named 'nowhere'"),
@@ -132,6 +151,7 @@ CHILD = {
     "unknown size": ("workload:gpt --size huge", "choose one of tiny, small"),
 }
 SCRIPTS = {
+    "process that ends": ("broken.py:process_ends", "the target ended its process"),
     "script exits": ("exit3.py", "the script ended with exit code 3"),
     "script exits with text": ("exit_text.py", "exit code 1: no data in ./data"),
     "script is killed": ("killed.py", "the target was killed by SIGKILL"),

@@ -123,6 +123,20 @@ def test_methods_taken_from_the_original_are_seen() -> None:
     assert "encode" in taken
 
 
+def test_a_method_of_a_compiled_module_is_still_traced() -> None:
+    class Net(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x
+
+        def encode(self, x: torch.Tensor) -> torch.Tensor:
+            return x * 2
+
+    net = torch.compile(Net(), backend="eager")
+    with torch_private.module_methods(lambda module, name, value: value):
+        fn = torch.compile(lambda x: net.encode(x), backend="eager", fullgraph=True)
+        assert torch.equal(fn(torch.ones(2)), torch.full((2,), 2.0))
+
+
 def test_inlined_functions_are_seen() -> None:
     codes: list[str] = []
     with torch_private.inlined_code(lambda code: codes.append(code.co_name)):

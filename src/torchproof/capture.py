@@ -103,15 +103,15 @@ def _start(target: Target, options: Options, stream: Path) -> subprocess.Popen[b
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Ends the child and everything it started."""
-    with contextlib.suppress(psutil.NoSuchProcess):
-        family = psutil.Process(process.pid).children(recursive=True)
-        for member in family:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                member.kill()
-    if process.poll() is None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+    """Ends a child that still runs, and everything it started."""
+    if process.poll() is not None:
+        return
+    family = psutil.Process(process.pid).children(recursive=True)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    for member in family:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            member.kill()
     process.wait()
 
 
@@ -157,19 +157,9 @@ def gather(
     counts = by_kind.get("counts", [{}])[-1]
     environment = dict(by_kind.get("environment", [{}])[-1])
     environment.pop("kind", None)
-    error = None
+    error = _failure(by_kind, code, target) if ending == "finished" else None
     if ending == "finished" and (code or 0) < 0:
-        ending, error = (
-            "crashed",
-            f"the target was killed by {signal.Signals(-(code or 0)).name}",
-        )
-    elif ending == "finished" and target.kind == "script" and code:
-        reason = by_kind.get("script_end", [{}])[-1].get("error")
-        error = f"the script ended with exit code {code}" + (
-            f": {reason}" if reason else ""
-        )
-    elif ending == "finished" and code:
-        error = f"the child process ended with exit code {code}"
+        ending = "crashed"
     return Observation(
         events=tuple(_events(by_kind, counts)),
         environment=environment,
@@ -179,6 +169,23 @@ def gather(
         exit_code=code,
         error=error,
     )
+
+
+def _failure(
+    by_kind: Mapping[str, Sequence[Mapping[str, Any]]], code: int | None, target: Target
+) -> str | None:
+    """One line on why a child that ended by itself did not do its work."""
+    if code and code < 0:
+        return f"the target was killed by {signal.Signals(-code).name}"
+    if target.kind == "script" and code:
+        reason = by_kind.get("script_end", [{}])[-1].get("error")
+        why = f": {reason}" if reason else ""
+        return f"the script ended with exit code {code}{why}"
+    if code:
+        return f"the child process ended with exit code {code}"
+    if "environment" not in by_kind:
+        return "the target ended its process, with os._exit or the like"
+    return None
 
 
 def _events(

@@ -49,7 +49,11 @@ def _run_factory(target: Target, job: dict[str, Any], observer: Observer) -> int
     fn: Callable[..., Any] = loaded.fn
     if not (job["as_written"] or observer.private.is_compiled(fn)):
         observer.site = (loaded.place,)
-        fn = torch.compile(fn, **_compile_arguments(job["compile"]))
+        try:
+            fn = torch.compile(fn, **_compile_arguments(job["compile"]))
+        except Exception as error:
+            told = f"{type(error).__name__}: {error}"
+            raise UserError(f"torch.compile rejects its arguments: {told}") from error
         observer.site = None
     observer.stream.write("plan", calls=len(loaded.calls))
     for index, call in enumerate(loaded.calls):
@@ -57,6 +61,10 @@ def _run_factory(target: Target, job: dict[str, Any], observer: Observer) -> int
         observer.begin_call(index)
         try:
             _invoke(fn, call, train=job["train"])
+        except SystemExit as exit_:
+            raise UserError(
+                f"call {index} ends the process: sys.exit({exit_.code})"
+            ) from None
         except Exception as error:
             _explain_failure(error, index, target=target, job=job, observer=observer)
         finally:

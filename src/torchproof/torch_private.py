@@ -220,11 +220,13 @@ def no_code_generation() -> Iterator[None]:
 def module_methods(wrap: Callable[[Any, str, Any], Any]) -> Iterator[None]:
     """`wrap(module, name, value)` for what a compiled module gets from its original."""
     eval_frame = importlib.import_module("torch._dynamo.eval_frame")
-    original = eval_frame.OptimizedModule.__getattr__
 
     def get(self: Any, name: str) -> Any:
-        value = original(self, name)
-        # Dynamo folds is_compiling() to True, so what it traces is the original.
+        # Dynamo inlines this in place of torch's own: so it says what that says, and
+        # the rest is folded away while tracing, where is_compiling() is True.
+        if name == "_orig_mod":
+            return self._modules["_orig_mod"]
+        value = getattr(self._orig_mod, name)
         return value if torch.compiler.is_compiling() else wrap(self, name, value)
 
     with _patched(eval_frame.OptimizedModule, "__getattr__", get):

@@ -64,7 +64,7 @@ def test_module_and_calls_are_moved_to_the_gpu(tmp_path: Path) -> None:
     run = check(tmp_path, source, "--device", "cuda")
     assert run["environment"]["device"] == "cuda"
     assert "NVIDIA" in run["environment"]["gpu"]
-    assert codes(run) == [("GB101", 13), ("GB102", 11), ("RC201", 8)]
+    assert {("GB101", 13), ("GB102", 11), ("RC201", 8)} <= set(codes(run))
 
 
 def test_tensor_from_another_device(tmp_path: Path) -> None:

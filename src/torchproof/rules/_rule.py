@@ -26,6 +26,11 @@ class Facts:
     def calls(self) -> int | None:
         return self.observation.calls
 
+    @property
+    def complete(self) -> bool:
+        """Whether the program ran to its end: else what is missing says nothing."""
+        return self.observation.ending == "finished" and not self.observation.error
+
     def events(self, *kinds: str) -> list[Event]:
         return [event for event in self.observation.events if event.kind in kinds]
 

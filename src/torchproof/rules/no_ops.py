@@ -58,7 +58,7 @@ class NeverCalled(NoOp):
     code = "NC801"
 
     def subjects(self, facts: Facts) -> Iterator[Subject]:
-        if facts.observation.ending != "finished":
+        if not facts.complete:
             return
         called = {e.data["model"] for e in facts.events("original_call", "method_call")}
         yield from by_site(

@@ -133,11 +133,7 @@ class NoCompileCall(NoOp):
 
     def subjects(self, facts: Facts) -> Iterator[Subject]:
         live = facts.calls is not None
-        if (
-            live
-            and facts.observation.ending == "finished"
-            and not facts.events("wrapper")
-        ):
+        if live and facts.complete and not facts.events("wrapper"):
             yield Subject(
                 (Event("nothing"),), Place(None, None, None), facts, None, None
             )
