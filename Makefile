@@ -22,7 +22,7 @@ demo: $(INSTALLED)
 	$(BIN)/torchproof show "$$run" && echo "The run is saved in $$run"
 
 test: lint
-	$(BIN)/pytest -q -m "not gpu and not slow"
+	$(BIN)/pytest -q -n 2 --dist worksteal -m "not gpu and not slow"
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -34,7 +33,7 @@ def observe(tmp_path_factory: pytest.TempPathFactory) -> Observe:
         stream = tmp_path_factory.mktemp("stream") / "stream.jsonl"
         stream.touch()
         told = capture.job(parsed, capture.Options(**options))  # type: ignore[arg-type]
-        process = context.Process(target=_exit_with, args=([told, str(stream)],))
+        process = context.Process(target=child.main, args=([told, str(stream)],))
         process.start()
         process.join(120)
         if process.is_alive():
@@ -44,7 +43,3 @@ def observe(tmp_path_factory: pytest.TempPathFactory) -> Observe:
         return capture.gather(entries, "finished", process.exitcode, parsed)
 
     return run
-
-
-def _exit_with(arguments: list[str]) -> None:
-    sys.exit(child.main(arguments))

@@ -37,12 +37,26 @@ def place(finding: Finding) -> str:
     return squashed(f"{Path(finding.file or '').name}: {finding.source}")
 
 
-@pytest.mark.parametrize("name", TRUTH)
+# Seconds, not tens of seconds; the others are checked by `make prove`.
+QUICK = {
+    *("gpt2", "llama", "bert", "vit", "convnext", "whisper", "wav2vec2", "mixtral"),
+    *("mamba", "t5", "clip", "superpoint", "led", "encodec", "llava"),
+    "qwen3_moe_eager_experts",
+}
+SLOW = pytest.mark.slow
+NAMES = [name if name in QUICK else pytest.param(name, marks=SLOW) for name in TRUTH]
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_counts_are_those_of_the_logs(name: str, observe: Any) -> None:
     expected = truth(name)
     observation = observe(f"{ZOO}:{name}")
     findings = rules.check(observation)
     counted = counts_of(observation)
+    if expected.get("raises"):  # plain torch stops there, torchproof goes on in eager
+        assert "compile_error" in {f.kind for f in findings}
+        assert counted["graph_breaks"] >= expected["graph_breaks"]
+        return
     keys = ("graph_breaks", "skipped_frames", "recompiles")
     told = {key: counted[key] for key in keys}
     assert told == {key: expected[key] for key in told}

@@ -1,5 +1,6 @@
 """Imported once by the fork server: what the first compilation loads is then shared."""
 
+import contextlib
 import os
 
 # Asks NVML instead of CUDA, which cannot be used again after a fork.
@@ -16,3 +17,6 @@ def _identity(x: torch.Tensor) -> torch.Tensor:
 if not torch.cuda.is_available():
     torch.compile(_identity, backend="eager")(torch.ones(2))
     torch._dynamo.reset()
+
+with contextlib.suppress(ImportError):
+    import transformers.modeling_utils  # noqa: F401 (half of a model's import)

@@ -26,11 +26,7 @@ def subjects(facts: Facts) -> Iterator[Subject]:
     """One subject a place and cause, in the order they were first seen."""
     groups: dict[tuple[object, ...], list[Event]] = {}
     for event in [*facts.events("graph_break"), *_silent_skips(facts)]:
-        place = place_of(event.frames)
-        where = (
-            (place.frame.file, place.frame.line) if place.frame else (event.function,)
-        )
-        groups.setdefault((*where, event.data["type"]), []).append(event)
+        groups.setdefault((*_where(event), event.data["type"]), []).append(event)
     for group in groups.values():
         skipping = [event for event in group if event.data.get("skips")]
         count, steps = _runs(group, facts)
@@ -42,6 +38,15 @@ def subjects(facts: Facts) -> Iterator[Subject]:
         if place.frame is None and leader.function is not None:
             place = place_of((definition(leader.function),))
         yield Subject(events, place, facts, count, steps, {"kind": kind})
+
+
+def _where(event: Event) -> tuple[object, ...]:
+    """The user's line and the library's behind it: one line may call into many."""
+    place = place_of(event.frames)
+    if place.frame is None:
+        return (event.function,)
+    behind = (place.library.file, place.library.line) if place.library else None
+    return place.frame.file, place.frame.line, behind
 
 
 def _silent_skips(facts: Facts) -> Iterable[Event]:
