@@ -13,7 +13,9 @@ from torchproof import rules
 from torchproof.api import counts_of
 from torchproof.records import Finding
 
-pytest.importorskip("transformers")
+transformers = pytest.importorskip("transformers")
+if not transformers.__version__.startswith("5.22."):
+    pytest.skip("the counts hold for transformers 5.22", allow_module_level=True)
 
 ZOO = Path(__file__).parent / "models" / "zoo.py"
 NAMESPACE: dict[str, Any] = {}
@@ -67,4 +69,4 @@ def test_counts_are_those_of_the_logs(name: str, observe: Any) -> None:
     assert places == sorted(map(squashed, expected["places"]))
     for finding in findings:
         assert finding.message and finding.cause and finding.fix
-        assert finding.file is None or "/torch/" not in finding.file
+        assert finding.file is None or "-packages/torch/" not in finding.file

@@ -68,6 +68,10 @@ class NothingCompiled(NoOp):
             )
         if all("disable" in b.data["type"] for b in breaks):
             return "everything in it is inside functions marked torch.compiler.disable"
+        if not any(b.data.get("skips") for b in breaks):
+            return (
+                f"its graph breaks leave nothing to compile: {breaks[0].data['type']}"
+            )
         return f"every frame was skipped, first because of: {breaks[0].data['type']}"
 
     def fix(self, subject: Subject) -> str:

@@ -126,9 +126,9 @@ class Recompile(Rule):
         return "medium"
 
     def _quiet_after(self, subject: Subject) -> bool:
-        """Whether at least two calls followed without another recompile."""
+        """Whether a call followed that needed no other recompile."""
         call, calls = subject.first.call, subject.facts.calls
-        return call is not None and calls is not None and calls - call > 2
+        return call is not None and calls is not None and calls - call > 1
 
     def per_value(self, guard: Guard) -> bool:
         """Whether each value gets a graph of its own: bools, strings, dtypes."""
