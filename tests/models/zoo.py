@@ -1,8 +1,8 @@
 """Small, randomly initialised transformers models.
 
-Each factory returns ``(model, calls)``: the model in eval mode and a list of keyword-argument dicts. The first two calls
-have the same shapes, the later ones another sequence length, batch or image size, so that recompilations show. Nothing is
-downloaded. TRUTH says what torch.compile makes of each.
+Each factory returns ``(model, calls)``: the model in eval mode and a list of keyword-argument dicts. The first two
+calls have the same shapes, the later ones another sequence length, batch or image size, so that recompilations show.
+Nothing is downloaded. TRUTH says what torch.compile makes of each.
 """
 
 import torch
@@ -310,7 +310,7 @@ def _global_calls(*lengths_and_tokens):
 
 
 def longformer():
-    return _longformer(), _global_calls((12, 1), (12, 1), (14, 1))
+    return _longformer(), _global_calls((12, 1), (12, 1), (12, 0))
 
 
 def longformer_global_tokens():
@@ -448,7 +448,7 @@ def mamba():
     from transformers import MambaConfig, MambaForCausalLM
 
     config = MambaConfig(vocab_size=100, hidden_size=32, state_size=8, num_hidden_layers=1)
-    return MambaForCausalLM(config).eval(), _text((2, 4), (2, 4), (2, 6), (2, 7))
+    return MambaForCausalLM(config).eval(), _text((2, 2), (2, 2), (2, 4), (2, 5))
 
 
 def rwkv():
@@ -540,12 +540,12 @@ def timesfm():
 #
 # graph_breaks    distinct (innermost frame outside torch and the standard library, kind of break); "places" (file: text
 #                 of the line) and "gb_ids" name them in the order met, one entry each
-# skipped_frames  distinct functions that run eagerly as a whole, resume functions included; neither those refused by the
-#                 recompile limit nor the one that raises
+# skipped_frames  distinct functions that run eagerly as a whole, resume functions included; neither those refused by
+#                 the recompile limit nor the one that raises
 # recompiles      recompile_reasons records except those refused by the recompile limit; "causes" has one entry each, in
-#                 order. Where several compiled versions failed their guards, it is the reason of the version listed first;
-#                 in llava (on 2.11 also whisper) that of the version made for the same function, because several functions
-#                 share the code of one wrapper. "recompiles_failed" of them gave no code: eager frame, or the error
+#                 order. Where several compiled versions failed their guards, it is the reason of the version listed
+#                 first; in llava (on 2.11 also whisper) that of the version made for the same function, because several
+#                 functions share the code of one wrapper. "recompiles_failed" of them gave no code: eager frame or error
 # graphs          calls of the backend
 # raises          only for models that run eagerly but not compiled
 TRUTH: dict[str, dict] = {
