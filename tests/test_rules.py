@@ -11,12 +11,13 @@ import torch
 from packaging.specifiers import SpecifierSet
 
 from torchproof import rules
-from torchproof.records import Finding
+from torchproof.records import Event, Finding, Frame, Observation
 from torchproof.rules._rule import SECTIONS, Rule
 from torchproof.rules.breaks import GraphBreak
 from torchproof.rules.errors import CompileError
 from torchproof.rules.no_ops import NoOp
 from torchproof.rules.recompiles import Recompile
+from torchproof.tracelog import read_reason
 
 FOLDER = Path(__file__).parent / "rules"
 BASES = {Rule, GraphBreak, Recompile, CompileError, NoOp}
@@ -111,3 +112,19 @@ def test_every_rule_is_listed_once() -> None:
     assert leaves(Rule) == {type(rule) for rule in rules.RULES}
     codes = [rule.code for rule in rules.RULES]
     assert len(codes) == len(set(codes))
+
+
+def test_a_break_nobody_has_met_is_placed_and_explained() -> None:
+    here = Frame("/home/me/model.py", 7, "forward", "y = weave(x)", (4, 12))
+    told = "Unheard of\n  Explanation: Dynamo cannot weave.\n  Hint: Use knit."
+    event = Event(
+        "graph_break",
+        "0/0",
+        (here,),
+        Frame("/home/me/model.py", 3, "forward"),
+        {**read_reason(told), "skips": False},
+    )
+    [found] = rules.check(Observation((event,), {}))
+    assert (found.code, found.kind, found.line) == ("GB199", "graph_break", 7)
+    assert "`weave(x)`" in found.message
+    assert "weave" in found.cause and "Use knit" in found.fix

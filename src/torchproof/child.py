@@ -179,6 +179,7 @@ def _explain_failure(
     frames = traceback.extract_tb(error.__traceback__)
     last = traceback.format_exception_only(error)[-1].strip()
     torch.compiler.set_stance("force_eager")
+    observer.paused = True
     try:
         loaded = _fresh(target, job)
         for number, call in enumerate(loaded.calls[: index + 1]):
@@ -190,6 +191,7 @@ def _explain_failure(
         line = traceback.format_exception_only(own)[-1].strip()
         raise UserError(f"the target fails in eager, at call {number}: {line}") from own
     finally:
+        observer.paused = False
         torch.compiler.set_stance("default")
     job["runs_in_eager"] = True
     if error is observer.last_error:  # the compiler's own, and on record

@@ -24,6 +24,21 @@ def stack() -> tuple[Frame, ...]:
     return tuple(reversed(frames))
 
 
+def called_by_torch() -> bool:
+    """Whether torch itself calls torch.compile, as its higher-order operators do.
+
+    Module.compile is the user's own call, made through torch.
+    """
+    frames = stack()
+    if not frames:
+        return False
+    caller = frames[-1]
+    inside = f"{os.sep}site-packages{os.sep}torch{os.sep}" in caller.file
+    return inside and not caller.file.endswith(
+        os.path.join("nn", "modules", "module.py")
+    )
+
+
 def plain(frames: Any) -> list[list[Any]]:
     return [[f.file, f.line, f.function] for f in frames]
 

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 from torchproof.introspect import (
+    called_by_torch,
     code_of,
     frame_of,
     has_tensor,
@@ -86,6 +87,7 @@ class Observer:
         self.inlined: set[types.CodeType] = set()
         self.strays: dict[tuple[str, int, str], int] = {}
         self.marks: set[tuple[str, int]] = set()
+        self.paused = False  # while torchproof runs the target for its own ends
         self.last_error: Exception | None = None
         self.site: tuple[Frame, ...] | None = None  # where torchproof itself compiles
         self.hooks = contextlib.ExitStack()
@@ -126,6 +128,8 @@ class Observer:
         private.leave_alone(_spied_call.__code__)
 
     def _receive(self, metadata: dict[str, Any], payload: str) -> None:
+        if self.paused:
+            return
         artifact = metadata.get("artifact")
         if isinstance(artifact, dict):
             wanted = artifact.get("name") in ARTIFACTS
@@ -146,7 +150,8 @@ class Observer:
     def _register(self, model: Any = None, **kwargs: Any) -> Any:
         """Stands in for torch.compile: same answer, and a note of what and where."""
         self._attach_dynamo()
-        if model is None:  # a decorator: torch calls torch.compile again with the model
+        # Without a model it returns a decorator, which calls torch.compile again.
+        if model is None or self.paused or called_by_torch():
             return self._compile(model, **kwargs)
         wrapper = Wrapper(len(self.wrappers), model)
         self.wrappers.append(wrapper)
@@ -299,7 +304,7 @@ class Observer:
     def _stray(self, kind: str, model: Any, name: str) -> None:
         key = (kind, id(model), name)
         self.strays[key] = self.strays.get(key, 0) + 1
-        if self.strays[key] <= _STACKS_PER_PLACE:
+        if self.strays[key] <= _STACKS_PER_PLACE and not self.paused:
             self.stream.write(
                 kind,
                 model=type(model).__name__,

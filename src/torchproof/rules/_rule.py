@@ -80,6 +80,9 @@ class Subject:
         """The user's function at the place, qualified."""
         if self.frame is not None:
             return qualified_name(self.frame)
+        compiled = {event.data["name"] for event in self.facts.events("wrapper")}
+        if len(compiled) == 1:
+            return str(compiled.pop())
         return self.first.function.function if self.first.function else "the target"
 
     @property

@@ -18,7 +18,10 @@ def subjects(facts: Facts) -> Iterator[Subject]:
     failures = [e for e in facts.events("compile_failure") if is_error(e)]
     for event in [*failures, *facts.events("call_error")]:
         groups.setdefault((_place(event), event.data["error"]), []).append(event)
-    for (place, _), group in groups.items():
+    placed = {error for place, error in groups if place.frame is not None}
+    for (place, error), group in groups.items():
+        if place.frame is None and error in placed:
+            continue  # the same failure, met again by torch's own code further in
         runs = [e.data["skip_runs"] for e in group if e.data.get("skip_runs")]
         count = sum(r[0] for r in runs) if runs else len(group)
         steps = sum(r[1] for r in runs) if runs else None
@@ -74,9 +77,13 @@ class CompileError(Rule):
         yield shorten(f"{subject.data['error']}: {subject.data['message']}", 400)
         if subject.data.get("gb_id"):
             yield f"{subject.data['gb_id']} {subject.data['page']}"
-        library = subject.place.library
-        if library is not None:
-            yield f"in {library.file}:{library.line} {library.function}: {library.code}"
+        yield from user_stack(subject)
+
+
+def user_stack(subject: Subject) -> Iterator[str]:
+    """The innermost frames of the stack torch recorded, outermost first."""
+    for frame in subject.first.frames[-4:]:
+        yield f"in {frame.file}:{frame.line} {frame.function}: {frame.code}"
 
 
 def _innermost_error(message: str) -> str:

@@ -1,4 +1,4 @@
-"""RC29x: guards without a rule of their own, and the recompile limit."""
+"""RC219, RC29x: a new backend, guards without a rule, and the recompile limit."""
 
 from __future__ import annotations
 
@@ -9,6 +9,42 @@ from torchproof.rules import recompile_inputs as inputs
 from torchproof.rules import recompile_state as state
 from torchproof.rules._rule import Rule, Subject, shorten
 from torchproof.rules.recompiles import Recompile
+
+
+class BackendChange(Recompile):
+    """torch.compile is called anew, with another backend object, for the same function.
+
+    ## Why
+    Compiled code belongs to the backend it was compiled with.
+
+    ## Bad
+        for x in data: torch.compile(f, backend=lambda gm, _: gm)(x)
+
+    ## Good
+        compiled = torch.compile(f)
+        for x in data: compiled(x)
+
+    ## Fix safety
+    Same values.
+    """
+
+    code = "RC219"
+    causes = ("backend",)
+
+    def changed(self, guard: Guard, subject: Subject) -> str:
+        return "torch.compile was called again with another backend object"
+
+    def why(self, guard: Guard, subject: Subject) -> str:
+        return (
+            "each torch.compile call with a new backend object starts a cache of"
+            " its own"
+        )
+
+    def remedy(self, guard: Guard, subject: Subject) -> str:
+        return (
+            f"call torch.compile({subject.function}, ...) once, outside the loop, and"
+            " reuse what it returns; use one backend object"
+        )
 
 
 class OtherGuard(Recompile):
@@ -58,7 +94,7 @@ RECOMPILES: tuple[Recompile, ...] = (
     state.GlobalState(),
     state.TrainingFlag(),
     state.LearningRate(),
-    state.BackendChange(),
+    BackendChange(),
     inputs.ShapeCondition(),
     OtherGuard(),
 )

@@ -84,6 +84,11 @@ class TypeChange(Recompile):
         return f"the type of `{guard.source}` is part of what was compiled"
 
     def remedy(self, guard: Guard, subject: Subject) -> str:
+        if guard.source.startswith("self."):
+            return (
+                f"give `{guard.source}` a tensor before the first call (a preallocated"
+                " buffer) instead of None; or warm up one call of each kind"
+            )
         return (
             f"always pass the same type for `{guard.source}` (a list or a tuple, not"
             " either): a default tensor (a default mask of zeros or ones) instead of"
@@ -274,7 +279,7 @@ class GlobalState(Recompile):
         the same, with one warm-up call in each mode
 
     ## Fix safety
-    Warm-up changes no value.
+    None needed.
     """
 
     code = "RC216"
@@ -359,40 +364,4 @@ class LearningRate(Recompile):
         return (
             "make it a tensor when the optimizer is built:"
             f" lr=torch.tensor({guard.expected}); as a float it costs one recompile"
-        )
-
-
-class BackendChange(Recompile):
-    """torch.compile is called anew, with another backend object, for the same function.
-
-    ## Why
-    Compiled code belongs to the backend it was compiled with.
-
-    ## Bad
-        for x in data: torch.compile(f, backend=lambda gm, _: gm)(x)
-
-    ## Good
-        compiled = torch.compile(f)
-        for x in data: compiled(x)
-
-    ## Fix safety
-    Same values.
-    """
-
-    code = "RC219"
-    causes = ("backend",)
-
-    def changed(self, guard: Guard, subject: Subject) -> str:
-        return "torch.compile was called again with another backend object"
-
-    def why(self, guard: Guard, subject: Subject) -> str:
-        return (
-            "each torch.compile call with a new backend object starts a cache of"
-            " its own"
-        )
-
-    def remedy(self, guard: Guard, subject: Subject) -> str:
-        return (
-            f"call torch.compile({subject.function}, ...) once, outside the loop, and"
-            " reuse what it returns; use one backend object"
         )

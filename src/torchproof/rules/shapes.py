@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from torchproof.places import place_of
 from torchproof.records import Event, Severity
 from torchproof.rules._rule import Facts, Rule, Subject
-from torchproof.rules.errors import CompileError
+from torchproof.rules.errors import CompileError, user_stack
 
 
 class MarkedDimension(CompileError):
@@ -166,12 +166,14 @@ class QuietSpecialisation(Rule):
             " static size and drop mark_dynamic"
         )
 
+    def evidence(self, subject: Subject) -> Iterable[str]:
+        data = subject.data
+        yield f"{data['symbol']} = {data['value']}: {data['reason']}"
+        yield from user_stack(subject)
+
     def severity(self, subject: Subject) -> Severity:
-        return (
-            "medium"
-            if subject.facts.compile_arguments.get("dynamic") == "True"
-            else "low"
-        )
+        asked = subject.facts.compile_arguments.get("dynamic") == "True"
+        return "medium" if asked or _is_marked(subject.first) else "low"
 
 
 def _sizes(subject: Subject) -> str:
