@@ -16,10 +16,12 @@ TORCH_FROM = $(if $(TORCH_INDEX),--no-deps --index-url $(TORCH_INDEX))
 
 demo: $(INSTALLED)
 	@# Exit code 1 is a finding, 2 a failure.
-	$(BIN)/torchproof check workload:gpt || test $$? -eq 1
-	@run=$$(ls -dt .torchproof/runs/*/ | head -n 1); run=$${run%/}; \
-	echo; echo "The same run, read back:"; echo "$(BIN)/torchproof show $$run"; \
-	$(BIN)/torchproof show "$$run" && echo "The run is saved in $$run"
+	@echo "A decoder as people write it:"; echo
+	$(BIN)/torchproof check workload:gpt-original -q || test $$? -eq 1
+	@echo; echo "The same decoder, cured:"; echo
+	$(BIN)/torchproof check workload:gpt -q || test $$? -eq 1
+	@echo; $(BIN)/torchproof show --list
+	@echo "The runs are saved in .torchproof/runs"
 
 test: lint
 	$(BIN)/pytest -q -n 2 --dist worksteal -m "not gpu and not slow"

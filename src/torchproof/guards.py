@@ -94,8 +94,8 @@ def _dispatch_keys(expected: str, actual: str) -> tuple[str, str, str]:
 
 def _type(condition: str, text: str) -> Guard | None:
     match = re.match(
-        r"expected type of '(?P<name>.+?)' to be a tensor type, ' but found <class"
-        r" '(?P<type>.+?)'>",
+        r"expected type of '(?P<name>.+?)' to be (?:a tensor type, '|<class '.+?'>,)"
+        r" but found <class '(?P<type>.+?)'>",
         condition,
     )
     if match:

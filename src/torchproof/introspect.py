@@ -27,16 +27,13 @@ def stack() -> tuple[Frame, ...]:
 def called_by_torch() -> bool:
     """Whether torch itself calls torch.compile, as its higher-order operators do.
 
-    Module.compile is the user's own call, made through torch.
+    Module.compile and the decorator with arguments are the user's calls, made through
+    torch.
     """
     frames = stack()
-    if not frames:
-        return False
-    caller = frames[-1]
-    inside = f"{os.sep}site-packages{os.sep}torch{os.sep}" in caller.file
-    return inside and not caller.file.endswith(
-        os.path.join("nn", "modules", "module.py")
-    )
+    caller = Path(frames[-1].file).as_posix() if frames else ""
+    by_user = caller.endswith(("/torch/__init__.py", "/torch/nn/modules/module.py"))
+    return "/site-packages/torch/" in caller and not by_user
 
 
 def plain(frames: Any) -> list[list[Any]]:

@@ -24,7 +24,7 @@ BREAKS: tuple[breaks.GraphBreak, ...] = (
     call_breaks.DisabledCall(),
     call_breaks.ExplicitBreak(),
     tensor_breaks.RecurrentModule(),
-    tensor_breaks.DeepCopy(),
+    call_breaks.DeepCopy(),
     tensor_breaks.AutogradCall(),
     tensor_breaks.TensorBranch(),
     tensor_breaks.TensorToPython(),

@@ -170,7 +170,7 @@ class OutsideWorld(GraphBreak):
             return self.of_type(subject) or "torch" in callee
         written = re.search(r"[A-Za-z_]\w*(?=[.(])", subject.expression)
         roots = {callee.split(".")[0], written[0] if written else ""}
-        return bool(roots & _OUTSIDE) and self.of_type(subject)
+        return bool(roots & _OUTSIDE)
 
     def why(self, subject: Subject) -> str:
         return (
@@ -323,3 +323,33 @@ class UntraceableCall(GraphBreak):
             # Torch breaks around its optimizers itself: no remedy, one extra graph.
             return "low"
         return super().severity(subject)
+
+
+class DeepCopy(GraphBreak):
+    """copy.deepcopy inside a compiled region.
+
+    ## Why
+    deepcopy walks objects in ways Dynamo does not follow.
+
+    ## Bad
+        local = copy.deepcopy(x)
+
+    ## Good
+        local = x.clone()
+
+    ## Fix safety
+    clone keeps the autograd history, deepcopy of a leaf does not: add .detach() if so.
+    """
+
+    code = "GB109"
+    types = (r"deepcopy",)
+
+    def why(self, subject: Subject) -> str:
+        return f"`{subject.expression}` copies an object in a way Dynamo does not trace"
+
+    def remedy(self, subject: Subject) -> str:
+        return (
+            "copy tensors with .clone() (or .detach().clone()) instead of"
+            f" `{subject.expression}`, and copy other objects once, outside the"
+            " compiled function"
+        )

@@ -33,6 +33,10 @@ class ContextManager(GraphBreak):
         r"[Cc]ontext manager|ContextWrapping|contextlib|contextmanager|WITH_EXCEPT",
     )
 
+    def matches(self, subject: Subject) -> bool:
+        entered = subject.frame is not None and subject.frame.code.startswith("with ")
+        return entered or super().matches(subject)
+
     def why(self, subject: Subject) -> str:
         return (
             f"`{subject.expression}` is inside, or is, a context manager Dynamo cannot"
@@ -117,7 +121,7 @@ class GeneratorUse(GraphBreak):
 
     def matches(self, subject: Subject) -> bool:
         iterates = re.search(r"tp_iter(next)?\b", subject.data["type"])
-        written = re.match(r"class |for |async |yield\b", subject.expression)
+        written = re.match(r"class |for |async |yield\b|next\(", subject.expression)
         return bool(iterates or written) or super().matches(subject)
 
     def why(self, subject: Subject) -> str:

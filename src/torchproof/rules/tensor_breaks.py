@@ -226,12 +226,16 @@ class RecurrentModule(GraphBreak):
     code = "GB108"
     types = (r"RNN, GRU, or LSTM",)
 
+    def matches(self, subject: Subject) -> bool:
+        called = re.search(r"\b(lstm|gru|rnn_tanh|rnn_relu)\b", subject.data["context"])
+        return called is not None or super().matches(subject)
+
     def why(self, subject: Subject) -> str:
-        module = subject.data["context"].split("(")[0] or "a recurrent module"
+        module = _recurrent(subject)
         return f"`{subject.expression}` calls {module}, which Dynamo does not trace"
 
     def remedy(self, subject: Subject) -> str:
-        module = subject.data["context"].split("(")[0] or "the RNN"
+        module = _recurrent(subject)
         return (
             f"keep {module} outside: compile the layers before and after it and call"
             f" `{subject.expression}` between them; or set"
@@ -240,34 +244,9 @@ class RecurrentModule(GraphBreak):
         )
 
 
-class DeepCopy(GraphBreak):
-    """copy.deepcopy inside a compiled region.
-
-    ## Why
-    deepcopy walks objects in ways Dynamo does not follow.
-
-    ## Bad
-        local = copy.deepcopy(x)
-
-    ## Good
-        local = x.clone()
-
-    ## Fix safety
-    clone keeps the autograd history, deepcopy of a leaf does not: add .detach() if so.
-    """
-
-    code = "GB109"
-    types = (r"deepcopy",)
-
-    def why(self, subject: Subject) -> str:
-        return f"`{subject.expression}` copies an object in a way Dynamo does not trace"
-
-    def remedy(self, subject: Subject) -> str:
-        return (
-            "copy tensors with .clone() (or .detach().clone()) instead of"
-            f" `{subject.expression}`, and copy other objects once, outside the"
-            " compiled function"
-        )
+def _recurrent(subject: Subject) -> str:
+    named = re.search(r"LSTM|GRU|RNN|lstm|gru|rnn", subject.data["context"])
+    return f"an {named[0].upper()}" if named else "an RNN"
 
 
 class AutogradCall(GraphBreak):

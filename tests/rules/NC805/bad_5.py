@@ -15,4 +15,4 @@ def make():
     return step, [(torch.randn(2, 4),)] * 3
 
 
-EXPECT = [{"code": "NC805", "kind": "no_op", "line": "model.compile(backend=", "severity": "high", "fix": ["torch.compile(model", "torch.compile("]}]
+EXPECT = [{"torch": "<2.14", "code": "NC805", "kind": "no_op", "line": "model.compile(backend=", "severity": "high", "fix": ["torch.compile(model", "torch.compile("]}]
