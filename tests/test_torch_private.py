@@ -84,10 +84,11 @@ def test_calls_of_a_compiled_function_begin_and_end() -> None:
 def test_skipped_frame_is_asked_about_again() -> None:
     asked: list[str] = []
 
-    def wrap(convert: Any, frame: Any, fullgraph: bool) -> Any:
-        if frame.f_code is not broken.__code__:
+    def wrap(convert: Any, conversion: torch_private.Conversion) -> Any:
+        if conversion.frame.f_code is not broken.__code__:
             return convert()
-        asked.append(frame.f_code.co_name)
+        assert not conversion.fullgraph and not conversion.again
+        asked.append(conversion.frame.f_code.co_name)
         return torch_private.skip_once()
 
     with torch_private.frame_callbacks(wrap):

@@ -208,12 +208,13 @@ class Observer:
 
     # -- what Dynamo does ----------------------------------------------------------
 
-    def _convert(self, convert: Callable[[], Any], frame: Any, fullgraph: bool) -> Any:
+    def _convert(self, convert: Callable[[], Any], asked: Any) -> Any:
         """A frame that is skipped, or fails to compile, is asked about every time.
 
         So its runs can be counted; and after an error the program goes on in eager,
         unless it asked for the error with fullgraph=True.
         """
+        frame = asked.frame
         known = self.skipped.get(id(frame.f_code))
         if known is not None:
             known[2].add(self.call)
@@ -225,12 +226,15 @@ class Observer:
         except Exception as error:
             self.last_error = error
             self.stream.write("raised", compile_id=self._local.failure, call=self.call)
-            if fullgraph:
+            if asked.fullgraph:
                 raise
             answer = None
         failure = self._local.failure
-        if answer is not None and not (failure and self.private.was_skipped(answer)):
-            return answer
+        if answer is not None:
+            gave_up = failure and self.private.was_skipped(answer)
+            # Torch then no longer uses what it compiled before, so that must stand.
+            if asked.again or not gave_up:
+                return answer
         runs = Runs()
         runs.add(self.call)
         self.skipped[id(frame.f_code)] = (frame.f_code, failure, runs)

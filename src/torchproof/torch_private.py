@@ -12,7 +12,7 @@ import importlib
 import logging
 from collections.abc import Callable, Iterator
 from types import CodeType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -132,19 +132,28 @@ def compiled_contexts(
         yield
 
 
+class Conversion(NamedTuple):
+    """A frame Dynamo is asked to compile."""
+
+    frame: Any
+    fullgraph: bool
+    again: bool  # there is compiled code for it, which does not fit this call
+
+
 @contextlib.contextmanager
 def frame_callbacks(
-    wrap: Callable[[Callable[[], Any], Any, bool], Any],
+    wrap: Callable[[Callable[[], Any], Conversion], Any],
 ) -> Iterator[None]:
-    """`wrap(convert, frame, fullgraph)` in place of each conversion of a frame."""
+    """`wrap(convert, conversion)` in place of each conversion of a frame."""
     convert_frame = importlib.import_module("torch._dynamo.convert_frame")
     original = convert_frame.CatchErrorsWrapper.__call__
 
     @functools.wraps(original)
-    def convert(self: Any, frame: Any, *args: Any, **kwargs: Any) -> Any:
+    def convert(self: Any, frame: Any, cache_entry: Any, *args: Any) -> Any:
         inner = self._torchdynamo_orig_backend
         fullgraph = isinstance(inner, convert_frame.ConvertFrameAssert)
-        return wrap(lambda: original(self, frame, *args, **kwargs), frame, fullgraph)
+        asked = Conversion(frame, fullgraph, cache_entry is not None)
+        return wrap(lambda: original(self, frame, cache_entry, *args), asked)
 
     with _patched(convert_frame.CatchErrorsWrapper, "__call__", convert):
         yield
