@@ -43,7 +43,8 @@ prove: $(INSTALLED)
 	@echo "a plain run of the same calls under torch.compile(backend='eager')."
 	@# Exit code 5: no slow test exists.
 	$(BIN)/pytest -q -m "slow and not gpu" || test $$? -eq 5
-	$(BIN)/python benchmarks/overhead.py
+	$(BIN)/python benchmarks/overhead.py --write
+	$(BIN)/python docs/generate.py
 
 clean:
 	rm -rf .venv .torchproof .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist

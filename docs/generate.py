@@ -7,6 +7,7 @@ docs/rules.md is whole; in README.md and docs/architecture.md the parts between
 from __future__ import annotations
 
 import ast
+import json
 import re
 import subprocess
 import sys
@@ -119,6 +120,28 @@ def captured() -> str:
     return done.stdout
 
 
+def overhead_table() -> str:
+    """What observing costs, from the measurements kept under benchmarks/results."""
+    rows = [
+        "| machine | torch | plain run | under `check` | ratio | rounds |",
+        "|---|---|---|---|---|---|",
+    ]
+    for path in sorted((ROOT / "benchmarks" / "results").glob("overhead-*.json")):
+        kept = json.loads(path.read_text())
+        seconds, ratio = kept["seconds"], kept["ratio"]
+        spans = [
+            f"{arm['median']:.1f} s ({arm['low']:.1f} to {arm['high']:.1f})"
+            for arm in (seconds["plain"], seconds["torchproof"])
+        ]
+        paired = f"{ratio['low']:.2f} to {ratio['high']:.2f}"
+        machine = f"{kept['machine']['arch']}, {kept['machine']['cores']} cores"
+        rows.append(
+            f"| {machine} | {kept['versions']['torch']} | {spans[0]} | {spans[1]} "
+            f"| {ratio['of_medians']:.2f} ({paired}) | {kept['rounds']} |"
+        )
+    return "\n".join(rows)
+
+
 def _fenced(text: str) -> str:
     return f"```text\n{text}\n```"
 
@@ -139,7 +162,11 @@ def documents(shown: str | None = None) -> dict[Path, str]:
         first = filled(first, "output", output(shown))
     return {
         readme: first,
-        page: filled(page.read_text(), "imports", import_table()),
+        page: filled(
+            filled(page.read_text(), "imports", import_table()),
+            "overhead",
+            overhead_table(),
+        ),
         ROOT / "docs" / "rules.md": rules_page(),
     }
 

@@ -147,9 +147,9 @@ class OtherMethod(NoOp):
     def fix(self, subject: Subject) -> str:
         method = subject.data["method"]
         return (
-            f"compile the method itself: model.{method} ="
-            f" torch.compile(model.{method}); or, if {method} calls forward, compile in"
-            " place with model.compile() so that forward inside it is compiled"
+            f"if {method} calls forward, compile in place with model.compile(), so that"
+            " forward inside it is compiled; else compile the method itself:"
+            f" model.{method} = torch.compile(model.{method})"
         )
 
 
