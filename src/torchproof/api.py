@@ -131,14 +131,14 @@ def counts_of(
     }
 
 
-def _skipped(event: Event) -> tuple[str, int] | None:
+def _skipped(event: Event) -> tuple[str, int, str] | None:
     """The function a frame belonged to that Dynamo gave up on."""
     if event.function is None or not (
         event.data.get("skips")
         or (event.kind == "compile_failure" and not event.data.get("raised"))
     ):
         return None
-    return event.function.file, event.function.line
+    return event.function.file, event.function.line, event.function.function
 
 
 def _part(name: str, effort: str, left_out: set[str]) -> Part | None:
