@@ -22,7 +22,7 @@ PACKAGE = ROOT / "src" / "torchproof"
 MAY_IMPORT: dict[str, set[str]] = {
     "records": set(),
     "torch_private": set(),
-    "workloads": set(),
+    "workloads": {"torch_private"},
     "guards": set(),
     "places": {"records"},
     "stacks": {"records"},
@@ -34,7 +34,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     # In the child process, with torch.
     "introspect": {"records"},
     "observe": {"records", "introspect", "tracelog"},
-    "child": {"records", "observe", "target"},
+    "child": {"records", "observe", "target", "workloads"},
     # Starts the child and reads its stream, without torch.
     "capture": {"records", "places", "target", "tracelog"},
     "api": {"records", "store", "rules", "target", "capture"},

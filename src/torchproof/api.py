@@ -17,7 +17,7 @@ from torchproof.records import (
     UserError,
     one_line,
 )
-from torchproof.target import Target
+from torchproof.target import Target, assert_size
 from torchproof.target import parse as parse_target
 
 PARTS = (
@@ -97,8 +97,7 @@ def _assert_possible(
         raise UserError(
             f"{target.text} is a folder: give a file.py:factory or a script to run"
         )
-    if options.size is not None and target.kind != "workload":
-        raise UserError(f"--size is for workloads, which {target.text} is not")
+    assert_size(target, options.size)
     if effort not in EFFORTS:
         raise UserError(f"no effort {effort!r}: choose one of {', '.join(EFFORTS)}")
     if unknown := sorted(left_out - set(PARTS)):

@@ -17,9 +17,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from torchproof.observe import Observer, Stream
 from torchproof.records import UserError
 from torchproof.target import Loaded, Target, load
+from torchproof.workloads import WORKLOADS
 
 
 def main(arguments: list[str]) -> int:
@@ -47,7 +50,8 @@ def _run_factory(target: Target, job: dict[str, Any], observer: Observer) -> int
     observer.attach()
     loaded = _fresh(target, job)
     fn: Callable[..., Any] = loaded.fn
-    if not (job["as_written"] or observer.private.is_compiled(fn)):
+    itself = job["as_written"] or _claims(fn, "compiles_itself")
+    if not (itself or observer.private.is_compiled(fn)):
         observer.site = (loaded.place,)
         try:
             fn = torch.compile(fn, **_compile_arguments(job["compile"]))
@@ -87,15 +91,44 @@ def _fresh(target: Target, job: dict[str, Any]) -> Loaded:
     random.seed(0)
     numpy.random.seed(0)
     torch.manual_seed(0)
-    loaded = load(target, job["size"])
-    if not job["device"]:
-        return loaded
     if job["device"] == "cuda" and not torch.cuda.is_available():
         raise UserError("--device cuda: torch sees no CUDA device here")
+    if target.kind == "workload":
+        return load(target, _workload_arguments(target, job))
+    loaded = load(target)
+    if not job["device"]:
+        return loaded
     if isinstance(loaded.fn, torch.nn.Module):
         loaded.fn.to(job["device"])
     calls = [_moved(call, job["device"]) for call in loaded.calls]
     return Loaded(loaded.fn, calls, loaded.before_call, loaded.place)
+
+
+def _workload_arguments(target: Target, job: dict[str, Any]) -> dict[str, Any]:
+    """Device and size as asked for, else a GPU if there is one and what suits it."""
+    import torch
+
+    workload = WORKLOADS[target.where]
+    device = job["device"] or ("cuda" if torch.cuda.is_available() else "cpu")
+    size = job["size"] or workload.size_on(device)
+    job["size"] = size
+    if device == "cuda":
+        free, bytes_each = torch.cuda.mem_get_info()[0], 2
+    else:
+        free, bytes_each = psutil.virtual_memory().available, 4
+    needed = workload.sizes[size] * bytes_each * (2 if job["train"] else 1)
+    if needed > free:
+        what = "weights and gradients" if job["train"] else "weights"
+        raise UserError(
+            f"{target.text}, size {size}: its {what} take {needed / 2**30:.0f} GiB and"
+            f" {device} has {free / 2**30:.0f} GiB free: choose a smaller --size"
+        )
+    return {"size": size, "device": device, "train": job["train"]}
+
+
+def _claims(fn: Any, what: str) -> bool:
+    """What a workload says of itself; a module's `__getattr__` has no say."""
+    return getattr(type(fn), what, False) is True
 
 
 def _moved(value: Any, device: str) -> Any:
@@ -124,6 +157,7 @@ def _before(loaded: Loaded, index: int) -> None:
 def _invoke(fn: Callable[..., Any], call: Any, *, train: bool) -> None:
     import torch
 
+    train = train and not _claims(fn, "trains_itself")
     if train and isinstance(fn, torch.nn.Module):
         fn.zero_grad(set_to_none=True)
     output = fn(**call) if isinstance(call, dict) else fn(*call)
@@ -281,6 +315,7 @@ def _environment(job: dict[str, Any]) -> dict[str, Any]:
         "cores": os.cpu_count(),
         "torch": None,
         "device": job["device"] or "cpu",
+        "size": job["size"],
         "variables": {
             k: v
             for k, v in os.environ.items()

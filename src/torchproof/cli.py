@@ -12,7 +12,7 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -218,11 +218,24 @@ def _list_workloads(options: argparse.Namespace) -> int:
     from torchproof.workloads import WORKLOADS
 
     rows = [
-        {"target": f"workload:{name}", "description": text}
-        for name, (_, text) in sorted(WORKLOADS.items())
+        {"target": f"workload:{name}", "sizes": dict(w.sizes), "summary": w.summary}
+        for name, w in sorted(WORKLOADS.items())
     ]
-    _write_rows(rows, "{target:22}  {description}", options)
+    _write_rows(rows, _workload_lines, options)
     return 0
+
+
+def _workload_lines(row: dict[str, Any]) -> str:
+    sizes = ", ".join(f"{size} {_count(n)}" for size, n in row["sizes"].items())
+    return f"{row['target']}\n    {row['summary']}\n    --size {sizes}"
+
+
+def _count(parameters: int) -> str:
+    """12.3k, 145.7M, 39.5B."""
+    for unit, one in (("B", 10**9), ("M", 10**6), ("k", 10**3)):
+        if parameters >= one:
+            return f"{parameters / one:.1f}{unit}"
+    return str(parameters)
 
 
 def _exit_code(run: Run, options: argparse.Namespace) -> int:
@@ -304,9 +317,8 @@ def _list_runs(options: argparse.Namespace) -> int:
         count = sum(f.status == "open" for f in run.findings)
         row = {"id": run.id, "verb": run.verb, "target": run.target}
         rows.append(row | {"ending": run.ending, "open_findings": count})
-    _write_rows(
-        rows, "{id}  {verb} {target}  {ending}, open findings {open_findings}", options
-    )
+    line = "{id}  {verb} {target}  {ending}, open findings {open_findings}"
+    _write_rows(rows, lambda row: line.format(**row), options)
     return 0
 
 
@@ -347,12 +359,14 @@ def _print(run: Run, options: argparse.Namespace) -> None:
 
 
 def _write_rows(
-    rows: Sequence[dict[str, Any]], line: str, options: argparse.Namespace
+    rows: list[dict[str, Any]],
+    line: Callable[[dict[str, Any]], str],
+    options: argparse.Namespace,
 ) -> None:
     if options.format == "json":
         _write(json.dumps(rows, indent=1) + "\n", options)
     else:
-        _write("".join(line.format(**row) + "\n" for row in rows), options)
+        _write("".join(line(row) + "\n" for row in rows), options)
 
 
 def _write(text: str, options: argparse.Namespace) -> None:

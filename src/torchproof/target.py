@@ -8,7 +8,7 @@ import importlib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -87,6 +87,18 @@ def _factory(text: str, where: str, factory: str) -> Target:
     return Target(text, "factory", where, factory)
 
 
+def assert_size(target: Target, size: str | None) -> None:
+    """A size is a workload's, and one that it has."""
+    if size is None:
+        return
+    if target.kind != "workload":
+        raise UserError(f"--size is for workloads, which {target.text} is not")
+    sizes = WORKLOADS[target.where].sizes
+    if size not in sizes:
+        known = ", ".join(sizes)
+        raise UserError(f"{target.text} has no size {size!r}: choose one of {known}")
+
+
 @dataclass(frozen=True)
 class Loaded:
     """A factory's answer: what is called, with which calls, and its hook."""
@@ -97,7 +109,7 @@ class Loaded:
     place: Frame
 
 
-def load(target: Target, size: str | None = None) -> Loaded:
+def load(target: Target, arguments: Mapping[str, Any] | None = None) -> Loaded:
     """Calls the factory. The caller has seeded the random generators."""
     module = _module(target)
     factory = getattr(module, target.factory, None)
@@ -105,16 +117,8 @@ def load(target: Target, size: str | None = None) -> Loaded:
         named = [n for n, v in vars(module).items() if inspect.isfunction(v)]
         hint = f" (it defines {', '.join(named[:6])})" if named else ""
         raise UserError(f"{target.where} has no factory {target.factory!r}{hint}")
-    arguments: dict[str, Any] = {}
-    if size is not None:
-        if size not in module.SIZES:
-            known = ", ".join(module.SIZES)
-            raise UserError(
-                f"{target.text} has no size {size!r}: choose one of {known}"
-            )
-        arguments["size"] = size
     try:
-        answer = factory(**arguments)
+        answer = factory(**(arguments or {}))
     except UserError:
         raise
     except (Exception, SystemExit) as error:
@@ -153,7 +157,7 @@ def _checked(answer: Any, target: Target) -> tuple[Callable[..., Any], list[Any]
 
 def _module(target: Target) -> ModuleType:
     if target.kind == "workload":
-        return importlib.import_module(WORKLOADS[target.where][0])
+        return importlib.import_module(WORKLOADS[target.where].module)
     try:
         if not target.where.endswith(".py"):
             return importlib.import_module(target.where)

@@ -46,6 +46,10 @@ PROBES: dict[str, tuple[str, ...]] = {
         "torch._dynamo.config:suppress_errors",
     ),
     "code to leave alone": ("torch._dynamo.eval_frame:skip_code",),
+    "marks for sizes that vary": (
+        "torch._dynamo.decorators:mark_unbacked",
+        "torch._dynamo.decorators:maybe_mark_dynamic",
+    ),
 }
 
 
@@ -176,6 +180,18 @@ def marked_dimensions(tensor: Any) -> list[int]:
     """The dimensions a user marked with mark_dynamic, maybe_mark_dynamic and so on."""
     marks = ("_dynamo_dynamic_indices", "_dynamo_weak_dynamic_indices")
     return sorted({d for name in marks for d in getattr(tensor, name, ())})
+
+
+def mark_unbacked(tensor: torch.Tensor, dimension: int, *, shape_id: str) -> None:
+    """This size is data: 0 and 1 are not special. One `shape_id`, one size in a call."""
+    decorators = importlib.import_module("torch._dynamo.decorators")
+    decorators.mark_unbacked(tensor, dimension, shape_id=shape_id)
+
+
+def mark_weakly_dynamic(tensor: torch.Tensor, dimension: int) -> None:
+    """This size may vary, as far as the traced code lets it."""
+    decorators = importlib.import_module("torch._dynamo.decorators")
+    decorators.maybe_mark_dynamic(tensor, dimension)
 
 
 @contextlib.contextmanager

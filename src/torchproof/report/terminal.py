@@ -43,6 +43,7 @@ def _header(run: Run, width: int) -> Iterator[str]:
     as_written = run.strategy == "as-written"
     text = f"{count('calls')} call{'' if count('calls') == '1' else 's'}"
     text += f" of {run.target}"
+    text += f" ({size})" if (size := run.environment.get("size")) else ""
     text += f" on {device}" if device else ""
     text += f", torch {torch}" if torch else ""
     text += ", as written" if as_written else f", strategy {run.strategy}"

@@ -97,7 +97,12 @@ class GPT(nn.Module):
 
 
 def make(
-    size: str = "tiny", batch: int | None = None, sequence: int | None = None
+    size: str = "tiny",
+    batch: int | None = None,
+    sequence: int | None = None,
+    *,
+    device: str = "cpu",
+    train: bool = False,
 ) -> tuple[GPT, list[tuple[Tensor]]]:
     """The model and four calls; the last has another sequence length."""
     batch, sequence = batch or 4, sequence or 64
@@ -106,4 +111,4 @@ def make(
     spec = replace(spec, context=max(spec.context, *lengths))
     shapes = [(batch, length) for length in lengths]
     calls = [(torch.randint(spec.vocabulary, shape),) for shape in shapes]
-    return GPT(spec).eval(), calls
+    return GPT(spec).train(train), calls

@@ -88,11 +88,16 @@ class GPT(nn.Module):
 
 
 def make(
-    size: str = "tiny", batch: int | None = None, sequence: int | None = None
+    size: str = "tiny",
+    batch: int | None = None,
+    sequence: int | None = None,
+    *,
+    device: str = "cpu",
+    train: bool = False,
 ) -> tuple[GPT, list[tuple[Tensor]]]:
     """The model and twelve calls of one shape."""
     spec = SIZES[size]
     batch, sequence = batch or 4, sequence or 64
     spec = replace(spec, context=max(spec.context, sequence))
     calls = [(torch.randint(spec.vocabulary, (batch, sequence)),) for _ in range(12)]
-    return GPT(spec).eval(), calls
+    return GPT(spec).train(train), calls

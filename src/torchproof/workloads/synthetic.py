@@ -1,0 +1,30 @@
+"""Synthetic inputs: ids that cannot be reserved ones, and marks for shapes that vary."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from torchproof import torch_private
+
+
+def number_type(device: str) -> torch.dtype:
+    """What weights and activations are kept in there."""
+    return torch.bfloat16 if device == "cuda" else torch.float32
+
+
+def token_ids(ordinary: int, batch: int, length: int, device: str) -> Tensor:
+    """Random ids (batch, length) below `ordinary`, where the reserved ids begin."""
+    return torch.randint(ordinary, (batch, length), device=device)
+
+
+def any_batch(*tensors: Tensor, name: str = "batch") -> None:
+    """One graph for every size of dimension 0, 1 included; one size in one call."""
+    for tensor in tensors:
+        torch_private.mark_unbacked(tensor, 0, shape_id=name)
+
+
+def any_length(*tensors: Tensor, dimension: int = 1) -> None:
+    """One graph for every size of this dimension that tracing finds no limit for."""
+    for tensor in tensors:
+        torch_private.mark_weakly_dynamic(tensor, dimension)
