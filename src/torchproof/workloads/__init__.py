@@ -26,12 +26,28 @@ class Workload:
         return self.gpu_size if device == "cuda" else "tiny"
 
 
-_GPT = {"tiny": 921_600, "small": 162_441_216}
+_GPT = {
+    "tiny": 924_416,
+    "small": 254_179_328,
+    "medium": 834_493_440,
+    "large": 1_414_647_808,
+    "xl": 2_775_208_960,
+    "5b": 8_467_292_160,
+    "10b": 16_247_091_200,
+    "20b": 27_802_030_080,
+    "40b": 39_484_014_592,
+    "50b": 65_257_226_240,
+    "100b": 126_872_678_400,
+}
+
+_ARRCOC = {"tiny": 190_483, "base": 88_457_451}
+
+_TRAINSTEP = {"tiny": 132_352, "base": 33_592_320}
 
 WORKLOADS: dict[str, Workload] = {
     "gpt": Workload(
         "torchproof.workloads.gpt",
-        "pre-norm decoder with rotary positions; one graph, one settled recompile",
+        "pre-norm decoder, up to 126B parameters; one graph for every shape",
         _GPT,
         "small",
     ),
@@ -40,5 +56,47 @@ WORKLOADS: dict[str, Workload] = {
         "the same decoder as people write it: breaks, recompiles, recompile limit",
         _GPT,
         "small",
+    ),
+    "gpt-flex": Workload(
+        "torchproof.workloads.gpt_flex",
+        "the same with FlexAttention and a sliding window; trains on a GPU only",
+        _GPT,
+        "small",
+    ),
+    "decoder": Workload(
+        "torchproof.workloads.decoder",
+        "24 narrow layers, one shape: launching kernels takes longer than they do",
+        {"tiny": 793_088, "base": 75_657_216},
+        "base",
+    ),
+    "arrcoc": Workload(
+        "torchproof.workloads.arrcoc",
+        "ViT-B/16, three relevance maps, trainable choice of patches; one graph",
+        _ARRCOC,
+        "base",
+    ),
+    "arrcoc-original": Workload(
+        "torchproof.workloads.arrcoc_original",
+        "the same with whole-batch scores and tensors read in Python: breaks",
+        _ARRCOC,
+        "base",
+    ),
+    "arrcoc-scorers": Workload(
+        "torchproof.workloads.arrcoc_scorers",
+        "the three scorers alone: entropy, Sobel edges, fit to a query; one graph",
+        {"tiny": 8_320, "base": 1_181_184},
+        "base",
+    ),
+    "trainstep": Workload(
+        "torchproof.workloads.trainstep",
+        "a step with AdamW, schedule, clipping, autocast; two graphs, no sync",
+        _TRAINSTEP,
+        "base",
+    ),
+    "trainstep-original": Workload(
+        "torchproof.workloads.trainstep_original",
+        "the same, compiled whole: float rate, .item() logging, backward inside",
+        _TRAINSTEP,
+        "base",
     ),
 }

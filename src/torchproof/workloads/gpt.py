@@ -1,98 +1,148 @@
-"""A pre-norm decoder with rotary positions that compiles into one graph."""
+"""A pre-norm GPT from 1M to 126B parameters; one graph for any batch and length.
 
-from dataclasses import dataclass, replace
+Attention is SDPA or FlexAttention, either with an optional sliding window, and there is
+no positional embedding. The sizes from `small` to `100b` are a ladder; their names are
+nominal and the registry has the exact counts. Weights are built in their type on their
+device, layer by layer; on the meta device they take no memory.
+
+Weights in FP8 and layers split over several GPUs are left for later.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.attention.flex_attention import (
+    BlockMask,
+    create_block_mask,
+    flex_attention,
+)
+
+from torchproof.workloads.synthetic import (
+    any_batch,
+    any_length,
+    number_type,
+    token_ids,
+)
+
+ATTENTIONS = ("sdpa", "flex")
+
+# Batch and sequence of the calls. FlexAttention works in blocks of 128 tokens and
+# compiles a sequence that fits into one block apart from all longer ones.
+SHAPES = ((8, 1024), (4, 2048), (2, 4096), (2, 8192), (1, 12288), (1, 16384))
+TINY_SHAPES = ((4, 160), (1, 192), (3, 144), (1, 256), (2, 200), (8, 136))
 
 
 @dataclass(frozen=True)
 class Size:
-    """The dimensions of one decoder."""
+    """The dimensions of one decoder; its MLP is four times as wide as the rest."""
 
     layers: int
     dim: int
     heads: int
-    vocabulary: int
-    context: int
+    vocabulary: int = 50304
 
 
 SIZES = {
-    "tiny": Size(layers=4, dim=128, heads=4, vocabulary=512, context=256),
-    "small": Size(layers=12, dim=768, heads=12, vocabulary=50304, context=1024),
+    "tiny": Size(layers=4, dim=128, heads=4, vocabulary=512),
+    "small": Size(layers=12, dim=1024, heads=16),
+    "medium": Size(layers=24, dim=1536, heads=16),
+    "large": Size(layers=24, dim=2048, heads=16),
+    "xl": Size(layers=32, dim=2560, heads=20),
+    "5b": Size(layers=40, dim=4096, heads=32),
+    "10b": Size(layers=50, dim=5120, heads=40),
+    "20b": Size(layers=60, dim=6144, heads=48),
+    "40b": Size(layers=48, dim=8192, heads=64),
+    "50b": Size(layers=80, dim=8192, heads=64),
+    "100b": Size(layers=100, dim=10240, heads=80),
 }
 
 
-def rotary_table(context: int, head_dim: int) -> tuple[Tensor, Tensor]:
-    """Cosines and sines, each (context, head_dim)."""
-    exponent = torch.arange(0, head_dim, 2) / head_dim
-    angles = torch.outer(torch.arange(context).float(), 10000.0**-exponent)
-    angles = torch.cat((angles, angles), dim=-1)
-    return angles.cos(), angles.sin()
-
-
-def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Turn queries or keys (batch, heads, sequence, head_dim) by their position."""
-    first, second = x.chunk(2, dim=-1)
-    return x * cos + torch.cat((-second, first), dim=-1) * sin
-
-
 class Attention(nn.Module):
-    def __init__(self, size: Size) -> None:
-        super().__init__()
-        self.head_dim = size.dim // size.heads
-        self.qkv = nn.Linear(size.dim, 3 * size.dim, bias=False)
-        self.out = nn.Linear(size.dim, size.dim, bias=False)
+    """Causal attention; `mask` says what else is hidden, None that nothing is."""
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    def __init__(self, dim: int, heads: int, *, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.head_dim = dim // heads
+        self.qkv = nn.Linear(dim, 3 * dim, dtype=dtype)
+        self.out = nn.Linear(dim, dim, dtype=dtype)
+
+    def forward(self, x: Tensor, mask: Tensor | BlockMask | None) -> Tensor:
         # (batch, sequence, 3 * dim) -> 3 x (batch, heads, sequence, head_dim)
         qkv = self.qkv(x).unflatten(-1, (3, -1, self.head_dim))
         query, key, value = qkv.permute(2, 0, 3, 1, 4).unbind()
-        query, key = rotate(query, cos, sin), rotate(key, cos, sin)
-        mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+        if isinstance(mask, BlockMask):
+            mixed = flex_attention(query, key, value, block_mask=mask)
+        else:
+            mixed = F.scaled_dot_product_attention(
+                query, key, value, attn_mask=mask, is_causal=mask is None
+            )
         return self.out(mixed.transpose(1, 2).flatten(2))
 
 
 class Block(nn.Module):
-    def __init__(self, size: Size) -> None:
+    def __init__(self, dim: int, heads: int, *, dtype: torch.dtype) -> None:
         super().__init__()
-        self.attention_norm = nn.RMSNorm(size.dim)
-        self.attention = Attention(size)
-        self.mlp_norm = nn.RMSNorm(size.dim)
+        self.attention_norm = nn.LayerNorm(dim, dtype=dtype)
+        self.attention = Attention(dim, heads, dtype=dtype)
+        self.mlp_norm = nn.LayerNorm(dim, dtype=dtype)
         self.mlp = nn.Sequential(
-            nn.Linear(size.dim, 4 * size.dim, bias=False),
+            nn.Linear(dim, 4 * dim, dtype=dtype),
             nn.GELU(),
-            nn.Linear(4 * size.dim, size.dim, bias=False),
+            nn.Linear(4 * dim, dim, dtype=dtype),
         )
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        x = x + self.attention(self.attention_norm(x), cos, sin)
+    def forward(self, x: Tensor, mask: Tensor | BlockMask | None = None) -> Tensor:
+        x = x + self.attention(self.attention_norm(x), mask)
         return x + self.mlp(self.mlp_norm(x))
 
 
 class GPT(nn.Module):
-    """Token ids (batch, sequence) -> logits (batch, sequence, vocabulary)."""
+    """Token ids (batch, sequence) -> logits (batch, sequence, vocabulary).
 
-    cos: Tensor
-    sin: Tensor
+    With a `window` a token sees itself and the `window - 1` tokens before it.
+    """
 
-    def __init__(self, size: Size) -> None:
+    def __init__(
+        self,
+        size: Size,
+        *,
+        attention: str = "sdpa",
+        window: int | None = None,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(size.vocabulary, size.dim)
-        self.blocks = nn.ModuleList(Block(size) for _ in range(size.layers))
-        self.norm = nn.RMSNorm(size.dim)
-        self.head = nn.Linear(size.dim, size.vocabulary, bias=False)
-        cos, sin = rotary_table(size.context, size.dim // size.heads)
-        self.register_buffer("cos", cos, persistent=False)
-        self.register_buffer("sin", sin, persistent=False)
+        self.attention, self.window = attention, window
+        self.embedding = nn.Embedding(size.vocabulary, size.dim, dtype=dtype)
+        self.blocks = nn.ModuleList(
+            Block(size.dim, size.heads, dtype=dtype) for _ in range(size.layers)
+        )
+        self.norm = nn.LayerNorm(size.dim, dtype=dtype)
+        self.head = nn.Linear(size.dim, size.vocabulary, bias=False, dtype=dtype)
+
+    def mask(self, length: int, device: torch.device) -> Tensor | BlockMask | None:
+        """What is visible in a sequence of this length, for every layer."""
+        if self.attention == "sdpa" and self.window is None:
+            return None
+        window = length if self.window is None else self.window
+
+        def visible(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+            return (key <= query) & (query - key < window)
+
+        if self.attention == "flex":
+            return create_block_mask(visible, None, None, length, length, device=device)
+        place = torch.arange(length, device=device)
+        return visible(place, place, place[:, None], place[None, :])
 
     def forward(self, tokens: Tensor) -> Tensor:
-        length = tokens.shape[1]
-        cos, sin = self.cos[:length], self.sin[:length]
+        # Part of the graph: a block mask from outside would compile its length in.
+        mask = self.mask(tokens.shape[1], tokens.device)
         x = self.embedding(tokens)
         for block in self.blocks:
-            x = block(x, cos, sin)
+            x = block(x, mask)
         return self.head(self.norm(x))
 
 
@@ -103,12 +153,29 @@ def make(
     *,
     device: str = "cpu",
     train: bool = False,
+    attention: str = "sdpa",
+    window: int | None = None,
 ) -> tuple[GPT, list[tuple[Tensor]]]:
-    """The model and four calls; the last has another sequence length."""
-    batch, sequence = batch or 4, sequence or 64
-    lengths = [sequence, sequence, sequence, sequence + sequence // 2]
+    """The model and six calls of several shapes, marked as such.
+
+    A given batch or sequence is that of every call, and is not marked. Weights need
+    gradients only in training.
+    """
+    torch.manual_seed(0)
+    if attention not in ATTENTIONS:
+        raise ValueError(f"no attention {attention!r}: choose one of {ATTENTIONS}")
+    if attention == "flex" and train and device == "cpu":
+        raise ValueError("FlexAttention has no backward on the CPU")
     spec = SIZES[size]
-    spec = replace(spec, context=max(spec.context, *lengths))
-    shapes = [(batch, length) for length in lengths]
-    calls = [(torch.randint(spec.vocabulary, shape),) for shape in shapes]
-    return GPT(spec).train(train), calls
+    with torch.device(device):
+        model = GPT(spec, attention=attention, window=window, dtype=number_type(device))
+    calls = []
+    for usual_batch, usual_sequence in TINY_SHAPES if size == "tiny" else SHAPES:
+        shape = batch or usual_batch, sequence or usual_sequence
+        tokens = token_ids(spec.vocabulary, *shape, device)
+        if batch is None:
+            any_batch(tokens)
+        if sequence is None:
+            any_length(tokens)
+        calls.append((tokens,))
+    return model.train(train).requires_grad_(train), calls

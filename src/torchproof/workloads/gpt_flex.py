@@ -1,0 +1,31 @@
+"""The decoder of `gpt` with FlexAttention and a sliding window.
+
+FlexAttention has no backward on the CPU, so it trains on a GPU only.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from torchproof.workloads import gpt
+
+
+def make(
+    size: str = "tiny",
+    batch: int | None = None,
+    sequence: int | None = None,
+    *,
+    device: str = "cpu",
+    train: bool = False,
+) -> tuple[gpt.GPT, list[tuple[Tensor]]]:
+    """The model and calls of `gpt.make`; the window is shorter than their sequences."""
+    window = 64 if size == "tiny" else 512
+    return gpt.make(
+        size,
+        batch,
+        sequence,
+        device=device,
+        train=train,
+        attention="flex",
+        window=window,
+    )
