@@ -1,0 +1,192 @@
+"""MegaContext's training micro-step: one graph from tokens to both losses.
+
+What is collapsed in which working context is decided before, in Python, and comes in as
+indices; so the compiled step sees tensors only.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from torchproof.workloads import synthetic
+from torchproof.workloads.megacontext_nets import LEVELS, Context, Nets, Size, read
+from torchproof.workloads.megacontext_tree import WorkingContext
+
+RESERVED = 9  # ids at the end of the vocabulary
+LENS_WEIGHT, RANK_WEIGHT, BUDGET_WEIGHT = 0.1, 0.5, 0.1
+MARGIN = 0.1
+
+
+class Output(NamedTuple):
+    loss: Tensor
+    nll: Tensor  # (batch, contexts), of the recent tokens
+    scores: Tensor  # (batch, contexts, width)
+
+
+class MicroStep(nn.Module):
+    """Tokens (batch, length), working contexts (batch, contexts, width) -> losses."""
+
+    def __init__(self, size: Size) -> None:
+        super().__init__()
+        self.size = size
+        self.nets = Nets(size)
+
+    def forward(self, tokens: Tensor, entries: Tensor) -> Output:
+        pool = self.pool(tokens)
+        context = read(pool, entries, tokens.shape[1], self.size)
+        logits = self.nets.base(context.x, context.turn)
+        losses, present = token_losses(logits, tokens, context, entries.shape[1])
+        recent = present & is_recent(context, tokens.shape[1] - self.size.recent)
+        nll = mean_where(recent, losses).unflatten(0, entries.shape[:2])
+        # LensNet learns from what the gists are worth, it does not shape them.
+        scores = self.nets.lens(
+            context.x.detach(), context.positions, context.levels, context.turn
+        )
+        wish = mean_where(context.present, scores).unflatten(0, entries.shape[:2])
+        loss = mean_where(present, losses).mean()
+        loss = loss + LENS_WEIGHT * lens_loss(wish, nll.detach())
+        return Output(loss, nll, scores.unflatten(0, entries.shape[:2]))
+
+    def pool(self, tokens: Tensor) -> Tensor:
+        """Embeddings, gists and gists of gists: one GistNet call for each level."""
+        level = self.nets.base.embedding(tokens)
+        levels = [level]
+        for _ in range(LEVELS):
+            level = self.gists(level)
+            levels.append(level)
+        return torch.cat(levels, dim=1)
+
+    def gists(self, level: Tensor) -> Tensor:
+        """The gists (batch, nodes / block, dim) of all samples of one level."""
+        block, whole = self.size.block, level.shape[1] // self.size.block
+        groups = level[:, : whole * block].unflatten(1, (whole, block))
+        return self.nets.gist(groups.flatten(0, 1)).unflatten(0, groups.shape[:2])
+
+
+def token_losses(
+    logits: Tensor, tokens: Tensor, context: Context, contexts: int
+) -> tuple[Tensor, Tensor]:
+    """At every entry, the loss of the token behind its span; and where there is one."""
+    length = tokens.shape[1]
+    present = context.present & (context.ends < length)
+    ends = context.ends.clamp(max=length - 1).unflatten(0, (-1, contexts)).flatten(1)
+    targets = tokens.gather(1, ends).view_as(present)
+    losses = F.cross_entropy(
+        logits.flatten(0, 1), targets.flatten(), reduction="none"
+    ).view_as(present)
+    return losses, present
+
+
+def is_recent(context: Context, start: int) -> Tensor:
+    """Entries in that part of a sequence which every working context holds."""
+    return (context.levels == 0) & (context.positions >= start)
+
+
+def mean_where(keep: Tensor, values: Tensor) -> Tensor:
+    """The mean along the last dimension of what is kept."""
+    kept = torch.where(keep, values, 0.0)
+    return kept.sum(dim=-1) / keep.sum(dim=-1).clamp(min=1)
+
+
+def lens_loss(wish: Tensor, nll: Tensor) -> Tensor:
+    """What LensNet should have wished for, of pairs of contexts (batch, contexts).
+
+    Of two contexts of a sample the one that predicts worse should wish for more detail:
+    as a preference weighted by how much worse it is, and by a margin. On the whole the
+    wishes should cancel out, for the budget allows no more.
+    """
+    worse = (nll[:, :, None] - nll[:, None, :]).clamp(min=0)
+    ahead = wish[:, :, None] - wish[:, None, :]
+    total = worse.sum(dim=(1, 2)).clamp(min=1e-6)
+    preference = (worse * F.softplus(-ahead)).sum(dim=(1, 2)) / total
+    pairs = worse > 0
+    short = torch.where(pairs, F.relu(MARGIN - ahead), 0.0).sum(dim=(1, 2))
+    rank = short / pairs.sum(dim=(1, 2)).clamp(min=1)
+    budget = wish.square().mean(dim=1)
+    return (preference + RANK_WEIGHT * rank + BUDGET_WEIGHT * budget).mean()
+
+
+# -- what a micro-step is given --------------------------------------------------------
+
+
+def widths(size: Size, length: int) -> list[int]:
+    """From 9/10 of a sequence to 3/4; each edit makes a context `block - 1` shorter."""
+    edit = size.block - 1
+    fewest, most = (-(-(length - int(share * length)) // edit) for share in (0.9, 0.75))
+    return [length - edit * edits for edits in range(fewest, most + 1)]
+
+
+def plan(
+    size: Size, length: int, width: int, draw: random.Random
+) -> list[WorkingContext]:
+    """Random working contexts of one sample that are at most `width` long."""
+    contexts = []
+    for _ in range(size.variants):
+        context = WorkingContext(size.block)
+        context.append(length)
+        if draw.random() < size.level_2_share:
+            first = (
+                size.block * size.block * draw.randrange(length // size.block**2 - 1)
+            )
+            for child in range(size.block):
+                context.collapse(first + child)
+            context.collapse(first)
+        while len(context) > width:
+            choices = context.collapsible(size.recent)
+            tokens = [p for p in choices if context.entries[p].level == 0]
+            context.collapse(draw.choice(tokens))
+        contexts.append(context)
+    return contexts
+
+
+def pack(plans: list[list[WorkingContext]], length: int, width: int) -> Tensor:
+    """Slots (batch, contexts, width); first of each sample the tail of its tokens."""
+    tail = list(range(length - width, length))
+    rows = [
+        [tail, *(filled(context.slots(length), width) for context in contexts)]
+        for contexts in plans
+    ]
+    return torch.tensor(rows)
+
+
+def filled(slots: list[int], width: int) -> list[int]:
+    return slots + [-1] * (width - len(slots))
+
+
+def batches(
+    size: Size, length: int, batch: int, device: str
+) -> list[tuple[Tensor, list[list[WorkingContext]], int]]:
+    """Tokens, plans and width: every width once, and a last batch of one."""
+    draw = random.Random(0)
+    ordinary = size.vocabulary - RESERVED
+    found = []
+    every = widths(size, length)
+    for width, samples in [*((width, batch) for width in every), (every[0], 1)]:
+        plans = [plan(size, length, width, draw) for _ in range(samples)]
+        tokens = synthetic.token_ids(ordinary, samples, length, device)
+        found.append((tokens, plans, width))
+    return found
+
+
+def calls(
+    size: Size, length: int, batch: int, device: str
+) -> list[tuple[Tensor, Tensor]]:
+    """Inputs of the micro-step, marked: batch and width vary."""
+    marked = []
+    for tokens, plans, width in batches(size, length, batch, device):
+        entries = pack(plans, length, width).to(device)
+        synthetic.any_batch(tokens, entries)
+        synthetic.any_length(tokens)
+        synthetic.any_length(entries, dimension=2)
+        marked.append((tokens, entries))
+    return marked
+
+
+def optimizer(step: nn.Module) -> torch.optim.Optimizer:
+    """One for all three nets."""
+    return torch.optim.AdamW(step.parameters(), lr=3e-4)
