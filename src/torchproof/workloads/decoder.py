@@ -57,7 +57,7 @@ def make(
     device: str = "cpu",
     train: bool = False,
 ) -> tuple[Decoder, list[tuple[Tensor]]]:
-    """The stack and four calls of one shape; weights need gradients only in training."""
+    """The stack and calls of one shape; weights need gradients only in training."""
     torch.manual_seed(0)
     spec, dtype = SIZES[size], number_type(device)
     shape = batch or spec.batch, sequence or spec.sequence, spec.dim
