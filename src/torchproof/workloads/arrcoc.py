@@ -1,9 +1,9 @@
 """Question answering on the most relevant patches of an image (ViT-B/16 in `base`).
 
 Three maps of the patches are balanced for the query, the top patches are kept, and the
-answer is read from them. Which patches are kept is a hard choice, but every kept one is
-multiplied by its relevance, straight through: the factor is 1, its gradient is that of
-the relevance. So training the answer trains the scorers and the balancer.
+answer is read from them. What is kept is a hard choice, with the gradient of a soft one:
+of the average of all patches, weighted by relevance. So training the answer trains the
+scorers and the balancer, also on patches that were not kept.
 """
 
 from __future__ import annotations
@@ -138,11 +138,12 @@ class RelevanceAllocator(nn.Module):
         self.kept = size.kept
 
     def forward(self, features: Tensor, relevance: Tensor) -> Tensor:
-        relevance, where = relevance.topk(self.kept, dim=-1)
+        where = relevance.topk(self.kept, dim=-1).indices
         where = where.unsqueeze(-1).expand(-1, -1, features.shape[-1])
         kept = features.gather(1, where)  # `take_along_dim` wants a known batch
-        factor = relevance - relevance.detach() + 1
-        return kept * factor.unsqueeze(-1).to(kept.dtype)
+        share = relevance.softmax(-1).unsqueeze(1).to(features.dtype)
+        blend = share @ features.detach()  # (batch, 1, dim)
+        return kept + (blend - blend.detach())
 
 
 class RelevanceRealizer(nn.Module):

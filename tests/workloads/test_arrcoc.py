@@ -1,0 +1,240 @@
+"""arrcoc: its scores, its trainable choice of patches, and what the original breaks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.testing import assert_close
+from workloads.conftest import Found, place, places
+
+from torchproof.workloads import WORKLOADS, arrcoc, arrcoc_original, arrcoc_scorers
+
+SIZE = arrcoc.SIZES["tiny"]
+JUDGES = ("knowing.", "balancer.")
+MODULES: dict[str, Any] = {
+    "arrcoc": arrcoc,
+    "arrcoc-original": arrcoc_original,
+    "arrcoc-scorers": arrcoc_scorers,
+}
+
+
+def pair() -> tuple[arrcoc.ARRCOC, arrcoc_original.ARRCOC]:
+    """Cured and original with the same weights, in double precision."""
+    cured = arrcoc.make()[0].double()
+    original = arrcoc_original.ARRCOC(SIZE).double()
+    original.load_state_dict(cured.state_dict())
+    return cured, original
+
+
+def inputs(batch: int) -> tuple[Tensor, Tensor]:
+    torch.manual_seed(1)
+    images, queries = arrcoc.samples(SIZE, batch, "cpu")
+    return images.double(), queries.double()
+
+
+def relevance(model: Any, images: Tensor, queries: Tensor) -> Tensor:
+    return model.relevance(model.backbone(images), queries)
+
+
+def gradients(model: torch.nn.Module, batch: int) -> dict[str, Tensor | None]:
+    model.zero_grad()
+    model(*inputs(batch)).square().mean().backward()
+    return {name: weight.grad for name, weight in model.named_parameters()}
+
+
+# -- what check says -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("train", [False, True])
+@pytest.mark.parametrize("workload", ["arrcoc", "arrcoc-scorers"])
+def test_cured_is_one_graph_for_every_batch(
+    observed: Callable[..., Any], found: Found, workload: str, train: bool
+) -> None:
+    assert found(workload, train=train) == []
+    events = observed(workload, train=train).events
+    assert [event.kind for event in events].count("graph") == 1
+
+
+@pytest.mark.parametrize("train", [False, True])
+def test_branch_on_equal_scores_breaks_the_graph(found: Found, train: bool) -> None:
+    breaks = places(found("arrcoc-original", train=train), "graph_break")
+    assert place("arrcoc-original", "if high == low:") in breaks
+
+
+@pytest.mark.parametrize("train", [False, True])
+def test_count_read_from_a_tensor_breaks_the_graph(found: Found, train: bool) -> None:
+    breaks = places(found("arrcoc-original", train=train), "graph_break")
+    assert place("arrcoc-original", "kept = int(") in breaks
+
+
+def test_nothing_else_breaks_the_graph_of_the_original(found: Found) -> None:
+    assert len(places(found("arrcoc-original", train=False), "graph_break")) == 2
+
+
+def test_another_batch_size_recompiles_the_original(found: Found) -> None:
+    recompiles = places(found("arrcoc-original", train=False), "recompile")
+    assert place("arrcoc-original", "def forward(self, images") in recompiles
+
+
+# -- the scores ------------------------------------------------------------------------
+
+
+def test_entropy_is_that_of_the_channels() -> None:
+    scorer = arrcoc_scorers.InformationScorer(8)
+    even, peaked = torch.zeros(1, 1, 8), torch.zeros(1, 1, 8)
+    peaked[..., 3] = 50
+    assert_close(scorer(even), torch.tensor([[8.0]]).log())
+    assert_close(scorer(peaked), torch.zeros(1, 1))
+
+
+def test_salience_is_the_sobel_magnitude_of_a_step() -> None:
+    scorer = arrcoc_scorers.SalienceScorer(dim=1, side=4)
+    scorer.channel_mix.weight.data.fill_(1.0)
+    step = torch.tensor([0.0, 0.0, 1.0, 1.0]).expand(4, 4)
+    edge = torch.tensor([0.0, 4.0, 4.0, 0.0]).expand(4, 4)
+    for picture, expected in ((step, edge), (step.T, edge.T)):
+        strength = scorer(picture.reshape(1, 16, 1)).view(4, 4)
+        assert_close(strength, expected, atol=2e-4, rtol=0)
+
+
+def test_salience_is_the_convolution_of_the_original() -> None:
+    features = torch.randn(3, 196, 8, dtype=torch.float64)
+    cured = arrcoc_scorers.SalienceScorer(8, side=14).double()
+    original = arrcoc_original.SalienceScorer(8, side=14).double()
+    original.load_state_dict(cured.state_dict())
+    assert_close(cured(features), original(features))
+
+
+def test_a_patch_like_the_query_gets_most_of_its_attention() -> None:
+    scorer = arrcoc_scorers.QueryContentScorer(64)
+    scorer.query.weight.data = scorer.content.weight.data = torch.eye(64)
+    content = torch.randn(2, 16, 64)
+    share = scorer(content[:, 5:6], content)
+    assert share.shape == (2, 1, 16)
+    assert_close(share.sum(-1), torch.ones(2, 1))
+    assert share.argmax(-1).flatten().tolist() == [5, 5]
+
+
+def test_patches_are_those_of_a_convolution() -> None:
+    backbone = arrcoc.VisionTransformer(SIZE)
+    images, _ = arrcoc.samples(SIZE, 2, "cpu")
+    weight = backbone.embedding.weight.view(SIZE.dim, 3, SIZE.patch, SIZE.patch)
+    bias = backbone.embedding.bias
+    expected = F.conv2d(images, weight, bias, stride=SIZE.patch)
+    embedded = backbone.embedding(backbone.pixels(images))
+    assert_close(embedded, expected.flatten(2).transpose(1, 2))
+
+
+def test_blank_features_have_finite_scores_and_gradients() -> None:
+    model = arrcoc.ARRCOC(SIZE)
+    features = torch.zeros(2, SIZE.side**2, SIZE.dim, requires_grad=True)
+    queries = torch.zeros(2, 1, SIZE.dim)
+    scores = model.relevance(features, queries)
+    scores.sum().backward()
+    assert torch.equal(scores, torch.zeros_like(scores))
+    assert features.grad is not None and features.grad.isfinite().all()
+
+
+# -- one sample and its batch ----------------------------------------------------------
+
+
+def test_cured_scores_and_answers_do_not_depend_on_the_batch() -> None:
+    cured, _ = pair()
+    images, queries = inputs(5)
+    together, scores = cured(images, queries), relevance(cured, images, queries)
+    for i in range(5):
+        alone = images[i : i + 1], queries[i : i + 1]
+        assert_close(relevance(cured, *alone)[0], scores[i])
+        assert_close(cured(*alone)[0], together[i])
+
+
+def test_original_scores_depend_on_the_batch() -> None:
+    _, original = pair()
+    images, queries = inputs(5)
+    scores = relevance(original, images, queries)
+    alone = relevance(original, images[:1], queries[:1])
+    assert (scores[0] - alone[0]).abs().max() > 0.01
+
+
+def test_original_and_cured_agree_on_one_sample() -> None:
+    cured, original = pair()
+    sample = inputs(1)
+    assert_close(relevance(original, *sample), relevance(cured, *sample))
+    assert_close(original(*sample), cured(*sample))
+
+
+# -- training --------------------------------------------------------------------------
+
+
+def test_training_the_answer_trains_every_weight_of_the_cured() -> None:
+    still = [
+        name
+        for name, gradient in gradients(pair()[0], 3).items()
+        if gradient is None or not gradient.isfinite().all() or not gradient.any()
+    ]
+    assert still == []
+
+
+def test_training_the_original_leaves_its_judges_as_they_are() -> None:
+    got = {name for name, g in gradients(pair()[1], 3).items() if g is not None}
+    names = {name for name, _ in pair()[1].named_parameters()}
+    assert names - got == {name for name in names if name.startswith(JUDGES)}
+
+
+def test_gradients_of_the_answer_are_those_of_the_original_after_the_choice() -> None:
+    cured, original = (gradients(model, 1) for model in pair())
+    for name in cured:
+        if name.startswith("realizer."):
+            assert_close(cured[name], original[name])
+
+
+def test_training_learns_to_keep_a_patch_that_was_not_kept() -> None:
+    """Only the judges learn, from an answer that is in one patch of each image."""
+    torch.manual_seed(0)
+    model = arrcoc.ARRCOC(SIZE)
+    features = torch.randn(16, SIZE.side**2, SIZE.dim)
+    features[:, :, 0] = 0
+    features[torch.arange(16), torch.randint(SIZE.side**2, (16,)), 0] = 5
+    queries = torch.randn(16, 1, SIZE.dim)
+    judges = [*model.knowing.parameters(), *model.balancer.parameters()]
+    optimizer = torch.optim.Adam(judges, lr=1e-2)
+    images_answered = []
+    for _ in range(20):
+        kept = model.allocator(features, model.relevance(features, queries))
+        images_answered.append(int((kept[..., 0].amax(1) == 5).sum()))
+        optimizer.zero_grad()
+        (-kept[..., 0].mean()).backward()
+        optimizer.step()
+    assert images_answered[0] < 4
+    assert images_answered[-1] == 16
+
+
+# -- the registry ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("workload", MODULES)
+def test_parameter_counts_are_those_of_the_registry(workload: str) -> None:
+    built = {
+        size: MODULES[workload].make(size, device="meta")[0]
+        for size in MODULES[workload].SIZES
+    }
+    counts = {
+        size: sum(weight.numel() for weight in model.parameters())
+        for size, model in built.items()
+    }
+    assert counts == WORKLOADS[workload].sizes
+
+
+def test_base_has_the_backbone_and_shapes_of_vit_b_16() -> None:
+    model, calls = arrcoc.make("base", device="meta")
+    assert sum(weight.numel() for weight in model.backbone.parameters()) == 85_798_656
+    assert [images.shape[0] for images, _ in calls] == [32, 1, 33, 32]
+    assert model.backbone(calls[0][0]).shape == (32, 196, 768)
+    assert model(*calls[0]).shape == (32, 1000)
+    features, queries = arrcoc_scorers.make("base", device="meta")[1][0]
+    assert (features.shape, queries.shape) == ((32, 196, 768), (32, 1, 768))
