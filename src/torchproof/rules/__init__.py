@@ -29,6 +29,7 @@ BREAKS: tuple[breaks.GraphBreak, ...] = (
     tensor_breaks.TensorBranch(),
     tensor_breaks.TensorToPython(),
     tensor_breaks.DataDependentShape(),
+    python_breaks.SymbolicArgument(),
     tensor_breaks.OperatorWithoutFake(),
     call_breaks.OutputCall(),
     call_breaks.OutsideWorld(),

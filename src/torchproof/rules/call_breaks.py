@@ -62,9 +62,9 @@ _OUTSIDE = frozenset(
 def _callee(subject: Subject) -> str:
     """The function Dynamo would not call, as torch names it."""
     told = f"{subject.data['explanation']} {subject.data['context']}"
-    named = re.search(r"module: ([\w.]+), qualname: ([\w.<>]+)", told)
+    named = re.search(r"module: ([\w.]+|<unknown module>), qualname: ([\w.<>]+)", told)
     if named:
-        return f"{named[1]}.{named[2]}"
+        return named[2] if named[1].startswith("<") else f"{named[1]}.{named[2]}"
     quoted = re.search(r"(?:function|builtin operator|builtin) `?([\w.]+)`?", told)
     return quoted[1] if quoted else ""
 
@@ -291,6 +291,11 @@ class UntraceableCall(GraphBreak):
 
     def why(self, subject: Subject) -> str:
         callee = _callee(subject) or "a function"
+        if callee.startswith("Tensor."):
+            return (
+                f"{callee} was looked up before a break among its arguments, and"
+                " Dynamo cannot call a tensor's method that it did not look up itself"
+            )
         return f"`{subject.expression}` calls {callee}, which Dynamo cannot trace"
 
     def remedy(self, subject: Subject) -> str:
@@ -300,6 +305,11 @@ class UntraceableCall(GraphBreak):
                 f"call `{subject.expression}` outside the compiled function, or compile"
                 " the optimizer's step on its own, without a scheduler wrapped around"
                 " it; the break is torch's own and costs one extra graph"
+            )
+        if callee.startswith("Tensor."):
+            return (
+                f"compute the arguments of `{subject.expression}` in a statement of"
+                " their own; this break goes with the one among them"
             )
         if "numpy" in subject.data["type"]:
             return (

@@ -50,6 +50,54 @@ class ContextManager(GraphBreak):
         )
 
 
+class SymbolicArgument(GraphBreak):
+    """A comparison of dynamic sizes is given to an operator that wants a plain value.
+
+    ## Why
+    Where a size is dynamic, `x.shape[1] > 1` is a symbol rather than True or False, and
+    an argument such as `is_causal` or `keepdim` takes no symbol.
+
+    ## Bad
+        attention(query, key, value, is_causal=query.shape[2] > 1)
+
+    ## Good
+        attention(query, key, value, is_causal=True)
+
+    ## Fix safety
+    A value decided once is wrong for the sizes it was not decided for: keep a second
+    path for them, or a condition (`True if length > 1 else False`), which is guarded.
+    """
+
+    code = "GB118"
+    symbol = re.compile(
+        r"argument '(\w+)'.* must be (\w+), not Sym\w+|(\w+)=Sym(?:Bool|Int|Float)\b"
+    )
+
+    def matches(self, subject: Subject) -> bool:
+        data = subject.data
+        return "fake tensor call" in data["type"] and bool(
+            self.symbol.search(data["context"])
+        )
+
+    def _argument(self, subject: Subject) -> str:
+        found = self.symbol.search(subject.data["context"])
+        return (found and (found[1] or found[3])) or "the argument"
+
+    def why(self, subject: Subject) -> str:
+        return (
+            f"`{self._argument(subject)}` comes from a size that is dynamic here: it is"
+            " a symbol while tracing, and the operator takes a plain value only"
+        )
+
+    def remedy(self, subject: Subject) -> str:
+        name = self._argument(subject)
+        return (
+            f"give `{name}` as a plain value (`{name}=True`, or an attribute set"
+            " once); or choose it with a condition, which becomes a guard: `True if"
+            " length > 1 else False` (bool(...) stays a symbol)"
+        )
+
+
 class ExceptionFlow(GraphBreak):
     """An exception is raised or caught in a way Dynamo does not follow.
 

@@ -42,9 +42,30 @@ _GPT = {
 
 _ARRCOC = {"tiny": 190_483, "base": 88_457_451}
 
-_TRAINSTEP = {"tiny": 132_352, "base": 33_592_320}
+_TRAINSTEP = {"tiny": 29_312, "base": 33_592_320}
+
+_NANOVLM = {
+    "tiny": 223_232,
+    "debug": 19_628_544,
+    "large": 145_745_664,
+    "vanilla": 460_113_984,
+}
+
+_MEGACONTEXT = {"tiny": 1_443_713, "base": 218_639_617}
 
 WORKLOADS: dict[str, Workload] = {
+    "nanovlm": Workload(
+        "torchproof.workloads.nanovlm",
+        "vision-language model; one graph for every batch, length and image count",
+        _NANOVLM,
+        "large",
+    ),
+    "nanovlm-original": Workload(
+        "torchproof.workloads.nanovlm_original",
+        "the same model as first written: breaks, recompiles, lists and None as inputs",
+        _NANOVLM,
+        "large",
+    ),
     "gpt": Workload(
         "torchproof.workloads.gpt",
         "pre-norm decoder, up to 126B parameters; one graph for every shape",
@@ -97,6 +118,18 @@ WORKLOADS: dict[str, Workload] = {
         "torchproof.workloads.trainstep_original",
         "the same, compiled whole: float rate, .item() logging, backward inside",
         _TRAINSTEP,
+        "base",
+    ),
+    "megacontext": Workload(
+        "torchproof.workloads.megacontext",
+        "a GPT over a focused mix of tokens and gists: micro-step and session",
+        _MEGACONTEXT,
+        "base",
+    ),
+    "megacontext-original": Workload(
+        "torchproof.workloads.megacontext_original",
+        "the same, net by net and sample by sample: recompile limit, eager base",
+        _MEGACONTEXT,
         "base",
     ),
 }
