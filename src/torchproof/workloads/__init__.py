@@ -42,7 +42,7 @@ _GPT = {
 
 _ARRCOC = {"tiny": 190_483, "base": 88_457_451}
 
-_TRAINSTEP = {"tiny": 29_312, "base": 33_592_320}
+_TRAINSTEP = {"tiny": 16_736, "base": 33_592_320}
 
 _NANOVLM = {
     "tiny": 223_232,
