@@ -38,7 +38,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     # Starts the child and reads its stream, without torch.
     "capture": {"records", "places", "target", "tracelog"},
     "api": {"records", "store", "rules", "target", "capture"},
-    "cli": {"__init__", "records", "store", "rules", "report", "target"}
+    "flags": {"records"},
+    "cli": {"__init__", "flags", "records", "store", "rules", "report", "target"}
     | {"capture", "workloads"},
     "__init__": set(),
     "__main__": {"cli"},
@@ -61,6 +62,7 @@ DESK = (
     "report",
     "capture",
     "api",
+    "flags",
     "cli",
     "__init__",
     "__main__",

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import ast
 import json
-import math
 import os
 import shlex
 import shutil
@@ -16,11 +14,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from torchproof import store
+from torchproof import flags, store
 from torchproof.records import SEVERITIES, Run, UserError
-
-FORMATS = ("text", "json")
-EFFORTS = ("quick", "normal", "full")
 
 
 class _Parser(argparse.ArgumentParser):
@@ -70,8 +65,8 @@ def _parser() -> argparse.ArgumentParser:
         "--version", action="version", version=f"torchproof {__version__}"
     )
     verbs = parser.add_subparsers(metavar="VERB", required=True, parser_class=_Parser)
-    _check_flags(_verb(verbs, check, "torchproof check train.py -- --epochs 1"))
-    _show_flags(_verb(verbs, show, "torchproof show --list"))
+    flags.check_flags(_verb(verbs, check, "torchproof check train.py -- --epochs 1"))
+    flags.show_flags(_verb(verbs, show, "torchproof show --list"))
     rule_flags = _verb(verbs, rule, "torchproof rule GB101")
     rule_flags.add_argument(
         "code", nargs="?", metavar="CODE", help="a rule's code; without it, all rules"
@@ -86,91 +81,6 @@ def _verb(verbs: Any, function: Any, example: str) -> argparse.ArgumentParser:
     )
     parser.set_defaults(verb=function)
     return parser
-
-
-def _output_flags(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("output")
-    group.add_argument(
-        "--format", choices=FORMATS, default="text", help="what to print (text)"
-    )
-    group.add_argument(
-        "-o", dest="output", metavar="FILE", help="write there instead of stdout"
-    )
-    group.add_argument(
-        "-q",
-        dest="quiet",
-        action="store_true",
-        help="no progress, no output of the target",
-    )
-    group.add_argument(
-        "-v", dest="verbose", action="store_true", help="with all evidence"
-    )
-
-
-def _check_flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "target",
-        nargs="?",
-        metavar="TARGET",
-        help=(
-            "workload:NAME, file.py:factory, package.module:factory, script.py [--"
-            " args...], trace:DIR"
-        ),
-    )
-    parser.add_argument(
-        "--list", action="store_true", help="name the bundled workloads and end"
-    )
-    run = parser.add_argument_group("how to run it")
-    run.add_argument(
-        "--compile",
-        metavar="KEY=VALUE,...",
-        default="",
-        help="arguments for torch.compile",
-    )
-    run.add_argument(
-        "--as-written", action="store_true", help="the target does its own compiling"
-    )
-    run.add_argument(
-        "--train", action="store_true", help="run a loss and backward() after each call"
-    )
-    run.add_argument(
-        "--device",
-        choices=("cpu", "cuda"),
-        help="move a factory's module and calls there",
-    )
-    run.add_argument("--size", metavar="NAME", help="size of a workload")
-    run.add_argument(
-        "--timeout", type=_seconds, metavar="S", help="end the target after S seconds"
-    )
-    _check_scope_flags(parser)
-    _output_flags(parser)
-
-
-def _seconds(text: str) -> float:
-    value = float(text)
-    if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text} is no number of seconds above 0")
-    return value
-
-
-def _check_scope_flags(parser: argparse.ArgumentParser) -> None:
-    what = parser.add_argument_group("what to check")
-    what.add_argument(
-        "--effort", choices=EFFORTS, default="normal", help="how much to check (normal)"
-    )
-    what.add_argument("--skip", metavar="PARTS", default="", help="parts to leave out")
-    what.add_argument(
-        "--select", metavar="CODES", default="", help="only these codes or prefixes"
-    )
-    what.add_argument(
-        "--ignore", metavar="CODES", default="", help="not these codes or prefixes"
-    )
-    what.add_argument(
-        "--fail-on",
-        choices=(*SEVERITIES, "never"),
-        default="high",
-        help="exit 1 for an open finding of this severity or worse (high)",
-    )
 
 
 def check(options: argparse.Namespace) -> int:
@@ -193,7 +103,7 @@ def check(options: argparse.Namespace) -> int:
         run = api.check(
             parse(options.target, options.script),
             Options(
-                compile=_compile_arguments(options.compile),
+                compile=flags.compile_arguments(options.compile),
                 as_written=options.as_written,
                 train=options.train,
                 device=options.device,
@@ -202,9 +112,9 @@ def check(options: argparse.Namespace) -> int:
                 quiet=options.quiet,
             ),
             effort=options.effort,
-            skip=_names(options.skip),
-            select=_names(options.select),
-            ignore=_names(options.ignore),
+            skip=flags.names(options.skip),
+            select=flags.names(options.select),
+            ignore=flags.names(options.ignore),
             progress=progress,
             command=options.command,
         )
@@ -254,47 +164,6 @@ def _exit_code(run: Run, options: argparse.Namespace) -> int:
         return 0
     bad = SEVERITIES[: SEVERITIES.index(options.fail_on) + 1]
     return int(any(f.status == "open" and f.severity in bad for f in run.findings))
-
-
-def _names(text: str) -> list[str]:
-    return [name.strip() for name in text.split(",") if name.strip()]
-
-
-def _compile_arguments(text: str) -> dict[str, Any]:
-    """`dynamic=True,mode=reduce-overhead` as keyword arguments; values are literals."""
-    arguments: dict[str, Any] = {}
-    for item in _split(text):
-        key, equals, value = item.partition("=")
-        if not equals or not key.strip().isidentifier():
-            raise UserError(f"--compile: {item!r} is not KEY=VALUE")
-        try:
-            arguments[key.strip()] = ast.literal_eval(value.strip())
-        except (ValueError, SyntaxError):
-            arguments[key.strip()] = value.strip()
-    return arguments
-
-
-def _split(text: str) -> list[str]:
-    """At commas outside brackets."""
-    parts, depth = [""], 0
-    for letter in text:
-        depth += (letter in "([{") - (letter in ")]}")
-        if letter == "," and not depth:
-            parts.append("")
-        else:
-            parts[-1] += letter
-    return [part for part in parts if part.strip()]
-
-
-def _show_flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "run",
-        nargs="?",
-        metavar="RUN",
-        help="id, start of an id, folder or JSON file; the latest if left out",
-    )
-    parser.add_argument("--list", action="store_true", help="list the saved runs")
-    _output_flags(parser)
 
 
 def show(options: argparse.Namespace) -> int:

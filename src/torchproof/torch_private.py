@@ -183,7 +183,7 @@ def marked_dimensions(tensor: Any) -> list[int]:
 
 
 def mark_unbacked(tensor: torch.Tensor, dimension: int, *, shape_id: str) -> None:
-    """This size is data: 0 and 1 are not special. One `shape_id`, one size in a call."""
+    """0 and 1 are no special sizes here. One `shape_id`, one size in a call."""
     decorators = importlib.import_module("torch._dynamo.decorators")
     decorators.mark_unbacked(tensor, dimension, shape_id=shape_id)
 

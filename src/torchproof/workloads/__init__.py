@@ -1,9 +1,9 @@
 """The reference models: a registry that is read without importing torch.
 
 A workload module defines `make(size, batch, sequence, *, device, train)`, `sequence`
-only where the model has one. It returns `(fn, calls)`, both on the device. An `fn` whose
-`compiles_itself` is true does its own compiling inside; one whose `trains_itself` is true
-runs its own backward.
+only where the model has one. It returns `(fn, calls)`, both on the device. Where the
+class of `fn` says `compiles_itself`, it does its own compiling inside; where it says
+`trains_itself`, it runs its own backward.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _NANOVLM = {
     "vanilla": 460_113_984,
 }
 
-_MEGACONTEXT = {"tiny": 1_443_713, "base": 218_639_617}
+_MEGACONTEXT = {"tiny": 369_729, "base": 218_639_617}
 
 WORKLOADS: dict[str, Workload] = {
     "nanovlm": Workload(

@@ -1,4 +1,4 @@
-"""Synthetic inputs: ids that cannot be reserved ones, and marks for shapes that vary."""
+"""Synthetic inputs: ids that are never reserved ones, marks for shapes that vary."""
 
 from __future__ import annotations
 

@@ -1,0 +1,139 @@
+"""The flags of each verb, and what their values mean."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import math
+from typing import Any
+
+from torchproof.records import SEVERITIES, UserError
+
+FORMATS = ("text", "json")
+EFFORTS = ("quick", "normal", "full")
+
+
+def check_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "target",
+        nargs="?",
+        metavar="TARGET",
+        help=(
+            "workload:NAME, file.py:factory, package.module:factory, script.py [--"
+            " args...], trace:DIR"
+        ),
+    )
+    parser.add_argument(
+        "--list", action="store_true", help="name the bundled workloads and end"
+    )
+    run = parser.add_argument_group("how to run it")
+    run.add_argument(
+        "--compile",
+        metavar="KEY=VALUE,...",
+        default="",
+        help="arguments for torch.compile",
+    )
+    run.add_argument(
+        "--as-written", action="store_true", help="the target does its own compiling"
+    )
+    run.add_argument(
+        "--train", action="store_true", help="run a loss and backward() after each call"
+    )
+    run.add_argument(
+        "--device",
+        choices=("cpu", "cuda"),
+        help="move a factory's module and calls there",
+    )
+    run.add_argument("--size", metavar="NAME", help="size of a workload")
+    run.add_argument(
+        "--timeout", type=_seconds, metavar="S", help="end the target after S seconds"
+    )
+    _check_scope_flags(parser)
+    _output_flags(parser)
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text} is no number of seconds above 0")
+    return value
+
+
+def _check_scope_flags(parser: argparse.ArgumentParser) -> None:
+    what = parser.add_argument_group("what to check")
+    what.add_argument(
+        "--effort", choices=EFFORTS, default="normal", help="how much to check (normal)"
+    )
+    what.add_argument("--skip", metavar="PARTS", default="", help="parts to leave out")
+    what.add_argument(
+        "--select", metavar="CODES", default="", help="only these codes or prefixes"
+    )
+    what.add_argument(
+        "--ignore", metavar="CODES", default="", help="not these codes or prefixes"
+    )
+    what.add_argument(
+        "--fail-on",
+        choices=(*SEVERITIES, "never"),
+        default="high",
+        help="exit 1 for an open finding of this severity or worse (high)",
+    )
+
+
+def show_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "run",
+        nargs="?",
+        metavar="RUN",
+        help="id, start of an id, folder or JSON file; the latest if left out",
+    )
+    parser.add_argument("--list", action="store_true", help="list the saved runs")
+    _output_flags(parser)
+
+
+def _output_flags(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("output")
+    group.add_argument(
+        "--format", choices=FORMATS, default="text", help="what to print (text)"
+    )
+    group.add_argument(
+        "-o", dest="output", metavar="FILE", help="write there instead of stdout"
+    )
+    group.add_argument(
+        "-q",
+        dest="quiet",
+        action="store_true",
+        help="no progress, no output of the target",
+    )
+    group.add_argument(
+        "-v", dest="verbose", action="store_true", help="with all evidence"
+    )
+
+
+def names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def compile_arguments(text: str) -> dict[str, Any]:
+    """`dynamic=True,mode=reduce-overhead` as keyword arguments; values are literals."""
+    arguments: dict[str, Any] = {}
+    for item in _split(text):
+        key, equals, value = item.partition("=")
+        if not equals or not key.strip().isidentifier():
+            raise UserError(f"--compile: {item!r} is not KEY=VALUE")
+        try:
+            arguments[key.strip()] = ast.literal_eval(value.strip())
+        except (ValueError, SyntaxError):
+            arguments[key.strip()] = value.strip()
+    return arguments
+
+
+def _split(text: str) -> list[str]:
+    """At commas outside brackets."""
+    parts, depth = [""], 0
+    for letter in text:
+        depth += (letter in "([{") - (letter in ")]}")
+        if letter == "," and not depth:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return [part for part in parts if part.strip()]

@@ -1,0 +1,179 @@
+"""nanovlm: every defect of the original is found; the cured form has one graph."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+from workloads.conftest import Found, place, places
+
+from torchproof.records import Observation
+from torchproof.workloads import nanovlm, nanovlm_batches, nanovlm_original
+from torchproof.workloads.nanovlm_batches import Sample, collate, padded
+
+ORIGINAL = "nanovlm-original"
+SIZE = nanovlm.SIZES["tiny"]
+LAYOUT = SIZE.layout
+
+DEFECTS = {
+    "tokenizer in forward": ("graph_break", 'unicodedata.normalize("NFKC", token)'),
+    "boolean mask": ("graph_break", "places = x[mask]"),
+    "branch on positions": ("skipped_frame graph_break", "if longest > self.trained"),
+    "symbolic is_causal": ("skipped_frame graph_break", "is_causal=is_causal"),
+    "lists of images": ("recompile", "if images is not None:"),
+    "stride at batch 1": ("recompile", "def forward(self, positions: Tensor)"),
+}
+
+
+@pytest.mark.parametrize("train", [False, True])
+@pytest.mark.parametrize("defect", DEFECTS)
+def test_defect_is_found_at_its_line(defect: str, train: bool, found: Found) -> None:
+    kinds, text = DEFECTS[defect]
+    findings = found(ORIGINAL, train=train)
+    spots = [places(findings, kind) for kind in kinds.split()]
+    assert place(ORIGINAL, text) in set().union(*spots)
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [("RC204", "stride 0"), ("RC211", "images"), ("RC212", "length of `images`")],
+)
+def test_recompile_has_its_own_cause(code: str, words: str, found: Found) -> None:
+    assert any(words in f.message for f in found(ORIGINAL) if f.code == code)
+
+
+@pytest.mark.parametrize("train", [False, True])
+def test_cured_is_clean(
+    train: bool, found: Found, observed: Callable[..., Observation]
+) -> None:
+    assert found("nanovlm", train=train) == []
+    graphs = [e for e in observed("nanovlm", train=train).events if e.kind == "graph"]
+    assert len(graphs) == 1
+
+
+def samples(rows: int, length: int, images: int = 1) -> list[Sample]:
+    """Samples of falling length, each with so many images."""
+    answer = []
+    for row in range(rows):
+        ids = torch.randint(LAYOUT.ordinary_tokens, (length - row % 4 * 3,))
+        ids[1 : 1 + images * LAYOUT.image_tokens] = LAYOUT.image_token
+        side = LAYOUT.image
+        answer.append(Sample(ids, [torch.randn(3, side, side) for _ in range(images)]))
+    return answer
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_one_graph_for_every_shape_in_any_order(backend: str) -> None:
+    model, calls = nanovlm.make(train=backend == "aot_eager")
+    compiled = torch.compile(model, backend=backend, fullgraph=True)
+    compiled(**calls[0])
+    shapes = [(1, 80), (32, 512), (1, 512), (32, 80), (2, 81), (17, 300), (1, 80)]
+    random.Random(0).shuffle(shapes)
+    with torch.compiler.set_stance("fail_on_recompile"):
+        for rows, length in shapes:
+            for images in (0, 1) if rows < 32 else (1,):
+                inputs = collate(LAYOUT, samples(rows, length, images))
+                if backend == "aot_eager":
+                    compiled(**inputs).loss.backward()
+                    continue
+                del inputs["targets"]
+                assert torch.equal(compiled(**inputs).logits, model(**inputs).logits)
+
+
+def twins(size: nanovlm.Size = SIZE) -> tuple[torch.nn.Module, torch.nn.Module]:
+    """Cured and original with the same weights."""
+    cured, original = nanovlm.NanoVLM(size), nanovlm_original.NanoVLM(size)
+    original.load_state_dict(cured.state_dict())
+    return cured, original
+
+
+def both_forms(batch: list[Sample]) -> tuple[dict[str, Tensor], dict[str, object]]:
+    images = [list(sample.images) for sample in batch]
+    return collate(LAYOUT, batch), {
+        **padded(LAYOUT, batch),
+        "images": images if any(images) else None,
+    }
+
+
+@pytest.mark.parametrize("images", [0, 1, 2])
+def test_original_and_cured_agree(images: int) -> None:
+    torch.manual_seed(images)
+    cured, original = twins()
+    tensors, lists = both_forms(samples(3, 150, images))
+    ours, theirs = cured(**tensors), original(**lists)
+    torch.testing.assert_close(ours.logits, theirs.logits)
+    torch.testing.assert_close(ours.loss, theirs.loss)
+    ours.loss.backward()
+    theirs.loss.backward()
+    gradients = dict(original.named_parameters())
+    for name, parameter in cured.named_parameters():
+        other = gradients[name].grad
+        if other is None:  # the original leaves out the vision of a batch of text
+            assert images == 0 and not parameter.grad.any()
+        else:
+            torch.testing.assert_close(parameter.grad, other, rtol=1e-4, atol=1e-6)
+
+
+def test_they_agree_beyond_the_trained_positions() -> None:
+    torch.manual_seed(0)
+    short = replace(SIZE, decoder=replace(SIZE.decoder, positions=64))
+    cured, original = twins(short)
+    tensors, lists = both_forms(samples(2, 150))
+    del tensors["targets"], lists["targets"]
+    with torch.no_grad():
+        squeezed = cured(**tensors).logits
+        torch.testing.assert_close(squeezed, original(**lists).logits)
+        cured.rotary.trained = SIZE.decoder.positions
+        assert not torch.allclose(squeezed, cured(**tensors).logits)
+
+
+def test_a_sample_does_not_depend_on_its_batch() -> None:
+    torch.manual_seed(0)
+    model, _ = nanovlm.make()
+    batch = samples(4, 130)
+    together = model(**collate(LAYOUT, batch)).logits
+    for row, sample in enumerate(batch):
+        alone = model(**collate(LAYOUT, [sample])).logits[0]
+        torch.testing.assert_close(together[row, : len(alone)], alone)
+
+
+def test_the_kth_placeholder_gets_the_kth_image_token() -> None:
+    torch.manual_seed(0)
+    model, _ = nanovlm.make()
+    batch = samples(2, 150, images=2)
+    inputs = collate(LAYOUT, batch)
+    with torch.no_grad():
+        embedded = model.embed(inputs["tokens"], inputs["images"])
+        seen = model.projector(model.vision(inputs["images"]))
+    torch.testing.assert_close(embedded[1, 1 : 1 + LAYOUT.image_tokens], seen[2])
+    text = model.embedding(inputs["tokens"])
+    assert torch.equal(embedded[:, 0], text[:, 0])
+
+
+@pytest.mark.parametrize("change", [-1, 1])
+def test_placeholders_without_their_image_are_refused(change: int) -> None:
+    batch = samples(2, 120)
+    end = 1 + LAYOUT.image_tokens
+    batch[1].tokens[min(end, end + change)] = LAYOUT.image_token if change > 0 else 0
+    with pytest.raises(ValueError, match="sample 1 has .* image placeholders"):
+        collate(LAYOUT, batch)
+
+
+def test_synthetic_ids_are_never_reserved_ones() -> None:
+    for batch in nanovlm_batches.synthesize(LAYOUT, 4, 300, device="cpu"):
+        for sample in batch:
+            reserved = sample.tokens >= LAYOUT.ordinary_tokens
+            assert int(reserved.sum()) == len(sample.images) * LAYOUT.image_tokens
+
+
+def test_a_given_shape_is_kept_and_a_short_one_refused() -> None:
+    _, calls = nanovlm.make(batch=2, sequence=100)
+    assert {tuple(call["tokens"].shape) for call in calls} == {(2, 100)}
+    _, calls = nanovlm_original.make(batch=1, sequence=100)
+    assert {tuple(call["tokens"].shape) for call in calls} == {(1, 100)}
+    with pytest.raises(ValueError, match="sequence 40"):
+        nanovlm.make(sequence=40)

@@ -1,0 +1,108 @@
+"""Every workload: its sizes, its parameters, and what the command line says of it."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from commands import torchproof
+
+from torchproof.workloads import WORKLOADS
+
+EVERY = [
+    (name, size) for name, workload in WORKLOADS.items() for size in workload.sizes
+]
+
+# What the systems' own documents say, in millions.
+TOLD = {
+    ("nanovlm", "debug"): 19.63,
+    ("nanovlm", "large"): 145.7,
+    ("nanovlm", "vanilla"): 460.1,
+    ("gpt", "40b"): 39_484.014592,
+    ("megacontext", "base"): 185.6 + 2 * 16.52,
+}
+
+
+def parameters(fn: object) -> int:
+    """The parameters of a module, or of the one module a step or session holds."""
+    model = fn if isinstance(fn, torch.nn.Module) else fn.model  # type: ignore[attr-defined]
+    return sum(p.numel() for p in model.parameters())
+
+
+@pytest.mark.parametrize(("name", "size"), EVERY)
+def test_parameters_are_those_of_the_registry(name: str, size: str) -> None:
+    module = importlib.import_module(WORKLOADS[name].module)
+    fn, _ = module.make(size=size, device="meta", train=True)
+    assert parameters(fn) == WORKLOADS[name].sizes[size]
+
+
+@pytest.mark.parametrize(("name", "size"), TOLD)
+def test_parameters_are_those_of_the_documents(name: str, size: str) -> None:
+    told, count = TOLD[name, size], WORKLOADS[name].sizes[size] / 1e6
+    assert count == pytest.approx(told, rel=2e-3)
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_make_takes_what_torchproof_gives(name: str) -> None:
+    workload = WORKLOADS[name]
+    assert next(iter(workload.sizes)) == "tiny" and workload.gpu_size in workload.sizes
+    make = importlib.import_module(workload.module).make
+    assert {"size", "batch", "device", "train"} <= set(
+        inspect.signature(make).parameters
+    )
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_a_workload_is_the_same_every_time(name: str) -> None:
+    module = importlib.import_module(WORKLOADS[name].module)
+    first, second = (module.make(train=True) for _ in range(2))
+    for one, other in zip(tensors(first), tensors(second), strict=True):
+        assert torch.equal(one, other)
+
+
+def tensors(made: tuple[object, list[object]]) -> list[torch.Tensor]:
+    """The weights, and the tensors of all calls."""
+    fn, calls = made
+    model = fn if isinstance(fn, torch.nn.Module) else fn.model  # type: ignore[attr-defined]
+    leaves = torch.utils._pytree.tree_leaves(calls)
+    kept = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    assert kept
+    return [*model.parameters(), *kept]
+
+
+def test_every_original_has_its_cured_twin_of_the_same_sizes() -> None:
+    originals = [name for name in WORKLOADS if name.endswith("-original")]
+    assert {"nanovlm-original", "megacontext-original", "arrcoc-original"} <= set(
+        originals
+    )
+    for name in originals:
+        assert WORKLOADS[name].sizes == WORKLOADS[name.removesuffix("-original")].sizes
+
+
+def test_the_list_names_sizes_and_parameters(tmp_path: Path) -> None:
+    done = torchproof("check", "--list", cwd=tmp_path)
+    assert done.returncode == 0
+    entries = done.stdout.split("workload:")[1:]
+    assert [entry.split("\n")[0] for entry in entries] == sorted(WORKLOADS)
+    [nanovlm] = [entry for entry in entries if entry.startswith("nanovlm\n")]
+    assert "--size tiny 223.2k, debug 19.6M, large 145.7M, vanilla 460.1M" in nanovlm
+    assert WORKLOADS["nanovlm"].summary in nanovlm
+    rows = json.loads(
+        torchproof("check", "--list", "--format", "json", cwd=tmp_path).stdout
+    )
+    assert {row["target"]: row["sizes"] for row in rows} == {
+        f"workload:{name}": dict(workload.sizes) for name, workload in WORKLOADS.items()
+    }
+
+
+def test_a_size_beyond_memory_is_refused_before_it_is_built(tmp_path: Path) -> None:
+    done = torchproof(
+        "check", "workload:gpt", "--size", "100b", "--device", "cpu", cwd=tmp_path
+    )
+    assert done.returncode == 2
+    assert "choose a smaller --size" in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
