@@ -178,7 +178,10 @@ def model_and_epoch(
         first = synthetic.token_ids(size.vocabulary, batch, 1, device)
         tokens = first + torch.arange(size.sequence + 1, device=device)
         tokens = tokens % size.vocabulary
-        epoch.append((tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()))
+        # A batch of one is contiguous with any stride, and strides are guarded: copy.
+        dense = torch.contiguous_format
+        inputs = tokens[:, :-1].clone(memory_format=dense)
+        epoch.append((inputs, tokens[:, 1:].clone(memory_format=dense)))
     with torch.device(device):
         return LanguageModel(size).train(), epoch
 
