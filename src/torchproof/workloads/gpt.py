@@ -33,8 +33,8 @@ ATTENTIONS = ("sdpa", "flex")
 # Batch and sequence of the calls. FlexAttention works in blocks of 128 tokens and
 # compiles a sequence that fits into one block apart from all longer ones. Where no
 # code is generated for it, it holds the score of every pair of tokens in memory.
-SHAPES = ((8, 1024), (4, 2048), (2, 4096), (2, 8192), (1, 12288), (1, 16384))
-TINY_SHAPES = ((4, 160), (1, 192), (3, 144), (1, 256), (2, 200), (8, 136))
+SHAPES = [(8, 1024), (4, 2048), (2, 4096), (2, 8192), (1, 12288), (1, 16384)]
+TINY_SHAPES = [(4, 160), (1, 192), (3, 144), (1, 256), (2, 200), (8, 136)]
 LONGEST_WITH_FLEX = 4096
 
 
@@ -175,7 +175,7 @@ def make(
         model = GPT(spec, attention=attention, window=window, dtype=number_type(device))
     shapes = TINY_SHAPES if size == "tiny" else SHAPES
     if attention == "flex":
-        shapes = tuple(s for s in shapes if s[1] <= LONGEST_WITH_FLEX)
+        shapes = [shape for shape in shapes if shape[1] <= LONGEST_WITH_FLEX]
     calls = []
     for usual_batch, usual_sequence in shapes:
         shape = batch or usual_batch, sequence or usual_sequence
