@@ -185,9 +185,10 @@ class ARRCOC(nn.Module):
 
 def samples(size: Size, batch: int, device: str) -> tuple[Tensor, Tensor]:
     """Random images (batch, 3, image, image) and queries (batch, 1, dim)."""
-    kind = {"device": device, "dtype": synthetic.number_type(device)}
-    images = torch.rand(batch, 3, size.image, size.image, **kind)
-    return images, torch.randn(batch, 1, size.dim, **kind)
+    dtype = synthetic.number_type(device)
+    with torch.device(device):
+        images = torch.rand(batch, 3, size.image, size.image, dtype=dtype)
+        return images, torch.randn(batch, 1, size.dim, dtype=dtype)
 
 
 def make(

@@ -129,13 +129,13 @@ def make(
     torch.manual_seed(0)
     spec = SIZES[size]
     batch = batch or spec.batch
-    kind = {"device": device, "dtype": synthetic.number_type(device)}
-    with torch.device(device):
-        module = KnowingModule(spec.dim, spec.side).to(kind["dtype"])
+    dtype = synthetic.number_type(device)
     calls = []
-    for samples in (batch, 1, batch + 1, batch):
-        features = torch.randn(samples, spec.side**2, spec.dim, **kind)
-        queries = torch.randn(samples, 1, spec.dim, **kind)
-        synthetic.any_batch(features, queries)
-        calls.append((features, queries))
+    with torch.device(device):
+        module = KnowingModule(spec.dim, spec.side).to(dtype)
+        for samples in (batch, 1, batch + 1, batch):
+            features = torch.randn(samples, spec.side**2, spec.dim, dtype=dtype)
+            queries = torch.randn(samples, 1, spec.dim, dtype=dtype)
+            synthetic.any_batch(features, queries)
+            calls.append((features, queries))
     return module.train(train), calls
