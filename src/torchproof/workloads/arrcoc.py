@@ -1,8 +1,8 @@
 """Question answering on the most relevant patches of an image (ViT-B/16 in `base`).
 
 Three maps of the patches are balanced for the query, the top patches are kept, and the
-answer is read from them. What is kept is a hard choice, with the gradient of a soft one:
-of the average of all patches, weighted by relevance. So training the answer trains the
+answer is read from them. What is kept is a hard choice with the gradient of a soft one,
+the average of all patches weighted by relevance. So training the answer trains the
 scorers and the balancer, also on patches that were not kept.
 """
 
@@ -15,11 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from torchproof.workloads import synthetic
-from torchproof.workloads.arrcoc_scorers import (
-    TINY,
-    KnowingModule,
-    normalised,
-)
+from torchproof.workloads.arrcoc_scorers import TINY, KnowingModule, normalised
 
 
 @dataclass(frozen=True)
