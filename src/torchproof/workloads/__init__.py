@@ -80,7 +80,7 @@ WORKLOADS: dict[str, Workload] = {
     ),
     "gpt-flex": Workload(
         "torchproof.workloads.gpt_flex",
-        "the same with FlexAttention and a sliding window; trains on a GPU only",
+        "the same with FlexAttention and a sliding window",
         _GPT,
         "small",
     ),

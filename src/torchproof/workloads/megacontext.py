@@ -28,7 +28,7 @@ def make(
     device: str = "cpu",
     train: bool = False,
 ) -> tuple[step.MicroStep | session.Session, list[tuple[Any, ...]]]:
-    """The micro-step and a batch of each width; or a session, which serves one prompt."""
+    """The micro-step and a batch of each width; or a session, without a batch."""
     torch.manual_seed(0)
     spec = SIZES[size]
     length = sequence or spec.length

@@ -42,9 +42,9 @@ class Size:
 SIZES = {
     "tiny": Size(
         depth=2,
-        dim=128,
+        dim=64,
         heads=2,
-        vocabulary=512,
+        vocabulary=256,
         length=192,
         block=4,
         recent=16,
@@ -223,12 +223,12 @@ class Nets(nn.Module):
 class Context(NamedTuple):
     """Working contexts read from a pool, one in a row."""
 
-    x: Tensor  # (rows, width, dim)
-    positions: Tensor  # (rows, width), the middle of what an entry stands for
-    levels: Tensor  # (rows, width)
-    ends: Tensor  # (rows, width), the first token behind it
-    present: Tensor  # (rows, width), false where a row is filled up
+    x: Tensor  # (batch * rows, width, dim)
+    positions: Tensor  # (batch * rows, width), the middle of what an entry stands for
+    levels: Tensor  # (batch * rows, width)
     turn: Rotation
+    present: Tensor  # (batch, rows, width), false where a row is filled up
+    ends: Tensor  # (batch, rows, width), the first token behind an entry
 
 
 def read(pool: Tensor, entries: Tensor, tokens: int, size: Size) -> Context:
@@ -238,18 +238,17 @@ def read(pool: Tensor, entries: Tensor, tokens: int, size: Size) -> Context:
     """
     gists = tokens // size.block
     slots = entries.clamp(min=0)
-    rows = slots.flatten(0, 1)
-    levels = (rows >= tokens).long() + (rows >= tokens + gists).long()
+    levels = (slots >= tokens).long() + (slots >= tokens + gists).long()
     level_starts = tokens * (levels > 0) + gists * (levels > 1)
     spans = torch.pow(size.block, levels)
-    starts = (rows - level_starts) * spans
-    positions = starts + spans // 2
+    starts = (slots - level_starts) * spans
+    positions = (starts + spans // 2).flatten(0, 1)
     x = pool.gather(1, slots.flatten(1)[..., None].expand(-1, -1, size.dim))
     return Context(
         x=x.unflatten(1, entries.shape[1:]).flatten(0, 1),
         positions=positions,
-        levels=levels,
+        levels=levels.flatten(0, 1),
+        turn=rotation(positions, size.head_dim, spans.flatten(0, 1)),
+        present=entries >= 0,
         ends=starts + spans,
-        present=entries.flatten(0, 1) >= 0,
-        turn=rotation(positions, size.head_dim, spans),
     )

@@ -33,24 +33,31 @@ class SessionContext(WorkingContext):
         super().__init__(size.block)
         self.size, self.pool, self.limit = size, pool, limit
 
-    def tensors(self) -> Context:
-        slots = torch.tensor(self.slots(self.limit), device=self.pool.device)
-        return read(self.pool[None], slots[None, None], self.limit, self.size)
+    def read(self) -> Context:
+        slots = [self.slot(entry, self.limit) for entry in self.entries]
+        row = torch.tensor([[slots]], device=self.pool.device)
+        return read(self.pool[None], row, self.limit, self.size)
+
+    def tensors(self) -> dict[str, Any]:
+        return lens_inputs(self.read())
+
+
+def lens_inputs(context: Context) -> dict[str, Any]:
+    return {
+        "x": context.x,
+        "positions": context.positions,
+        "levels": context.levels,
+        "turn": context.turn,
+    }
 
 
 class LensNet(nets.LensNet):
     def forward(  # type: ignore[override]
-        self,
-        working_context: SessionContext | None = None,
-        *,
-        x: Tensor | None = None,
-        positions: Tensor | None = None,
-        levels: Tensor | None = None,
-        turn: Rotation | None = None,
+        self, working_context: SessionContext | None = None, **tensors: Any
     ) -> Tensor:
         if working_context is not None:
-            x, positions, levels, _, _, turn = working_context.tensors()
-        return super().forward(x, positions, levels, turn)
+            tensors = working_context.tensors()
+        return super().forward(**tensors)
 
     def farthest(self, positions: Tensor) -> Tensor:
         return positions.max()
@@ -76,8 +83,8 @@ class Controller:
         torch.compiler.cudagraph_mark_step_begin()
         return self.gist_net(groups, counts).clone()
 
-    def logits(self, context: Context, at: Tensor | None = None) -> Tensor:
-        return self.base(context.x, context.turn, at)
+    def logits(self, x: Tensor, turn: Rotation, at: Tensor | None = None) -> Tensor:
+        return self.base(x, turn, at)
 
     def remember(self, scores: Tensor) -> None:
         """How far the policy has moved since it was asked last."""
@@ -110,14 +117,9 @@ class MicroStep(nn.Module):
         rows: list[Context] = []
         for sample, contexts in zip(tokens, plans, strict=True):
             rows += self.rows(sample[None], contexts, width)
-        stacked = stack(rows, width)
-        logits = controller.logits(stacked)
-        scores = controller.lens_net(
-            x=stacked.x.detach(),
-            positions=stacked.positions,
-            levels=stacked.levels,
-            turn=stacked.turn,
-        )
+        inputs = stack([lens_inputs(row) for row in rows], width)
+        logits = controller.logits(inputs["x"], inputs["turn"])
+        scores = controller.lens_net(**inputs | {"x": inputs["x"].detach()})
         controller.remember(scores)
         return self.losses(tokens, rows, logits, scores=scores)
 
@@ -147,10 +149,8 @@ class MicroStep(nn.Module):
         for i, row in enumerate(rows):
             width = row.x.shape[1]
             sample = of_sample[i : i + 1]
-            losses, present = step.token_losses(
-                logits[i : i + 1, -width:], sample, row, contexts=1
-            )
-            recent = present & step.is_recent(row, length - self.size.recent)
+            losses, present = step.token_losses(logits[i : i + 1, -width:], sample, row)
+            recent = present & step.is_recent(row, length, self.size)
             means.append(losses[present].mean())
             recents.append(losses[recent].mean())
             wishes.append(scores[i, -width:].mean())
@@ -161,24 +161,28 @@ class MicroStep(nn.Module):
         return Output(loss, nll, scores.unflatten(0, (samples, -1)))
 
 
-def stack(rows: list[Context], width: int) -> Context:
+def stack(rows: list[dict[str, Any]], width: int) -> dict[str, Any]:
     """Rows of any width as one batch, each at the end of its row, zeros before it."""
 
-    def padded(values: Tensor) -> Tensor:
-        # (1, length) or (1, ..., length, features)
-        features = [0, 0] if values.dim() > 2 else []
-        return F.pad(values, [*features, width - row.x.shape[1], 0])
+    def stacked(parts: list[Tensor], *features: int) -> Tensor:
+        padding = [
+            (*features, width - part.shape[-1 - len(features) // 2], 0)
+            for part in parts
+        ]
+        return torch.cat([F.pad(*each) for each in zip(parts, padding, strict=True)])
 
-    padded_rows = []
-    for row in rows:
-        turn = padded(row.turn[0]), padded(row.turn[1])
-        padded_rows.append([*(padded(values) for values in row[:5]), *turn])
-    *values, cos, sin = (torch.cat(parts) for parts in zip(*padded_rows, strict=True))
-    return Context(*values, turn=(cos, sin))
+    return {
+        "x": stacked([row["x"] for row in rows], 0, 0),
+        "positions": stacked([row["positions"] for row in rows]),
+        "levels": stacked([row["levels"] for row in rows]),
+        "turn": tuple(stacked([row["turn"][i] for row in rows], 0, 0) for i in (0, 1)),
+    }
 
 
 class Session(session.Session):
     """The session on the controller's nets, at the width the context has."""
+
+    context: SessionContext
 
     def __init__(self, size: Size, prompt: int, dtype: torch.dtype) -> None:
         super().__init__(size, prompt, dtype)
@@ -199,9 +203,9 @@ class Session(session.Session):
         self.unfocused = 0
 
     def next_logits(self) -> Tensor:
-        context = self.context.tensors()
+        context = self.context.read()
         last = torch.tensor([len(self.context) - 1], device=self.pool.device)
-        return self.trainer.controller.logits(context, last)[0]
+        return self.trainer.controller.logits(context.x, context.turn, last)[0]
 
 
 def make(
@@ -212,7 +216,7 @@ def make(
     device: str = "cpu",
     train: bool = False,
 ) -> tuple[MicroStep | Session, list[tuple[Any, ...]]]:
-    """The micro-step and a batch of each width; or a session, which serves one prompt."""
+    """The micro-step and a batch of each width; or a session with its prompt."""
     torch.manual_seed(0)
     spec = SIZES[size]
     length = sequence or spec.length
@@ -226,5 +230,5 @@ def make(
         return one, session.calls(spec, length, device)
 
 
-def optimizer(model: nn.Module) -> torch.optim.Optimizer:
+def optimizer(model: MicroStep) -> torch.optim.Optimizer:
     return torch.optim.AdamW(model.nets.base.parameters(), lr=3e-4)

@@ -52,7 +52,9 @@ class Allocator:
             place: sum(scores[place : place + context.block]) / context.block
             for place in context.collapsible(self.recent)
         }
-        return sorted((p for p in means if means[p] < -self.threshold), key=means.get)
+        return sorted(
+            (p for p in means if means[p] < -self.threshold), key=means.__getitem__
+        )
 
     def expansions(self, context: WorkingContext, scores: list[float]) -> list[int]:
         places = [
@@ -122,7 +124,7 @@ class Session(nn.Module):
         self.unfocused += len(tokens)
 
     def summarise(self, first: int) -> None:
-        """Make the gists over the tokens from `first` on, the last one often partial."""
+        """Make the gists over the tokens from `first` on; the last may be partial."""
         block, nodes = self.size.block, self.context.tokens
         start, slots = 0, self.limit
         for _ in range(LEVELS):

@@ -37,20 +37,19 @@ class MicroStep(nn.Module):
         self.nets = Nets(size)
 
     def forward(self, tokens: Tensor, entries: Tensor) -> Output:
-        pool = self.pool(tokens)
-        context = read(pool, entries, tokens.shape[1], self.size)
+        length = tokens.shape[1]
+        context = read(self.pool(tokens), entries, length, self.size)
         logits = self.nets.base(context.x, context.turn)
-        losses, present = token_losses(logits, tokens, context, entries.shape[1])
-        recent = present & is_recent(context, tokens.shape[1] - self.size.recent)
-        nll = mean_where(recent, losses).unflatten(0, entries.shape[:2])
+        losses, present = token_losses(logits, tokens, context)
+        nll = mean_where(present & is_recent(context, length, self.size), losses)
         # LensNet learns from what the gists are worth, it does not shape them.
         scores = self.nets.lens(
             context.x.detach(), context.positions, context.levels, context.turn
-        )
-        wish = mean_where(context.present, scores).unflatten(0, entries.shape[:2])
+        ).unflatten(0, entries.shape[:2])
+        wish = mean_where(context.present, scores)
         loss = mean_where(present, losses).mean()
         loss = loss + LENS_WEIGHT * lens_loss(wish, nll.detach())
-        return Output(loss, nll, scores.unflatten(0, entries.shape[:2]))
+        return Output(loss, nll, scores)
 
     def pool(self, tokens: Tensor) -> Tensor:
         """Embeddings, gists and gists of gists: one GistNet call for each level."""
@@ -69,22 +68,21 @@ class MicroStep(nn.Module):
 
 
 def token_losses(
-    logits: Tensor, tokens: Tensor, context: Context, contexts: int
+    logits: Tensor, tokens: Tensor, context: Context
 ) -> tuple[Tensor, Tensor]:
-    """At every entry, the loss of the token behind its span; and where there is one."""
-    length = tokens.shape[1]
-    present = context.present & (context.ends < length)
-    ends = context.ends.clamp(max=length - 1).unflatten(0, (-1, contexts)).flatten(1)
-    targets = tokens.gather(1, ends).view_as(present)
-    losses = F.cross_entropy(
-        logits.flatten(0, 1), targets.flatten(), reduction="none"
-    ).view_as(present)
-    return losses, present
+    """At every entry, the loss of the token behind its span; and where there is one.
+
+    Both (batch, contexts, width).
+    """
+    ends, length = context.ends, tokens.shape[1]
+    targets = tokens.gather(1, ends.clamp(max=length - 1).flatten(1)).flatten()
+    losses = F.cross_entropy(logits.flatten(0, 1), targets, reduction="none")
+    return losses.view(ends.shape), context.present & (ends < length)
 
 
-def is_recent(context: Context, start: int) -> Tensor:
+def is_recent(context: Context, length: int, size: Size) -> Tensor:
     """Entries in that part of a sequence which every working context holds."""
-    return (context.levels == 0) & (context.positions >= start)
+    return context.ends > length - size.recent
 
 
 def mean_where(keep: Tensor, values: Tensor) -> Tensor:
@@ -130,18 +128,27 @@ def plan(
         context = WorkingContext(size.block)
         context.append(length)
         if draw.random() < size.level_2_share:
-            first = (
-                size.block * size.block * draw.randrange(length // size.block**2 - 1)
-            )
-            for child in range(size.block):
-                context.collapse(first + child)
-            context.collapse(first)
+            collapse_some_spans(context, size, draw)
         while len(context) > width:
             choices = context.collapsible(size.recent)
             tokens = [p for p in choices if context.entries[p].level == 0]
             context.collapse(draw.choice(tokens))
         contexts.append(context)
     return contexts
+
+
+def collapse_some_spans(
+    context: WorkingContext, size: Size, draw: random.Random
+) -> None:
+    """Gists of gists for some spans of a context of tokens; its last span stays."""
+    whole = size.block**2
+    spans = range(len(context) // whole - 1)
+    chosen = draw.sample(spans, draw.randint(0, len(spans)))
+    for span in sorted(chosen, reverse=True):
+        first = span * whole
+        for child in range(size.block):
+            context.collapse(first + child)
+        context.collapse(first)
 
 
 def pack(plans: list[list[WorkingContext]], length: int, width: int) -> Tensor:

@@ -69,6 +69,7 @@ class WorkingContext:
 
     def slots(self, tokens: int) -> list[int]:
         """Indices into a pool with this many slots for tokens."""
-        gists = tokens // self.block
-        starts = (0, tokens, tokens + gists)
-        return [starts[entry.level] + entry.index for entry in self.entries]
+        return [self.slot(entry, tokens) for entry in self.entries]
+
+    def slot(self, entry: Entry, tokens: int) -> int:
+        return (0, tokens, tokens + tokens // self.block)[entry.level] + entry.index

@@ -1,0 +1,368 @@
+"""megacontext: the defects of the original are found; the cured form is right."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from workloads.conftest import Found, place, places
+
+from torchproof.records import Observation
+from torchproof.workloads import (
+    WORKLOADS,
+    megacontext,
+    megacontext_nets,
+    megacontext_original,
+    megacontext_session,
+    megacontext_step,
+)
+from torchproof.workloads.megacontext_session import Allocator
+from torchproof.workloads.megacontext_tree import Entry, WorkingContext
+
+ORIGINAL = "megacontext-original"
+SIZE = megacontext.SIZES["tiny"]
+EXACT = {"rtol": 1e-9, "atol": 1e-9}
+ROUNDED = {"rtol": 1e-5, "atol": 1e-6}  # logits are float32, whatever the weights are
+
+
+@pytest.fixture(autouse=True)
+def eager() -> Iterator[None]:
+    """What a workload compiles itself is compiled in the observed child alone."""
+    torch.compiler.set_stance("force_eager")
+    yield
+    torch.compiler.set_stance("default")
+
+
+# -- what check finds ------------------------------------------------------------------
+
+
+LENS_NET = "def forward(  # type: ignore[override]"
+BASE = "return self.base(x, turn, at)"
+
+
+@pytest.mark.parametrize(
+    ("train", "kind", "text"),
+    [
+        (True, "recompile", LENS_NET),
+        (True, "recompile_limit", LENS_NET),
+        (True, "no_op", BASE),
+        (False, "recompile", "for entry in self.entries]"),
+        (False, "no_op", BASE),
+    ],
+)
+def test_defect_is_found_at_its_line(
+    train: bool, kind: str, text: str, found: Found
+) -> None:
+    findings = found(ORIGINAL, train=train)
+    assert place(ORIGINAL, text) in places(findings, kind)
+
+
+def test_number_of_blocks_recompiles_gist_net(found: Found) -> None:
+    _, line = _gist_net()
+    spot = "megacontext_nets.py", line
+    for train, codes in ((True, {"RC201"}), (False, {"RC201", "RC202"})):
+        findings = found(ORIGINAL, train=train)
+        here = [f for f in findings if (Path(f.file or "").name, f.line) == spot]
+        assert {f.code for f in here} == codes
+        assert spot in places(findings, "recompile")
+
+
+def _gist_net() -> tuple[str, int]:
+    code = megacontext_nets.GistNet.forward.__code__
+    return code.co_filename, code.co_firstlineno
+
+
+@pytest.mark.parametrize(("train", "graphs"), [(True, 1), (False, 3)])
+def test_cured_is_clean(
+    train: bool, graphs: int, found: Found, observed: Callable[..., Observation]
+) -> None:
+    assert found("megacontext", train=train) == []
+    events = observed("megacontext", train=train).events
+    assert len([e for e in events if e.kind == "graph"]) == graphs
+
+
+def test_calls_vary_in_width_and_batch() -> None:
+    _, calls = megacontext.make(train=True)
+    assert len({entries.shape[2] for _, entries in calls}) == 10
+    assert {len(tokens) for tokens, _ in calls} == {1, SIZE.batch}
+
+
+# -- the numbers the system is known by ------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["megacontext", ORIGINAL])
+@pytest.mark.parametrize("train", [False, True])
+def test_parameters_are_those_of_the_registry(name: str, train: bool) -> None:
+    module = megacontext if name == "megacontext" else megacontext_original
+    for size, count in WORKLOADS[name].sizes.items():
+        model, _ = module.make(size, device="meta", train=train)
+        assert sum(p.numel() for p in model.parameters()) == count
+
+
+def test_base_is_the_known_profile() -> None:
+    with torch.device("meta"):
+        nets = megacontext_nets.Nets(megacontext.SIZES["base"])
+    counts = [sum(p.numel() for p in net.parameters()) for net in nets.children()]
+    assert counts == [185_597_952, 16_517_376, 16_524_289]
+    widths = megacontext_step.widths(megacontext.SIZES["base"], 2048)
+    assert widths == list(range(1831, 1520, -31))
+    assert len(widths) == 11
+
+
+# -- the micro-step --------------------------------------------------------------------
+
+
+def doubled(module: nn.Module) -> nn.Module:
+    torch.manual_seed(1)
+    for parameter in module.parameters():
+        nn.init.normal_(parameter, std=0.1)
+    return module.double()
+
+
+def given(
+    samples: int, level_2_share: float, width: int = 150
+) -> tuple[Tensor, list[list[WorkingContext]], Tensor]:
+    """Tokens, plans and packed working contexts."""
+    size, draw = replace(SIZE, level_2_share=level_2_share), random.Random(3)
+    torch.manual_seed(2)
+    tokens = torch.randint(SIZE.vocabulary, (samples, SIZE.length))
+    plans = [
+        megacontext_step.plan(size, SIZE.length, width, draw) for _ in range(samples)
+    ]
+    return tokens, plans, megacontext_step.pack(plans, SIZE.length, width)
+
+
+def test_micro_step_of_both_forms_agrees_where_no_row_is_filled_up() -> None:
+    cured = doubled(megacontext_step.MicroStep(SIZE))
+    original = megacontext_original.MicroStep(SIZE).double()
+    original.load_state_dict(cured.state_dict())
+    tokens, plans, entries = given(2, level_2_share=0.0)
+    assert (entries >= 0).all()
+    ours, theirs = cured(tokens, entries), original(tokens, plans, 150)
+    torch.testing.assert_close(ours.loss, theirs.loss, **ROUNDED)
+    torch.testing.assert_close(ours.nll, theirs.nll, **ROUNDED)
+    torch.testing.assert_close(ours.scores, theirs.scores, **EXACT)
+    ours.loss.backward()
+    theirs.loss.backward()
+    others = dict(original.named_parameters())
+    for name, parameter in cured.named_parameters():
+        torch.testing.assert_close(parameter.grad, others[name].grad, **ROUNDED)
+        assert parameter.grad.abs().sum() > 0, name
+
+
+def test_a_sample_does_not_depend_on_its_batch() -> None:
+    step = doubled(megacontext_step.MicroStep(SIZE))
+    tokens, _, entries = given(4, level_2_share=0.5)
+    filled_up = (entries < 0).any(dim=2)
+    assert filled_up.any()
+    together = step(tokens, entries)
+    alone = [step(tokens[i : i + 1], entries[i : i + 1]) for i in range(4)]
+    losses = torch.stack([one.loss for one in alone])
+    torch.testing.assert_close(together.loss, losses.mean(), **ROUNDED)
+    for field in ("nll", "scores"):
+        rows = torch.cat([getattr(one, field) for one in alone])
+        torch.testing.assert_close(getattr(together, field), rows, **ROUNDED)
+
+
+def test_filling_up_changes_nothing() -> None:
+    step = doubled(megacontext_step.MicroStep(SIZE))
+    tokens, _, entries = given(2, level_2_share=0.5)
+    longer = F.pad(entries, (0, 7), value=-1)
+    plain, filled = step(tokens, entries), step(tokens, longer)
+    torch.testing.assert_close(plain.loss, filled.loss, **ROUNDED)
+    torch.testing.assert_close(plain.scores, filled.scores[..., :-7], **EXACT)
+
+
+def test_the_original_scores_a_row_by_its_batch() -> None:
+    x = torch.randn(2, 8, SIZE.dim)
+    positions = torch.arange(8) * torch.tensor([[1], [10]])
+    levels = torch.zeros(2, 8, dtype=torch.long)
+    turn = megacontext_nets.rotation(positions, SIZE.head_dim)
+    first = [part[:1] for part in (x, positions, levels, *turn)]
+    for lens, depends in (
+        (megacontext_nets.LensNet(SIZE), False),
+        (megacontext_original.LensNet(SIZE), True),
+    ):
+        names = ("x", "positions", "levels")
+        inputs = dict(zip(names, (x, positions, levels), strict=True))
+        together = lens(**inputs, turn=turn)[:1]
+        alone = lens(**dict(zip(names, first[:3], strict=True)), turn=tuple(first[3:]))
+        assert torch.allclose(together, alone, atol=1e-6) is not depends
+
+
+def test_an_entry_predicts_the_token_behind_its_span() -> None:
+    tokens, plans, entries = given(3, level_2_share=0.5)
+    context = megacontext_nets.read(
+        torch.zeros(3, 252, SIZE.dim), entries, SIZE.length, SIZE
+    )
+    logits = torch.randn(*context.positions.shape, SIZE.vocabulary)
+    losses, present = megacontext_step.token_losses(logits, tokens, context)
+    logits, levels = logits.unflatten(0, entries.shape[:2]), set()
+    for row in ((sample, i + 1) for sample in range(3) for i in range(SIZE.variants)):
+        plan = plans[row[0]][row[1] - 1]
+        for at, entry in enumerate(plan.entries):
+            behind = plan.span(entry).stop
+            levels.add(entry.level)
+            assert present[row][at] == (behind < SIZE.length)
+            if behind < SIZE.length:
+                expected = F.cross_entropy(logits[row][at], tokens[row[0], behind])
+                torch.testing.assert_close(losses[row][at], expected)
+        assert not present[row][len(plan) :].any()
+    assert levels == {0, 1, 2}
+
+
+def test_no_entry_sees_the_token_it_predicts() -> None:
+    step = doubled(megacontext_step.MicroStep(SIZE))
+    tokens, _, entries = given(1, level_2_share=1.0)
+    changed = tokens.clone()
+    changed[0, 100] = (changed[0, 100] + 1) % SIZE.vocabulary
+    seen = []
+    for each in (tokens, changed):
+        context = megacontext_nets.read(step.pool(each), entries, SIZE.length, SIZE)
+        seen.append(step.nets.base(context.x, context.turn))
+    same = (seen[0] == seen[1]).all(dim=-1).unflatten(0, entries.shape[:2])
+    before = (context.ends <= 100) & context.present
+    assert same[before].all()
+    assert not same[(context.ends > 100) & context.present].any()
+
+
+@pytest.mark.parametrize(
+    ("module", "trained"),
+    [
+        (megacontext, {"base", "gist", "lens"}),
+        (megacontext_original, {"base"}),
+    ],
+)
+def test_which_nets_an_optimizer_step_changes(module: object, trained: set) -> None:
+    step, calls = module.make(train=True)
+    before = {name: p.detach().clone() for name, p in step.named_parameters()}
+    optimizer = module.optimizer(step)
+    step(*calls[0]).loss.backward()
+    optimizer.step()
+    changed = {
+        name.split(".")[1]
+        for name, p in step.named_parameters()
+        if not torch.equal(p, before[name])
+    }
+    assert changed == trained
+
+
+# -- the session -----------------------------------------------------------------------
+
+
+def covers(context: WorkingContext) -> bool:
+    tokens = [token for entry in context.entries for token in context.span(entry)]
+    return tokens == list(range(context.tokens))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_random_edits_keep_the_sequence_covered(seed: int) -> None:
+    draw = random.Random(seed)
+    context = WorkingContext(draw.choice([2, 3]))
+    recent = draw.randrange(1, 10)
+    for _ in range(400):
+        places_ = context.collapsible(recent)
+        gists = [i for i, entry in enumerate(context.entries) if entry.level]
+        edit = draw.choice(["append", "collapse", "collapse", "collapse", "expand"])
+        if edit == "collapse" and places_:
+            context.collapse(draw.choice(places_))
+        elif edit == "expand" and gists:
+            context.expand(draw.choice(gists))
+        else:
+            context.append(draw.randrange(1, 20))
+        assert covers(context)
+        tail = context.entries[-recent:]
+        assert all(entry.level == 0 for entry in tail)
+        slots = context.slots(4096)
+        assert len(set(slots)) == len(slots)
+    while old := context.collapsible(recent):
+        context.collapse(old[0])
+    assert covers(context)
+    assert {entry.level for entry in context.entries} == {0, 1, 2}
+
+
+def test_allocator_edits_by_score() -> None:
+    context = WorkingContext(block=4)
+    context.append(40)
+    for place_ in (0, 1, 2):
+        context.collapse(place_)  # three gists, then tokens 12 to 39
+    scores = [0.0] * len(context)
+    scores[0], scores[1] = 0.2, 0.9
+    scores[7:11] = [-0.5] * 4  # tokens 16 to 19
+    scores[27:31] = [-1.0] * 4  # tokens 36 to 39, which are recent
+    allocator = Allocator(budget=len(context), recent=8)
+    assert allocator.refocus(context, scores) == 2
+    assert context.entries[:5] == [Entry(1, 0), *(Entry(0, i) for i in range(4, 8))]
+    assert Entry(1, 4) in context.entries
+    assert Entry(1, 9) not in context.entries
+    assert covers(context)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_budget_holds_whatever_the_scores(seed: int) -> None:
+    draw = random.Random(seed)
+    context, allocator = WorkingContext(4), Allocator(budget=60, recent=16)
+    edits = 0
+    for _ in range(50):
+        context.append(draw.randrange(1, 9))
+        allocator.shrink(context)
+        edits += allocator.refocus(context, [draw.uniform(-1, 1) for _ in range(60)])
+        assert len(context) <= 60
+        assert covers(context)
+    assert edits > 10
+
+
+def sessions() -> tuple[megacontext_session.Session, megacontext_session.Session]:
+    """Both forms with the same weights, large enough for telling scores."""
+    cured = megacontext_session.Session(SIZE, SIZE.length, torch.float64)
+    original = megacontext_original.Session(SIZE, SIZE.length, torch.float64)
+    doubled(cured)
+    original.load_state_dict(cured.state_dict())
+    return cured, original
+
+
+def test_session_of_both_forms_agrees() -> None:
+    cured, original = sessions()
+    edited = False
+    for (tokens,) in megacontext_session.calls(SIZE, SIZE.length, "cpu"):
+        before = [e for e in cured.context.entries if e.level]
+        torch.testing.assert_close(cured(tokens), original(tokens), **ROUNDED)
+        assert cured.context.entries == original.context.entries
+        assert covers(cured.context)
+        assert cured.context.tokens - len(cured.context) > 0
+        assert len(cured.context) <= cured.allocator.budget
+        edited |= not set(before) <= {e for e in cured.context.entries if e.level}
+    assert edited
+
+
+def test_gists_grown_token_by_token_equal_those_made_at_once() -> None:
+    grown, _ = sessions()
+    whole = megacontext_session.Session(SIZE, SIZE.length, torch.float64)
+    whole.load_state_dict(grown.state_dict())
+    tokens = torch.randint(SIZE.vocabulary, (SIZE.length + 30,))
+    grown(tokens[:-30])
+    grown(tokens[-30:])
+    whole(tokens)
+    torch.testing.assert_close(grown.pool, whole.pool, **EXACT)
+    assert (whole.pool != 0).any(dim=1).sum() == 222 + 56 + 14
+
+
+def test_kept_scores_are_a_copy() -> None:
+    session, _ = sessions()
+    output = torch.zeros(session.allocator.budget)
+    session.compiled_score = lambda pool, entries: output
+    session(torch.zeros(SIZE.length, dtype=torch.long))
+    assert session.scores is not None
+    assert session.scores.data_ptr() != output.data_ptr()
+
+
+def test_a_full_session_says_so() -> None:
+    session, _ = sessions()
+    with pytest.raises(ValueError, match="full"):
+        session(torch.zeros(session.limit + 1, dtype=torch.long))
