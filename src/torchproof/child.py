@@ -59,12 +59,13 @@ def _run_factory(target: Target, job: dict[str, Any], observer: Observer) -> int
             told = f"{type(error).__name__}: {error}"
             raise UserError(f"torch.compile rejects its arguments: {told}") from error
         observer.site = None
+    train = _trains(loaded, job)
     observer.stream.write("plan", calls=len(loaded.calls))
     for index, call in enumerate(loaded.calls):
         _before(loaded, index)
         observer.begin_call(index)
         try:
-            _invoke(fn, call, train=job["train"])
+            _invoke(fn, call, train=train)
         except SystemExit as exit_:
             raise UserError(
                 f"call {index} ends the process: sys.exit({exit_.code})"
@@ -131,6 +132,11 @@ def _claims(fn: Any, what: str) -> bool:
     return getattr(type(fn), what, False) is True
 
 
+def _trains(loaded: Loaded, job: dict[str, Any]) -> bool:
+    """Whether a backward follows each call."""
+    return job["train"] and not _claims(loaded.fn, "trains_itself")
+
+
 def _moved(value: Any, device: str) -> Any:
     import torch
 
@@ -157,7 +163,6 @@ def _before(loaded: Loaded, index: int) -> None:
 def _invoke(fn: Callable[..., Any], call: Any, *, train: bool) -> None:
     import torch
 
-    train = train and not _claims(fn, "trains_itself")
     if train and isinstance(fn, torch.nn.Module):
         fn.zero_grad(set_to_none=True)
     output = fn(**call) if isinstance(call, dict) else fn(*call)
@@ -218,7 +223,7 @@ def _explain_failure(
         loaded = _fresh(target, job)
         for number, call in enumerate(loaded.calls[: index + 1]):
             _before(loaded, number)
-            _invoke(loaded.fn, call, train=job["train"])
+            _invoke(loaded.fn, call, train=_trains(loaded, job))
     except UserError:
         raise
     except Exception as own:

@@ -19,6 +19,9 @@ _CELL = re.compile(r"\(HINT: guard on \"(?P<name>\w+)\"\)")
 _SIZE = re.compile(r"(?P<tensor>[A-Za-z_][\w.\[\]'\"]*?)\.size\(\)\[(?P<dim>\d+)\]")
 _STRIDE = re.compile(r"\.stride\(\)\[(?P<dim>\d+)\]")
 
+# What a resumed function finds on its stack: it has no name in the user's code.
+BEFORE_THE_BREAK = "the value computed just before the break"
+
 
 @dataclass(frozen=True)
 class Guard:
@@ -195,7 +198,9 @@ def _shape(condition: str, text: str) -> Guard | None:
         return Guard(
             "equal_sizes", source, text, dim, size[1] if size else None, other=other
         )
-    if "0/1 specialization" in text or re.match(r"2 <= ", condition):
+    # A guard with an upper bound as well is one on the code's own condition.
+    bounded = condition.count("<=") > 1
+    if not bounded and ("0/1 specialization" in text or condition.startswith("2 <= ")):
         return Guard("size_one", source, text, dim, ">= 2", "0 or 1")
     exact = re.match(r"\S+\.size\(\)\[\d+\] == (\d+)$", condition)
     if exact:
@@ -240,7 +245,7 @@ def _source(name: str) -> str:
     name = re.sub(r"\._(?:modules|parameters|buffers)\['(\w+)'\]", r".\1", name)
     name = re.sub(r"___from_numpy\((.+)\)", r"\1", name)
     name = re.sub(r"\.__dict__\['(\w+)'\]", r".\1", name)
-    return re.sub(r"^___stack\d+$", "the value computed just before the break", name)
+    return re.sub(r"^___stack\d+$", BEFORE_THE_BREAK, name)
 
 
 def _readable(condition: str) -> str:

@@ -17,7 +17,7 @@ Found = Callable[..., list[Finding]]
 
 @pytest.fixture(scope="session")
 def observed(observe: Callable[..., Observation]) -> Callable[..., Observation]:
-    """`observed(workload, **options)`: what `check` sees, on the CPU, once a session."""
+    """`observed(workload, **options)`: what `check` sees on the CPU, once a session."""
     kept: dict[str, Observation] = {}
 
     def run(workload: str, **options: object) -> Observation:

@@ -56,6 +56,7 @@ def test_the_registry_names_the_sizes_of_the_modules() -> None:
         ("gpt", {}),
         ("gpt", {"train": True}),
         ("gpt-flex", {}),
+        ("gpt-flex", {"train": True}),
         ("decoder", {}),
         ("decoder", {"train": True}),
     ],
@@ -200,9 +201,13 @@ def test_every_make_gives_the_same_weights_and_inputs() -> None:
         torch.testing.assert_close(calls, calls_again)
 
 
-def test_flex_does_not_train_on_the_cpu() -> None:
-    with pytest.raises(ValueError, match="has no backward on the CPU: train it on"):
-        gpt_flex.make(train=True)
+def test_flex_trains_on_the_cpu_with_the_same_window() -> None:
+    reading, calls = gpt_flex.make()
+    training, _ = gpt_flex.make(train=True)
+    training.load_state_dict(reading.state_dict())
+    tokens = calls[1][0]
+    torch.testing.assert_close(training(tokens), reading(tokens))
+    assert (reading.attention, training.attention) == ("flex", "sdpa")
 
 
 def test_unknown_attention() -> None:

@@ -306,6 +306,11 @@ class UntraceableCall(GraphBreak):
                 " the optimizer's step on its own, without a scheduler wrapped around"
                 " it; the break is torch's own and costs one extra graph"
             )
+        if callee.startswith(("Optimizer.", "LRScheduler.")):
+            return (
+                f"call `{subject.expression}` outside the compiled function: what it"
+                " changes is Python state around the tensors"
+            )
         if callee.startswith("Tensor."):
             return (
                 f"compute the arguments of `{subject.expression}` in a statement of"

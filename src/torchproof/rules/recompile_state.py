@@ -362,6 +362,6 @@ class LearningRate(Recompile):
 
     def remedy(self, guard: Guard, subject: Subject) -> str:
         return (
-            "make it a tensor when the optimizer is built:"
-            f" lr=torch.tensor({guard.expected}); as a float it costs one recompile"
+            "make it a tensor when the optimizer is built: lr=torch.tensor(rate), on a"
+            " GPU with capturable=True; as a float it costs one recompile"
         )

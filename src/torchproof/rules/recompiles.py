@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from torchproof.guards import Guard
+from torchproof.guards import BEFORE_THE_BREAK, Guard
 from torchproof.places import Place, definition, place_of, qualified_name, whose
 from torchproof.records import Event, Severity
 from torchproof.rules._rule import Facts, Rule, Subject, plural, shorten
@@ -105,7 +105,13 @@ class Recompile(Rule):
         )
 
     def fix(self, subject: Subject) -> str:
-        return self.remedy(subject.data["guard"], subject)
+        guard: Guard = subject.data["guard"]
+        if guard.source == BEFORE_THE_BREAK:
+            return (
+                "remove the graph break on this line: its result goes from one graph"
+                " into the next, and is guarded, only because of it"
+            )
+        return self.remedy(guard, subject)
 
     def remedy(self, guard: Guard, subject: Subject) -> str:
         return f"keep `{guard.source}` the same between calls, or pass it as a tensor"

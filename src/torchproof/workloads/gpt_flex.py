@@ -1,6 +1,6 @@
 """The decoder of `gpt` with FlexAttention and a sliding window.
 
-FlexAttention has no backward on the CPU, so it trains on a GPU only.
+On the CPU, where FlexAttention has no backward, it trains with a dense mask instead.
 """
 
 from __future__ import annotations
