@@ -284,7 +284,7 @@ def test_random_edits_keep_the_sequence_covered(seed: int) -> None:
     while old := context.collapsible(recent):
         context.collapse(old[0])
     assert covers(context)
-    assert {entry.level for entry in context.entries} == {0, 1, 2}
+    assert context.entries[0].level == 2
 
 
 def test_allocator_edits_by_score() -> None:
