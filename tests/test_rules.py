@@ -128,3 +128,18 @@ def test_a_break_nobody_has_met_is_placed_and_explained() -> None:
     assert (found.code, found.kind, found.line) == ("GB199", "graph_break", 7)
     assert "`weave(x)`" in found.message
     assert "weave" in found.cause and "Use knit" in found.fix
+
+
+def test_a_callable_object_is_the_place(tmp_path: Path, observe: Any) -> None:
+    program = tmp_path / "step.py"
+    program.write_text(
+        "import torch\n"
+        "class Step:\n"
+        "    def __call__(self, x):\n"
+        "        return x * 2\n"
+        "def make():\n"
+        "    return Step(), [(torch.randn(n),) for n in (2, 3, 4)]\n"
+    )
+    [found] = rules.check(observe(f"{program}:make"))
+    assert (found.code, found.line, found.owner) == ("RC201", 3, "user")
+    assert "Step.__call__ was recompiled" in found.message

@@ -28,6 +28,8 @@ from torchproof.target import Target
 from torchproof.tracelog import Record, interpret, read_folder
 
 _POLL_S = 0.1
+# Where torch defines the frame it compiles in place of an object with `__call__`.
+_AROUND_CALLABLES = "torch/_dynamo/external_utils.py"
 _WRAPPER_FACTS = ("name", "what", "arguments", "off", "by_torchproof", "in_place")
 
 
@@ -197,8 +199,12 @@ def _events(
     raised = {e["compile_id"]: e for e in by_kind.get("raised", ()) if e["compile_id"]}
     runs = counts.get("graphs", {})
     skips = {s["compile_id"]: s["runs"] for s in counts.get("skipped", ())}
+    callables = {tuple(e["code"][0]) for e in by_kind.get("wrapper", ()) if e["code"]}
     for event in interpret(records):
         extra: dict[str, Any] = {}
+        if event.function and event.function.file.endswith(_AROUND_CALLABLES):
+            # Only one callable can be meant where only one was compiled.
+            event = replace(event, function=_only(callables) or event.function)
         if event.kind == "compile_failure":
             extra["raised"] = event.compile_id in raised
         if event.kind == "specialization":
@@ -237,6 +243,11 @@ def _events(
             yield Event(
                 kind, frames=_frames(entry["site"]), data=data, call=entry["call"]
             )
+
+
+def _only(callables: Iterable[tuple[Any, ...]]) -> Frame | None:
+    frames = _frames(callables)
+    return frames[0] if len(frames) == 1 else None
 
 
 def _frames(plain: Iterable[Sequence[Any]]) -> tuple[Frame, ...]:

@@ -53,6 +53,9 @@ def code_of(model: Any) -> types.CodeType | None:
         if hasattr(model, "parameters")
         else model
     )
+    if not isinstance(function, (types.FunctionType, types.MethodType)):
+        # An object with `__call__`; a callable of C stays without code.
+        function = getattr(function, "__wrapped__", type(function).__call__)
     while hasattr(function, "__wrapped__"):
         function = function.__wrapped__
     return getattr(function, "__code__", None)

@@ -1,0 +1,96 @@
+"""The reference workloads on a GPU, at the sizes that are meant for one."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from torchproof.workloads import WORKLOADS, megacontext, nanovlm
+
+pytestmark = pytest.mark.gpu
+
+STEPS = 20
+CURED = [name for name in WORKLOADS if not name.endswith("-original")]
+# A compile defect of each original, as kind and source line.
+DEFECTS = {
+    "nanovlm-original": {
+        ("graph_break", 'unicodedata.normalize("NFKC", token)'),
+        ("graph_break", "places = x[mask]"),
+        ("graph_break", "if longest > self.trained"),
+        ("recompile", "if images is not None:"),
+    },
+    "gpt-original": {("graph_break", "if torch.isinf(x).any():")},
+    "arrcoc-original": {("graph_break", "if high == low:")},
+    "trainstep-original": {("graph_break", "loss.backward()")},
+    "megacontext-original": {("no_op", "return self.base(")},
+}
+
+
+def check(workload: str, *flags: str, folder: Path) -> dict[str, Any]:
+    command = [sys.executable, "-m", "torchproof", "check", f"workload:{workload}"]
+    told = ["--effort", "quick", "--format", "json", "--fail-on", "never", "-q"]
+    done = subprocess.run(
+        [*command, *told, *flags],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=550,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    run: dict[str, Any] = json.loads(done.stdout)
+    assert run["environment"]["device"] == "cuda"
+    assert run["environment"]["size"] == WORKLOADS[workload].gpu_size
+    return run
+
+
+@pytest.mark.parametrize("train", [False, True])
+@pytest.mark.parametrize("workload", CURED)
+def test_cured_is_clean(workload: str, train: bool, tmp_path: Path) -> None:
+    run = check(workload, *["--train"] * train, folder=tmp_path)
+    loud = [f for f in run["findings"] if f["severity"] != "low"]
+    assert not loud
+    assert run["counts"]["compiled_calls"] == run["counts"]["calls"]
+
+
+@pytest.mark.parametrize("workload", DEFECTS)
+def test_original_shows_its_defects(workload: str, tmp_path: Path) -> None:
+    findings = check(workload, folder=tmp_path)["findings"]
+    for kind, text in DEFECTS[workload]:
+        kinds = {kind, "skipped_frame"} if kind == "graph_break" else {kind}
+        lines = [f["source"] or "" for f in findings if f["kind"] in kinds]
+        assert any(text in line for line in lines), (kind, text)
+
+
+@pytest.mark.parametrize(
+    ("make", "size", "optimizer"),
+    [
+        (nanovlm.make, "large", lambda m: torch.optim.AdamW(m.parameters(), lr=3e-4)),
+        (megacontext.make, "base", megacontext.optimizer),
+    ],
+    ids=["nanovlm", "megacontext"],
+)
+def test_it_trains_compiled(
+    make: Callable[..., Any], size: str, optimizer: Callable[[Any], Any]
+) -> None:
+    model, calls = make(size, device="cuda", train=True)
+    compiled, steps = torch.compile(model), optimizer(model)
+    losses = []
+    for number in range(STEPS):
+        call = calls[number % len(calls)]
+        with torch.compiler.set_stance("fail_on_recompile" if number else "default"):
+            output = compiled(**call) if isinstance(call, dict) else compiled(*call)
+            output.loss.backward()
+        steps.step()
+        steps.zero_grad()
+        losses.append(output.loss.item())
+    rounds = [losses[: len(calls)], losses[-len(calls) :]]
+    first, last = (sum(each) / len(each) for each in rounds)
+    print(f"loss {first:.3f} -> {last:.3f}", losses)
+    assert last < 0.9 * first
