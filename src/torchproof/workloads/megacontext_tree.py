@@ -8,10 +8,10 @@ from torchproof.workloads.megacontext_nets import LEVELS
 
 
 class Entry(NamedTuple):
-    """One node of the tree: `index` counts the nodes of its level."""
+    """One node of the tree, counted within its level."""
 
     level: int
-    index: int
+    node: int
 
 
 class WorkingContext:
@@ -28,13 +28,13 @@ class WorkingContext:
     def append(self, count: int) -> None:
         """Tokens that follow, each an entry of its own."""
         added = range(self.tokens, self.tokens + count)
-        self.entries += [Entry(0, index) for index in added]
+        self.entries += [Entry(0, node) for node in added]
         self.tokens += count
 
     def span(self, entry: Entry) -> range:
         """The tokens an entry stands for."""
         width = self.block**entry.level
-        return range(entry.index * width, (entry.index + 1) * width)
+        return range(entry.node * width, (entry.node + 1) * width)
 
     def collapsible(self, recent: int) -> list[int]:
         """Where `block` siblings begin that one gist can stand for.
@@ -46,8 +46,8 @@ class WorkingContext:
             first, last = self.entries[place], self.entries[place + self.block - 1]
             siblings = (
                 first.level < LEVELS
-                and first.index % self.block == 0
-                and last == (first.level, first.index + self.block - 1)
+                and first.node % self.block == 0
+                and last == (first.level, first.node + self.block - 1)
             )
             if siblings and self.span(last).stop <= self.tokens - recent:
                 found.append(place)
@@ -56,15 +56,15 @@ class WorkingContext:
     def collapse(self, place: int) -> None:
         """The siblings that begin here become the gist above them."""
         first = self.entries[place]
-        parent = Entry(first.level + 1, first.index // self.block)
+        parent = Entry(first.level + 1, first.node // self.block)
         self.entries[place : place + self.block] = [parent]
 
     def expand(self, place: int) -> None:
         """A gist becomes the entries it stands for."""
         gist = self.entries[place]
-        first = gist.index * self.block
+        first = gist.node * self.block
         self.entries[place : place + 1] = [
-            Entry(gist.level - 1, index) for index in range(first, first + self.block)
+            Entry(gist.level - 1, node) for node in range(first, first + self.block)
         ]
 
     def slots(self, tokens: int) -> list[int]:
@@ -72,4 +72,4 @@ class WorkingContext:
         return [self.slot(entry, tokens) for entry in self.entries]
 
     def slot(self, entry: Entry, tokens: int) -> int:
-        return (0, tokens, tokens + tokens // self.block)[entry.level] + entry.index
+        return (0, tokens, tokens + tokens // self.block)[entry.level] + entry.node
