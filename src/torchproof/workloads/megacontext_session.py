@@ -16,7 +16,7 @@ from torchproof.workloads.megacontext_nets import LEVELS, Nets, Size, read
 from torchproof.workloads.megacontext_step import RESERVED, filled
 from torchproof.workloads.megacontext_tree import WorkingContext
 
-STEPS = 12
+STEPS = 8
 
 
 @dataclass(frozen=True)

@@ -129,10 +129,11 @@ def plan(
         context.append(length)
         if draw.random() < size.level_2_share:
             collapse_some_spans(context, size, draw)
-        while len(context) > width:
-            choices = context.collapsible(size.recent)
-            tokens = [p for p in choices if context.entries[p].level == 0]
-            context.collapse(draw.choice(tokens))
+        edits = -(-(len(context) - width) // (size.block - 1))
+        groups = context.collapsible(size.recent)
+        groups = [place for place in groups if context.entries[place].level == 0]
+        for place in sorted(draw.sample(groups, max(edits, 0)), reverse=True):
+            context.collapse(place)
         contexts.append(context)
     return contexts
 
