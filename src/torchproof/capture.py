@@ -218,8 +218,16 @@ def _events(
             extra["runs"] = tuple(runs[event.compile_id])
         frames = tuple(f for f in event.frames if whose(f.file) != "torchproof")
         yield replace(event, frames=frames, data={**event.data, **extra})
+    yield from _wrappers(by_kind.get("wrapper", ()), counts)
+    yield from _strays(by_kind, counts)
+
+
+def _wrappers(
+    entries: Iterable[Mapping[str, Any]], counts: Mapping[str, Any]
+) -> Iterable[Event]:
+    """What was compiled, and how often it was called."""
     seen = {w[0]: w for w in counts.get("wrappers", ())}
-    for entry in by_kind.get("wrapper", ()):
+    for entry in entries:
         _, calls, compiled, eager, inlined = seen.get(
             entry["number"], (0, None, None, None, None)
         )
@@ -235,6 +243,12 @@ def _events(
                 "inlined": inlined,
             },
         )
+
+
+def _strays(
+    by_kind: Mapping[str, Sequence[Mapping[str, Any]]], counts: Mapping[str, Any]
+) -> Iterable[Event]:
+    """Calls that went past what was compiled, and calls that raised."""
     strays = {(kind, name): count for kind, name, count in counts.get("strays", ())}
     for kind in ("method_call", "original_call", "call_error"):
         for entry in by_kind.get(kind, ()):

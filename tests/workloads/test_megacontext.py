@@ -366,3 +366,13 @@ def test_a_full_session_says_so() -> None:
     session, _ = sessions()
     with pytest.raises(ValueError, match="full"):
         session(torch.zeros(session.limit + 1, dtype=torch.long))
+
+
+def test_a_restarted_session_begins_anew() -> None:
+    one, calls = megacontext.make()
+    with torch.compiler.set_stance("force_eager"):
+        first = [one(*call) for call in calls[:3]]
+        one.restart()
+        assert torch.equal(
+            torch.stack(first), torch.stack([one(*c) for c in calls[:3]])
+        )

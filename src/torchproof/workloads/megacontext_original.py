@@ -184,9 +184,8 @@ class Session(session.Session):
 
     context: SessionContext
 
-    def __init__(self, size: Size, prompt: int, dtype: torch.dtype) -> None:
-        super().__init__(size, prompt, dtype)
-        self.context = SessionContext(size, self.pool, self.limit)
+    def empty_context(self) -> SessionContext:
+        return SessionContext(self.size, self.pool, self.limit)
 
     def compile_nets(self) -> None:
         self.nets.lens = LensNet(self.size)

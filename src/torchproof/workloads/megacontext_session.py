@@ -90,14 +90,22 @@ class Session(nn.Module):
         least = self.limit // whole + (LEVELS + 1) * size.block + size.recent
         budget = max(int(0.75 * prompt), least)
         self.allocator = Allocator(budget, size.recent)
-        self.context = WorkingContext(size.block)
-        self.unfocused = 0  # tokens since the last look at the scores
-        self.scores: Tensor | None = None  # of the last look
         slots = sum(self.limit // size.block**level for level in range(LEVELS + 1))
         pool = torch.zeros(slots, size.dim, dtype=dtype)
         self.register_buffer("pool", pool, persistent=False)
+        self.restart()
         self.compile_nets()
         self.to(dtype).eval()
+
+    def restart(self) -> None:
+        """Forget everything: the next call takes a prompt."""
+        self.pool.zero_()
+        self.context = self.empty_context()
+        self.unfocused = 0  # tokens since the last look at the scores
+        self.scores: Tensor | None = None  # of the last look
+
+    def empty_context(self) -> WorkingContext:
+        return WorkingContext(self.size.block)
 
     def compile_nets(self) -> None:
         self.nets.gist.compile(mode="reduce-overhead")

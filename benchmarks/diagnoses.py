@@ -1,0 +1,71 @@
+"""What `torchproof check` says of every workload that has an original, and of that.
+
+    python benchmarks/diagnoses.py [--device cuda] [--folder benchmarks/results]
+
+Each is checked with and without `--train`. The counts and findings of all runs go to
+benchmarks/results/diagnoses-DEVICE.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from torchproof.workloads import WORKLOADS
+
+RESULTS = Path(__file__).resolve().parent / "results"
+ORIGINALS = [name for name in WORKLOADS if name.endswith("-original")]
+CHECKED = [
+    twin for name in ORIGINALS for twin in (name.removesuffix("-original"), name)
+]
+
+
+def check(workload: str, train: bool, device: str) -> dict[str, Any]:
+    command = ["check", f"workload:{workload}", *["--train"] * train]
+    command += ["--device", device, "--format", "json", "--fail-on", "never", "-q"]
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run(
+            [sys.executable, "-m", "torchproof", *command],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    if done.returncode:
+        raise SystemExit(f"{workload}: {done.stderr}")
+    run = json.loads(done.stdout)
+    return {
+        "command": run["command"],
+        "size": run["environment"]["size"],
+        "torch": run["environment"]["torch"],
+        "device": run["environment"].get("gpu") or run["environment"]["device"],
+        "counts": run["counts"],
+        "severities": Counter(f["severity"] for f in run["findings"]),
+        "kinds": Counter(f["kind"] for f in run["findings"]),
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--folder", type=Path, default=RESULTS, help="where to write")
+    options = parser.parse_args()
+    rows: dict[str, Any] = {}
+    for workload in CHECKED:
+        for train in (False, True):
+            key = f"{workload}{' train' if train else ''}"
+            print(key, file=sys.stderr)
+            rows[key] = check(workload, train, options.device)
+    path = options.folder / f"diagnoses-{options.device}.json"
+    path.write_text(json.dumps(rows, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
