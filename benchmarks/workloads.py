@@ -164,6 +164,7 @@ def main() -> int:
     parser.add_argument("--passes", type=int, default=20)
     parser.add_argument("--jobs", type=int, default=1, help="arms to compile at once")
     parser.add_argument("--folder", type=Path, default=RESULTS, help="where to write")
+    parser.add_argument("--caches", type=Path, help="keep the compiled code there")
     parser.add_argument("--arm", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.arm:
@@ -177,12 +178,11 @@ def main() -> int:
     left = [arm for arm in arms(options.names) if arm.key not in kept["rows"]]
     failed = 0
     with tempfile.TemporaryDirectory() as folder:
-        caches = Path(folder)
+        caches = options.caches or Path(folder)
         with ThreadPoolExecutor(options.jobs) as pool:
-            first = pool.map(lambda arm: run_arm(arm, options, caches, 2), left)
-            compiled = dict(zip(left, first, strict=True))
+            list(pool.map(lambda arm: run_arm(arm, options, caches, 2), left))
         for arm in left:
-            row = compiled[arm] and run_arm(arm, options, caches, options.passes)
+            row = run_arm(arm, options, caches, options.passes)
             if not row:
                 failed += 1
                 continue
