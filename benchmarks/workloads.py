@@ -2,14 +2,14 @@
 
     python benchmarks/workloads.py [NAME ...] [--device cuda] [--passes 20]
 
-Three arms for each pair, each a process of its own: the original in eager, the original
-compiled, the cured form compiled, on calls of the same shapes. An arm runs its calls
-once to compile (a pass) and once more to settle; then passes are timed, synchronised.
-Arms compile before anything is timed, several at a time, each into a cache of its own;
-then they are timed one after the other.
+Three arms for each pair, each a process of its own with caches of its own: the original
+in eager, the original compiled, the cured form compiled, on calls of the same shapes.
+An arm runs its calls once to compile (a pass) and once more to settle, then waits.
+Several do that at a time; when all of them are ready, passes are timed, synchronised,
+one arm after the other.
 
 Rows go to benchmarks/results/workloads-DEVICE.json as they end; a row that is there is
-not measured again.
+not measured again. An arm that fails leaves its last line as its row.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from torchproof.workloads import WORKLOADS
 
 RESULTS = Path(__file__).resolve().parent / "results"
+LEAST_PASSES, ENOUGH_S = 5, 6.0
+READY = "ready to be timed"
 PAIRS = [name for name in WORKLOADS if f"{name}-original" in WORKLOADS]
 # The two forms of gpt have calls of different shapes where none is given.
 GIVEN = {"gpt": {"batch": 8, "sequence": 1024}}
@@ -77,7 +78,7 @@ def one_pass(fn: Any, calls: list[Any], *, train: bool) -> None:
 
 
 def measure(arm: Arm, device: str, passes: int) -> dict[str, Any]:
-    """Milliseconds a call of each timed pass, and the seconds of the first pass."""
+    """Milliseconds a call in each timed pass; the parent says when to time them."""
     import torch
 
     def timed(act: Callable[[], None]) -> float:
@@ -105,51 +106,32 @@ def measure(arm: Arm, device: str, passes: int) -> dict[str, Any]:
             fn.zero_grad(set_to_none=True)
         one_pass(run, calls, train=arm.train)
 
-    first = timed(act)
+    for _ in range(2):
+        act()
+    print(READY, flush=True)
+    sys.stdin.readline()
     timed(act)
-    seconds = [timed(act) for _ in range(passes)]
+    seconds: list[float] = []
+    while len(seconds) < LEAST_PASSES or (
+        len(seconds) < passes and sum(seconds) < ENOUGH_S
+    ):
+        seconds.append(timed(act))
     return {
-        "key": arm.key,
-        **arm._asdict(),
+        "workload": arm.workload,
+        "strategy": arm.strategy,
+        "train": arm.train,
         "size": size,
         "calls": len(calls),
         "given": given,
-        "first_pass_s": first,
-        "call_ms": [1000 * each / len(calls) for each in seconds],
+        **spread([1000 * each / len(calls) for each in seconds]),
         "device": torch.cuda.get_device_name() if device == "cuda" else "cpu",
         "torch": str(torch.__version__),
     }
 
 
-# -- in the parent ---------------------------------------------------------------------
-
-
-def run_arm(arm: Arm, options: argparse.Namespace, caches: Path, passes: int) -> Any:
-    """The arm's row; None, with a line on stderr, where it fails."""
-    cache = caches / arm.key.replace(" ", "-")
-    told = json.dumps([*arm, options.device, passes])
-    done = subprocess.run(
-        [sys.executable, __file__, "--arm", told],
-        env={
-            **os.environ,
-            "TORCHINDUCTOR_CACHE_DIR": str(cache / "inductor"),
-            "TRITON_CACHE_DIR": str(cache / "triton"),
-        },
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        print(f"{arm.key} failed:\n{done.stderr[-1500:]}", file=sys.stderr)
-        return None
-    return json.loads(done.stdout.splitlines()[-1])
-
-
-def summary(row: dict[str, Any]) -> dict[str, Any]:
-    values = row.pop("call_ms")
+def spread(values: list[float]) -> dict[str, float]:
     low, middle, high = statistics.quantiles(values, n=4)
     return {
-        **row,
         "passes": len(values),
         "median_ms": middle,
         "low_ms": low,
@@ -157,14 +139,57 @@ def summary(row: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+# -- in the parent ---------------------------------------------------------------------
+
+
+class Running:
+    """An arm's process, which compiles, says that it is ready, and waits."""
+
+    def __init__(self, arm: Arm, options: argparse.Namespace, folder: Path) -> None:
+        self.arm = arm
+        cache = folder / arm.key.replace(" ", "-")
+        cache.mkdir()
+        self.errors = (cache / "stderr").open("w+")
+        self.process = subprocess.Popen(
+            [
+                *(sys.executable, __file__, "--arm"),
+                json.dumps([*arm, options.device, options.passes]),
+            ],
+            env={
+                **os.environ,
+                "TORCHINDUCTOR_CACHE_DIR": str(cache / "inductor"),
+                "TRITON_CACHE_DIR": str(cache / "triton"),
+            },
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.errors,
+            text=True,
+        )
+
+    def wait_until_ready(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:  # a workload may print as well
+            if line.strip() == READY:
+                return
+
+    def row(self) -> dict[str, Any]:
+        answer, _ = self.process.communicate("go\n")
+        if self.process.returncode == 0:
+            row: dict[str, Any] = json.loads(answer.splitlines()[-1])
+            return row
+        self.errors.seek(0)
+        lines = [line for line in self.errors.read().splitlines() if line.strip()]
+        told = next((ln for ln in reversed(lines) if "Error" in ln), lines[-1])
+        return {**self.arm._asdict(), "failure": told[:200]}
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("names", nargs="*", default=PAIRS, metavar="NAME")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--passes", type=int, default=20)
-    parser.add_argument("--jobs", type=int, default=1, help="arms to compile at once")
+    parser.add_argument("--jobs", type=int, default=1, help="arms at a time")
     parser.add_argument("--folder", type=Path, default=RESULTS, help="where to write")
-    parser.add_argument("--caches", type=Path, help="keep the compiled code there")
     parser.add_argument("--arm", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.arm:
@@ -176,20 +201,19 @@ def main() -> int:
     if path.is_file():
         kept = json.loads(path.read_text())
     left = [arm for arm in arms(options.names) if arm.key not in kept["rows"]]
-    failed = 0
-    with tempfile.TemporaryDirectory() as folder:
-        caches = options.caches or Path(folder)
-        with ThreadPoolExecutor(options.jobs) as pool:
-            list(pool.map(lambda arm: run_arm(arm, options, caches, 2), left))
-        for arm in left:
-            row = run_arm(arm, options, caches, options.passes)
-            if not row:
-                failed += 1
-                continue
-            kept["rows"][arm.key] = summary(row)
-            print(f"{arm.key}: {kept['rows'][arm.key]['median_ms']:.1f} ms a call")
-            path.write_text(json.dumps(kept, indent=1) + "\n")
-    return int(failed > 0)
+    for first in range(0, len(left), options.jobs):
+        with tempfile.TemporaryDirectory() as folder:
+            group = left[first : first + options.jobs]
+            started = [Running(arm, options, Path(folder)) for arm in group]
+            for running in started:
+                running.wait_until_ready()
+            for running in started:
+                row = running.row()
+                kept["rows"][running.arm.key] = row
+                told = f"{row['median_ms']:.2f} ms" if "failure" not in row else "fails"
+                print(f"{running.arm.key}: {told}", flush=True)
+                path.write_text(json.dumps(kept, indent=1) + "\n")
+    return 0
 
 
 if __name__ == "__main__":

@@ -203,4 +203,4 @@ def make(
     calls = [samples(spec, count, device) for count in (batch, 1, batch + 1, batch)]
     for images, queries in calls:
         synthetic.any_batch(images, queries)
-    return model.train(train), calls
+    return model.train(train).requires_grad_(train), calls

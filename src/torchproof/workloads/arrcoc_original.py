@@ -128,4 +128,4 @@ def make(
     with torch.device(device):
         model = ARRCOC(spec).to(synthetic.number_type(device))
     calls = [samples(spec, count, device) for count in (batch, 1, batch + 1, batch)]
-    return model.train(train), calls
+    return model.train(train).requires_grad_(train), calls

@@ -138,4 +138,4 @@ def make(
             queries = torch.randn(samples, 1, spec.dim, dtype=dtype)
             synthetic.any_batch(features, queries)
             calls.append((features, queries))
-    return module.train(train), calls
+    return module.train(train).requires_grad_(train), calls

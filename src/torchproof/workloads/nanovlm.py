@@ -326,7 +326,7 @@ def make(
 ) -> tuple[NanoVLM, list[dict[str, Tensor]]]:
     """The model and calls of many shapes; a batch or length that is given is kept."""
     torch.manual_seed(0)
-    model = build(NanoVLM, size, device).train(train)
+    model = build(NanoVLM, size, device).train(train).requires_grad_(train)
     layout = SIZES[size].layout
     calls = []
     for samples in nanovlm_batches.synthesize(layout, batch, sequence, device=device):

@@ -93,7 +93,7 @@ def make(
 ) -> tuple[nn.Module, list[dict[str, object]]]:
     """The model and the batches of `nanovlm`, with the images as lists or None."""
     torch.manual_seed(0)
-    model = nanovlm.build(NanoVLM, size, device).train(train)
+    model = nanovlm.build(NanoVLM, size, device).train(train).requires_grad_(train)
     layout = nanovlm.SIZES[size].layout
     calls: list[dict[str, object]] = []
     for samples in nanovlm_batches.synthesize(layout, batch, sequence, device=device):
