@@ -16,10 +16,10 @@ TORCH_FROM = $(if $(TORCH_INDEX),--no-deps --index-url $(TORCH_INDEX))
 
 demo: $(INSTALLED)
 	@# Exit code 1 is a finding, 2 a failure.
-	@echo "A decoder as people write it:"; echo
-	$(BIN)/torchproof check workload:gpt-original -q || test $$? -eq 1
-	@echo; echo "The same decoder, cured:"; echo
-	$(BIN)/torchproof check workload:gpt -q || test $$? -eq 1
+	@echo "A vision-language model as it was first written:"; echo
+	$(BIN)/torchproof check workload:nanovlm-original -q || test $$? -eq 1
+	@echo; echo "The same model, cured, in training:"; echo
+	$(BIN)/torchproof check workload:nanovlm --train -q
 	@echo; $(BIN)/torchproof show --list
 	@echo "The runs are saved in .torchproof/runs"
 
@@ -39,11 +39,13 @@ docs: $(INSTALLED)
 	$(BIN)/python docs/generate.py
 
 prove: $(INSTALLED)
-	@echo "Proves: the slow tests pass; check --effort quick costs at most 1.3 times"
-	@echo "a plain run of the same calls under torch.compile(backend='eager')."
+	@echo "Proves: the slow tests pass, those of the workloads under Inductor among"
+	@echo "them; check --effort quick costs at most 1.3 times a plain run of the same"
+	@echo "calls under torch.compile(backend='eager'); what check says of the workloads."
 	@# Exit code 5: no slow test exists.
 	$(BIN)/pytest -q -m "slow and not gpu" || test $$? -eq 5
 	$(BIN)/python benchmarks/overhead.py --write
+	$(BIN)/python benchmarks/diagnoses.py
 	$(BIN)/python docs/generate.py
 
 clean:

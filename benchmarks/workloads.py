@@ -35,7 +35,7 @@ LEAST_PASSES, ENOUGH_S = 5, 6.0
 READY = "ready to be timed"
 PAIRS = [name for name in WORKLOADS if f"{name}-original" in WORKLOADS]
 # The two forms of gpt have calls of different shapes where none is given.
-GIVEN = {"gpt": {"batch": 8, "sequence": 1024}}
+SHAPES = {"cpu": {"batch": 4, "sequence": 160}, "cuda": {"batch": 8, "sequence": 1024}}
 
 
 class Arm(NamedTuple):
@@ -93,7 +93,7 @@ def measure(arm: Arm, device: str, passes: int) -> dict[str, Any]:
     workload = WORKLOADS[arm.workload]
     size = workload.size_on(device)
     make = importlib.import_module(workload.module).make
-    given = GIVEN.get(arm.workload.removesuffix("-original"), {})
+    given = SHAPES[device] if arm.workload.startswith("gpt") else {}
     fn, calls = make(size, device=device, train=arm.train, **given)
     run = fn
     if arm.strategy == "eager":
@@ -180,7 +180,7 @@ class Running:
         self.errors.seek(0)
         lines = [line for line in self.errors.read().splitlines() if line.strip()]
         told = next((ln for ln in reversed(lines) if "Error" in ln), lines[-1])
-        return {**self.arm._asdict(), "failure": told[:200]}
+        return {**self.arm._asdict(), "failure": told.partition(". Stack trace")[0]}
 
 
 def main() -> int:
@@ -196,10 +196,14 @@ def main() -> int:
         *arm, device, passes = json.loads(options.arm)
         print(json.dumps(measure(Arm(*arm), device, passes)))
         return 0
-    kept: dict[str, Any] = {"command": " ".join(["python", *sys.argv]), "rows": {}}
+    kept: dict[str, Any] = {"rows": {}}
     path = options.folder / f"workloads-{options.device}.json"
     if path.is_file():
         kept = json.loads(path.read_text())
+    command = (
+        f"python benchmarks/workloads.py {' '.join(options.names)} --device"
+        f" {options.device} --jobs {options.jobs} --passes {options.passes}"
+    )
     left = [arm for arm in arms(options.names) if arm.key not in kept["rows"]]
     for first in range(0, len(left), options.jobs):
         with tempfile.TemporaryDirectory() as folder:
@@ -208,7 +212,7 @@ def main() -> int:
             for running in started:
                 running.wait_until_ready()
             for running in started:
-                row = running.row()
+                row = {"command": command, **running.row()}
                 kept["rows"][running.arm.key] = row
                 told = f"{row['median_ms']:.2f} ms" if "failure" not in row else "fails"
                 print(f"{running.arm.key}: {told}", flush=True)

@@ -1,7 +1,7 @@
 """Writes what the documents take from the code: run it with `make docs`.
 
-docs/rules.md is whole; in README.md and docs/architecture.md the parts between
-`<!-- begin NAME -->` and `<!-- end NAME -->` are replaced.
+docs/rules.md is whole; in README.md, docs/architecture.md and docs/workloads.md the
+parts between `<!-- begin NAME -->` and `<!-- end NAME -->` are replaced.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
@@ -21,12 +23,13 @@ from test_layers import DESK, MAY_IMPORT, MAY_IMPORT_LATE  # noqa: E402
 
 from torchproof.records import CATEGORIES  # noqa: E402
 from torchproof.rules import RULES  # noqa: E402
+from torchproof.workloads import WORKLOADS  # noqa: E402
 
 COMMAND = ("check", "workload:gpt-original")
 FOLDERS = {
     "tests/": "one file a module; rules/CODE/ holds programs that trigger a rule",
-    "docs/": "how to read `check`, every rule, the architecture; generate.py",
-    "benchmarks/": "what observing costs, measured",
+    "docs/": "how to read `check`, every rule, the workloads, the architecture",
+    "benchmarks/": "what observing costs, what the workloads' cures are worth",
 }
 
 
@@ -126,8 +129,7 @@ def overhead_table() -> str:
         "| machine | torch | plain run | under `check` | ratio | rounds |",
         "|---|---|---|---|---|---|",
     ]
-    for path in sorted((ROOT / "benchmarks" / "results").glob("overhead-*.json")):
-        kept = json.loads(path.read_text())
+    for kept in _results("overhead"):
         seconds, ratio = kept["seconds"], kept["ratio"]
         spans = [
             f"{arm['median']:.1f} s ({arm['low']:.1f} to {arm['high']:.1f})"
@@ -140,6 +142,82 @@ def overhead_table() -> str:
             f"| {ratio['of_medians']:.2f} ({paired}) | {kept['rounds']} |"
         )
     return "\n".join(rows)
+
+
+def sizes_table() -> str:
+    """Every workload with its sizes; the one that a GPU gets by default is bold."""
+    rows = ["| workload | what it is | sizes and parameters |", "|---|---|---|"]
+    for name, workload in WORKLOADS.items():
+        sizes = [
+            f"{f'**{size}**' if size == workload.gpu_size else size} {count:,}"
+            for size, count in workload.sizes.items()
+        ]
+        rows.append(f"| `{name}` | {workload.summary} | {'; '.join(sizes)} |")
+    return "\n".join(rows)
+
+
+def diagnoses_table() -> str:
+    """What `check` counted in each original, and in its cured form."""
+    rows = [
+        "| workload | machine | graphs | breaks | recompiles | high, medium findings |",
+        "|---|---|---|---|---|---|",
+    ]
+    for kept in _results("diagnoses"):
+        for key, cured in kept.items():
+            name, _, train = key.partition(" ")
+            if name.endswith("-original"):
+                continue
+            original = kept[" ".join(filter(None, [f"{name}-original", train]))]
+            forms = (original, cured)
+            counts = [
+                " -> ".join(str(form["counts"][what]) for form in forms)
+                for what in ("graphs", "graph_breaks", "recompiles")
+            ]
+            loud = [
+                f"{s.get('high', 0)}, {s.get('medium', 0)}"
+                for s in (form["severities"] for form in forms)
+            ]
+            machine = f"{cured['device']}, torch {cured['torch']}, {cured['size']}"
+            cells = [f"`{key}`", machine, *counts, " -> ".join(loud)]
+            rows.append(f"| {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
+def worth_table() -> str:
+    """Originals in eager and compiled beside the cured form compiled."""
+    rows = [
+        "| workload | machine | original, eager | original, compiled "
+        "| cured, compiled | cured against eager |",
+        "|---|---|---|---|---|---|",
+    ]
+    for kept in _results("workloads"):
+        found = kept["rows"]
+        for row in found.values():
+            if row["workload"].endswith("-original"):
+                continue
+            train = " train" if row["train"] else ""
+            eager = found[f"{row['workload']}-original eager{train}"]
+            compiled = found[f"{row['workload']}-original compiled{train}"]
+            ratio = eager["median_ms"] / row["median_ms"]
+            cells = [
+                f"`{row['workload']}{train}`",
+                f"{row['device']}, torch {row['torch']}, {row['size']}",
+                *(_milliseconds(arm) for arm in (eager, compiled, row)),
+                f"{ratio:.2f}x",
+            ]
+            rows.append(f"| {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
+def _milliseconds(arm: dict[str, Any]) -> str:
+    if "failure" in arm:
+        return "fails"
+    return f"{arm['median_ms']:.1f} ({arm['low_ms']:.1f} to {arm['high_ms']:.1f})"
+
+
+def _results(name: str) -> Iterator[Any]:
+    for path in sorted((ROOT / "benchmarks" / "results").glob(f"{name}-*.json")):
+        yield json.loads(path.read_text())
 
 
 def _fenced(text: str) -> str:
@@ -160,6 +238,10 @@ def documents(shown: str | None = None) -> dict[Path, str]:
     first = filled(readme.read_text(), "files", file_tree())
     if shown is not None:
         first = filled(first, "output", output(shown))
+    workloads = ROOT / "docs" / "workloads.md"
+    tables = filled(workloads.read_text(), "sizes", sizes_table())
+    tables = filled(tables, "diagnoses", diagnoses_table())
+    tables = filled(tables, "worth", worth_table())
     return {
         readme: first,
         page: filled(
@@ -168,6 +250,7 @@ def documents(shown: str | None = None) -> dict[Path, str]:
             overhead_table(),
         ),
         ROOT / "docs" / "rules.md": rules_page(),
+        workloads: tables,
     }
 
 

@@ -93,7 +93,10 @@ PARENT = {
     "no Python file": ("check folder/notes:make", "folder/notes is no Python file"),
     "no module": ("check not-a-module:make", "neither a file nor a module name"),
     "folder": ("check folder", "folder is a folder: give a file.py:factory"),
-    "unknown workload": ("check workload:nope", "choose one of gpt, gpt-original"),
+    "unknown workload": (
+        "check workload:nope",
+        "choose one of arrcoc, arrcoc-o",
+    ),
     "no trace": ("check trace:nowhere", "no trace folder 'nowhere'"),
     "trace is a file": ("check trace:notes.txt", "no trace folder 'notes.txt'"),
     "empty trace": ("check trace:empty", "no compilation trace in empty"),

@@ -83,6 +83,7 @@ DOCS = {
     "docs/architecture.md",
     "docs/check.md",
     "docs/rules.md",
+    "docs/workloads.md",
 }
 
 

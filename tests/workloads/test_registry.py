@@ -100,3 +100,13 @@ def test_a_size_beyond_memory_is_refused_before_it_is_built(tmp_path: Path) -> N
     assert done.returncode == 2
     assert "choose a smaller --size" in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_a_given_batch_is_that_of_every_call(name: str) -> None:
+    module = importlib.import_module(WORKLOADS[name].module)
+    for train in (True,) if name.startswith("megacontext") else (False, True):
+        _, calls = module.make(batch=3, train=train)
+        for call in calls:
+            first = next(iter(call.values())) if isinstance(call, dict) else call[0]
+            assert first.shape[0] == 3

@@ -124,8 +124,8 @@ def make(
     """The model, and calls of three batch sizes, of which one is 1."""
     torch.manual_seed(0)
     spec = SIZES[size]
-    batch = batch or spec.batch
+    counts = synthetic.kept(batch, (spec.batch, 1, spec.batch + 1, spec.batch))
     with torch.device(device):
         model = ARRCOC(spec).to(synthetic.number_type(device))
-    calls = [samples(spec, count, device) for count in (batch, 1, batch + 1, batch)]
+    calls = [samples(spec, count, device) for count in counts]
     return model.train(train).requires_grad_(train), calls

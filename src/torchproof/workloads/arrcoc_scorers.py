@@ -128,12 +128,12 @@ def make(
     """The knowing module, and calls of three batch sizes, of which one is 1."""
     torch.manual_seed(0)
     spec = SIZES[size]
-    batch = batch or spec.batch
+    counts = synthetic.kept(batch, (spec.batch, 1, spec.batch + 1, spec.batch))
     dtype = synthetic.number_type(device)
     calls = []
     with torch.device(device):
         module = KnowingModule(spec.dim, spec.side).to(dtype)
-        for samples in (batch, 1, batch + 1, batch):
+        for samples in counts:
             features = torch.randn(samples, spec.side**2, spec.dim, dtype=dtype)
             queries = torch.randn(samples, 1, spec.dim, dtype=dtype)
             synthetic.any_batch(features, queries)

@@ -36,6 +36,6 @@ def make(
     with torch.device(device):
         if train:
             micro_step = step.MicroStep(spec).to(dtype).train()
-            return micro_step, step.calls(spec, length, batch or spec.batch, device)
+            return micro_step, step.calls(spec, length, batch, device)
         one = session.Session(spec, length, dtype)
         return one, session.calls(spec, length, device)

@@ -223,7 +223,7 @@ def make(
     with torch.device(device):
         if train:
             micro_step = MicroStep(spec).to(dtype).train()
-            given = step.batches(spec, length, batch or spec.batch, device)
+            given = step.batches(spec, length, batch, device)
             return micro_step, list(given)
         one = Session(spec, length, dtype)
         return one, session.calls(spec, length, device)

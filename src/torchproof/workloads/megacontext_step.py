@@ -167,14 +167,15 @@ def filled(slots: list[int], width: int) -> list[int]:
 
 
 def batches(
-    size: Size, length: int, batch: int, device: str
+    size: Size, length: int, batch: int | None, device: str
 ) -> list[tuple[Tensor, list[list[WorkingContext]], int]]:
-    """Tokens, plans and width: every width once, and a last batch of one."""
+    """Tokens, plans and width: every width once, the first again with a batch of 1."""
     draw = random.Random(0)
     ordinary = size.vocabulary - RESERVED
     found = []
     every = widths(size, length)
-    for width, samples in [*((width, batch) for width in every), (every[0], 1)]:
+    counts = synthetic.kept(batch, [*[size.batch] * len(every), 1])
+    for width, samples in zip([*every, every[0]], counts, strict=True):
         plans = [plan(size, length, width, draw) for _ in range(samples)]
         tokens = synthetic.token_ids(ordinary, samples, length, device)
         found.append((tokens, plans, width))
@@ -182,7 +183,7 @@ def batches(
 
 
 def calls(
-    size: Size, length: int, batch: int, device: str
+    size: Size, length: int, batch: int | None, device: str
 ) -> list[tuple[Tensor, Tensor]]:
     """Inputs of the micro-step, marked: batch and width vary."""
     marked = []

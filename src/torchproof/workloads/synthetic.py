@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor
 
@@ -16,6 +18,11 @@ def number_type(device: str) -> torch.dtype:
 def token_ids(ordinary: int, batch: int, length: int, device: str) -> Tensor:
     """Random ids (batch, length) below `ordinary`, where the reserved ids begin."""
     return torch.randint(ordinary, (batch, length), device=device)
+
+
+def kept(given: int | None, usual: Iterable[int]) -> list[int]:
+    """Sizes of successive calls: the usual ones, or for all of them the given one."""
+    return [given or each for each in usual]
 
 
 def any_batch(*tensors: Tensor, name: str = "batch") -> None:

@@ -27,12 +27,13 @@ class Size:
     heads: int
     vocabulary: int
     batch: int
+    last_batch: int
     sequence: int
 
 
 SIZES = {
-    "tiny": Size(layers=1, dim=32, heads=2, vocabulary=64, batch=4, sequence=16),
-    "base": Size(layers=8, dim=512, heads=8, vocabulary=8192, batch=16, sequence=512),
+    "tiny": Size(1, 32, 2, vocabulary=64, batch=4, last_batch=1, sequence=16),
+    "base": Size(8, 512, 8, vocabulary=8192, batch=16, last_batch=4, sequence=512),
 }
 
 PEAK_RATE, FLOOR = 3e-3, 0.1
@@ -44,7 +45,12 @@ WINDOW = 10  # steps that the logged loss is averaged over
 def sized(name: str, batch: int | None, sequence: int | None) -> Size:
     """A size by its name, with other batches where they are given."""
     size = SIZES[name]
-    return replace(size, batch=batch or size.batch, sequence=sequence or size.sequence)
+    return replace(
+        size,
+        batch=batch or size.batch,
+        last_batch=batch or size.last_batch,
+        sequence=sequence or size.sequence,
+    )
 
 
 class Block(nn.Module):
@@ -169,11 +175,11 @@ class TrainStep:
 def model_and_epoch(
     size: Size, device: str
 ) -> tuple[LanguageModel, list[tuple[Tensor, Tensor]]]:
-    """A model, and twelve batches (inputs, targets) of which the last is smaller."""
+    """A model, and twelve batches (inputs, targets), the last one of its own size."""
     # What torch says, with a C++ stack, on ARM processors without bf16 arithmetic.
     warnings.filterwarnings("ignore", message="mkldnn_matmul failed")
     epoch = []
-    for batch in [size.batch] * 11 + [max(1, size.batch // 4)]:
+    for batch in [size.batch] * 11 + [size.last_batch]:
         # Runs of consecutive ids: something to learn within a few steps.
         first = synthetic.token_ids(size.vocabulary, batch, 1, device)
         tokens = first + torch.arange(size.sequence + 1, device=device)
