@@ -145,9 +145,11 @@ def overhead_table() -> str:
 
 
 def sizes_table() -> str:
-    """Every workload with its sizes; the one that a GPU gets by default is bold."""
+    """Every cured form with its sizes; the one that a GPU gets by default is bold."""
     rows = ["| workload | what it is | sizes and parameters |", "|---|---|---|"]
     for name, workload in WORKLOADS.items():
+        if name.endswith("-original"):
+            continue
         sizes = [
             f"{f'**{size}**' if size == workload.gpu_size else size} {count:,}"
             for size, count in workload.sizes.items()

@@ -25,7 +25,7 @@ MODULES: dict[str, Any] = {
 
 def pair() -> tuple[arrcoc.ARRCOC, arrcoc_original.ARRCOC]:
     """Cured and original with the same weights, in double precision."""
-    cured = arrcoc.make()[0].double()
+    cured = arrcoc.make(train=True)[0].double()
     original = arrcoc_original.ARRCOC(SIZE).double()
     original.load_state_dict(cured.state_dict())
     return cured, original

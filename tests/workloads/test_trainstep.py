@@ -158,9 +158,7 @@ def test_both_start_from_the_same_weights_and_data() -> None:
 def test_batch_and_sequence_can_be_chosen() -> None:
     for workload in (trainstep, trainstep_original):
         _, epoch = workload.make("tiny", 6, 24)
-        assert [tuple(inputs.shape) for inputs, _ in epoch] == [(6, 24)] * 11 + [
-            (1, 24)
-        ]
+        assert {tuple(inputs.shape) for inputs, _ in epoch} == {(6, 24)}
 
 
 def test_every_target_is_the_token_that_follows() -> None:

@@ -272,7 +272,7 @@ class NanoVLM(nn.Module):
         self.vision = VisionTransformer(size.vision)
         self.projector = Projector(size)
         self.embedding = nn.Embedding(size.decoder.vocabulary, size.decoder.dim)
-        self.rotary = Rotary(size.decoder)
+        self.rotary: nn.Module = Rotary(size.decoder)
         self.blocks = nn.ModuleList(
             DecoderBlock(size.decoder) for _ in range(size.decoder.blocks)
         )

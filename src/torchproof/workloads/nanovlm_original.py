@@ -27,7 +27,12 @@ class Tokenizer:
         return self.added[unicodedata.normalize("NFKC", token)]
 
 
-class Rotary(nanovlm.Rotary):
+class Rotary(nn.Module):
+    def __init__(self, size: nanovlm.Decoder) -> None:
+        super().__init__()
+        self.head_dim = size.dim // size.heads
+        self.trained = size.positions
+
     def forward(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         turns = frequencies(self.head_dim, positions.device)
         longest = positions.max() + 1
@@ -60,7 +65,7 @@ class NanoVLM(nanovlm.NanoVLM):
             block.attention = Attention(size.decoder)
         self.apply(nanovlm.initialise)
 
-    def forward(
+    def forward(  # type: ignore[override]
         self,
         tokens: Tensor,
         images: list[list[Tensor]] | None,
