@@ -86,7 +86,7 @@ WORKLOADS: dict[str, Workload] = {
     ),
     "decoder": Workload(
         "torchproof.workloads.decoder",
-        "24 narrow layers, one shape: launching kernels takes longer than they do",
+        "24 narrow layers, one shape: launching its kernels outlasts running them",
         {"tiny": 793_088, "base": 75_657_216},
         "base",
     ),
