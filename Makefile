@@ -45,7 +45,7 @@ prove: $(INSTALLED)
 	@# Exit code 5: no slow test exists.
 	$(BIN)/pytest -q -m "slow and not gpu" || test $$? -eq 5
 	$(BIN)/python benchmarks/overhead.py --write
-	$(BIN)/python benchmarks/diagnoses.py
+	$(BIN)/python benchmarks/diagnoses.py --write
 	$(BIN)/python docs/generate.py
 
 clean:

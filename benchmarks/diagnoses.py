@@ -1,9 +1,10 @@
 """What `torchproof check` says of every workload that has an original, and of that.
 
-    python benchmarks/diagnoses.py [--device cuda] [--folder benchmarks/results]
+    python benchmarks/diagnoses.py [--device cuda] [--write]
 
-Each is checked with and without `--train`. The counts and findings of all runs go to
-benchmarks/results/diagnoses-DEVICE.json.
+Each is checked with and without `--train`; with `--write`, the counts of all runs go to
+benchmarks/results/diagnoses-DEVICE.json. Exit code 1 when a cured form has a finding of
+high or medium severity.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def check(workload: str, train: bool, device: str) -> dict[str, Any]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--folder", type=Path, default=RESULTS, help="where to write")
+    parser.add_argument("--write", action="store_true", help="keep the results")
     options = parser.parse_args()
     rows: dict[str, Any] = {}
     for workload in CHECKED:
@@ -62,9 +63,17 @@ def main() -> int:
             key = f"{workload}{' train' if train else ''}"
             print(key, file=sys.stderr)
             rows[key] = check(workload, train, options.device)
-    path = options.folder / f"diagnoses-{options.device}.json"
-    path.write_text(json.dumps(rows, indent=1) + "\n")
-    return 0
+    if options.write:
+        path = RESULTS / f"diagnoses-{options.device}.json"
+        path.write_text(json.dumps(rows, indent=1) + "\n")
+    loud = [
+        key
+        for key, row in rows.items()
+        if "-original" not in key and {"high", "medium"} & set(row["severities"])
+    ]
+    for key in loud:
+        print(f"{key} is not clean: {dict(rows[key]['kinds'])}", file=sys.stderr)
+    return int(bool(loud))
 
 
 if __name__ == "__main__":

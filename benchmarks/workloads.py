@@ -9,7 +9,7 @@ Several do that at a time; when all of them are ready, passes are timed, synchro
 one arm after the other.
 
 Rows go to benchmarks/results/workloads-DEVICE.json as they end; a row that is there is
-not measured again. An arm that fails leaves its last line as its row.
+not measured again, but for `--again`. An arm that fails leaves its error as its row.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import importlib
 import importlib.metadata
 import json
 import os
+import platform
 import statistics
 import subprocess
 import sys
@@ -126,6 +127,9 @@ def measure(arm: Arm, device: str, passes: int) -> dict[str, Any]:
         **spread([1000 * each / len(calls) for each in seconds]),
         "device": torch.cuda.get_device_name() if device == "cuda" else "cpu",
         "torch": str(torch.__version__),
+        "python": platform.python_version(),
+        "arch": platform.machine(),
+        "cores": os.cpu_count(),
     }
 
 
@@ -190,6 +194,7 @@ def main() -> int:
     parser.add_argument("--passes", type=int, default=20)
     parser.add_argument("--jobs", type=int, default=1, help="arms at a time")
     parser.add_argument("--folder", type=Path, default=RESULTS, help="where to write")
+    parser.add_argument("--again", action="store_true", help="measure all rows anew")
     parser.add_argument("--arm", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.arm:
@@ -198,7 +203,7 @@ def main() -> int:
         return 0
     kept: dict[str, Any] = {"rows": {}}
     path = options.folder / f"workloads-{options.device}.json"
-    if path.is_file():
+    if path.is_file() and not options.again:
         kept = json.loads(path.read_text())
     command = (
         f"python benchmarks/workloads.py {' '.join(options.names)} --device"

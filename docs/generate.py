@@ -179,8 +179,8 @@ def diagnoses_table() -> str:
                 f"{s.get('high', 0)}, {s.get('medium', 0)}"
                 for s in (form["severities"] for form in forms)
             ]
-            machine = f"{cured['device']}, torch {cured['torch']}, {cured['size']}"
-            cells = [f"`{key}`", machine, *counts, " -> ".join(loud)]
+            label = f"`{name}`{', training' if train else ''}"
+            cells = [label, _machine(cured), *counts, " -> ".join(loud)]
             rows.append(f"| {' | '.join(cells)} |")
     return "\n".join(rows)
 
@@ -200,21 +200,36 @@ def worth_table() -> str:
             train = " train" if row["train"] else ""
             eager = found[f"{row['workload']}-original eager{train}"]
             compiled = found[f"{row['workload']}-original compiled{train}"]
-            ratio = eager["median_ms"] / row["median_ms"]
             cells = [
-                f"`{row['workload']}{train}`",
-                f"{row['device']}, torch {row['torch']}, {row['size']}",
+                f"`{row['workload']}`{', training' if row['train'] else ''}",
+                _machine(row),
                 *(_milliseconds(arm) for arm in (eager, compiled, row)),
-                f"{ratio:.2f}x",
+                _ratio(eager, row),
             ]
             rows.append(f"| {' | '.join(cells)} |")
     return "\n".join(rows)
+
+
+def _ratio(eager: dict[str, Any], cured: dict[str, Any]) -> str:
+    """How many times as fast; no number where the middle halves overlap."""
+    if "failure" in eager or "failure" in cured:
+        return "-"
+    if eager["low_ms"] <= cured["high_ms"] and cured["low_ms"] <= eager["high_ms"]:
+        return "not significant"
+    return f"{eager['median_ms'] / cured['median_ms']:.2f}x"
 
 
 def _milliseconds(arm: dict[str, Any]) -> str:
     if "failure" in arm:
         return "fails"
     return f"{arm['median_ms']:.1f} ({arm['low_ms']:.1f} to {arm['high_ms']:.1f})"
+
+
+def _machine(row: dict[str, Any]) -> str:
+    """Where a row was measured, and at which size; a failure has neither."""
+    if "failure" in row:
+        return "-"
+    return f"{row['device']}, torch {row['torch']}, {row['size']}"
 
 
 def _results(name: str) -> Iterator[Any]:

@@ -51,7 +51,12 @@ def _run_factory(target: Target, job: dict[str, Any], observer: Observer) -> int
     loaded = _fresh(target, job)
     fn: Callable[..., Any] = loaded.fn
     itself = job["as_written"] or _claims(fn, "compiles_itself")
-    if not (itself or observer.private.is_compiled(fn)):
+    itself = itself or observer.private.is_compiled(fn)
+    if itself and job["compile"]:
+        raise UserError(
+            f"{target.text} does its own compiling: --compile has no effect on it"
+        )
+    if not itself:
         observer.site = (loaded.place,)
         try:
             fn = torch.compile(fn, **_compile_arguments(job["compile"]))
@@ -112,19 +117,27 @@ def _workload_arguments(target: Target, job: dict[str, Any]) -> dict[str, Any]:
     workload = WORKLOADS[target.where]
     device = job["device"] or ("cuda" if torch.cuda.is_available() else "cpu")
     size = job["size"] or workload.size_on(device)
-    job["size"] = size
+    if "fits" not in job:  # the second time, the first model is still there
+        _assert_room(target, size, device, train=job["train"])
+    job.update(size=size, fits=True)
+    return {"size": size, "device": device, "train": job["train"]}
+
+
+def _assert_room(target: Target, size: str, device: str, *, train: bool) -> None:
+    """Weights that cannot fit are not begun with."""
+    import torch
+
     if device == "cuda":
         free, bytes_each = torch.cuda.mem_get_info()[0], 2
     else:
         free, bytes_each = psutil.virtual_memory().available, 4
-    needed = workload.sizes[size] * bytes_each * (2 if job["train"] else 1)
+    needed = WORKLOADS[target.where].sizes[size] * bytes_each * (2 if train else 1)
     if needed > free:
-        what = "weights and gradients" if job["train"] else "weights"
+        what = "weights and gradients" if train else "weights"
         raise UserError(
             f"{target.text}, size {size}: its {what} take {needed / 2**30:.0f} GiB and"
             f" {device} has {free / 2**30:.0f} GiB free: choose a smaller --size"
         )
-    return {"size": size, "device": device, "train": job["train"]}
 
 
 def _claims(fn: Any, what: str) -> bool:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import os
 import shlex
 import shutil
 import signal
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -128,16 +130,18 @@ def _list_workloads(options: argparse.Namespace) -> int:
     from torchproof.workloads import WORKLOADS
 
     rows = [
-        {"target": f"workload:{name}", "sizes": dict(w.sizes), "summary": w.summary}
-        for name, w in sorted(WORKLOADS.items())
+        {"target": f"workload:{name}", **dataclasses.asdict(workload)}
+        for name, workload in sorted(WORKLOADS.items())
     ]
     _write_rows(rows, _workload_lines, options)
     return 0
 
 
 def _workload_lines(row: dict[str, Any]) -> str:
-    sizes = ", ".join(f"{size} {_count(n)}" for size, n in row["sizes"].items())
-    return f"{row['target']}\n    {row['summary']}\n    --size {sizes}"
+    marks = {"tiny": " (default)", row["gpu_size"]: " (default on a GPU)"}
+    sizes = [f"{s} {_count(n)}{marks.get(s, '')}" for s, n in row["sizes"].items()]
+    text = textwrap.fill(f"sizes: {', '.join(sizes)}", 76)
+    return f"{row['target']}\n" + textwrap.indent(f"{row['summary']}\n{text}", "    ")
 
 
 def _count(parameters: int) -> str:

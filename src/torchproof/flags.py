@@ -42,9 +42,14 @@ def check_flags(parser: argparse.ArgumentParser) -> None:
     run.add_argument(
         "--device",
         choices=("cpu", "cuda"),
-        help="move a factory's module and calls there",
+        help=(
+            "where a workload is built (a GPU if there is one), or a factory's module"
+            " and calls are moved"
+        ),
     )
-    run.add_argument("--size", metavar="NAME", help="size of a workload")
+    run.add_argument(
+        "--size", metavar="NAME", help="size of a workload (tiny on a CPU; see --list)"
+    )
     run.add_argument(
         "--timeout", type=_seconds, metavar="S", help="end the target after S seconds"
     )

@@ -13,25 +13,31 @@ from torchproof.workloads import WORKLOADS
 CURED = [name for name in WORKLOADS if not name.endswith("-original")]
 
 
-def results(workload: str, *, device: str, train: bool, compiled: bool) -> list[Tensor]:
-    """The floating-point outputs of the first calls; in training, gradients as well."""
+Results = dict[str, list[Tensor]]
+
+
+def results(workload: str, *, device: str, train: bool, compiled: bool) -> Results:
+    """Outputs of the first calls; what training leaves, as gradients or as weights."""
     entry = WORKLOADS[workload]
     make = importlib.import_module(entry.module).make
     fn, calls = make(entry.size_on(device), device=device, train=train)
     run = fn
     if compiled and not getattr(type(fn), "compiles_itself", False):
         run = torch.compile(fn)
-    kept: list[Tensor] = []
+    outputs: list[Tensor] = []
     with torch.compiler.set_stance("default" if compiled else "force_eager"):
         for call in calls[: 2 if device == "cuda" else 3]:
             output = run(**call) if isinstance(call, dict) else run(*call)
-            kept += floats(output)
+            outputs += floats(output)
             if train and not getattr(type(fn), "trains_itself", False):
                 loss = getattr(output, "loss", None)
                 (floats_mean(output) if loss is None else loss).backward()
-    if train and isinstance(fn, torch.nn.Module):
-        kept += [p.grad for p in fn.parameters() if p.grad is not None]
-    return [each.detach().float().cpu() for each in kept]
+    found = {"outputs": outputs}
+    if getattr(type(fn), "trains_itself", False):
+        found["weights"] = list(fn.model.parameters())
+    elif train:
+        found["gradients"] = [p.grad for p in fn.parameters() if p.grad is not None]
+    return {kind: [x.detach().float().cpu() for x in found[kind]] for kind in found}
 
 
 def floats(output: Any) -> list[Tensor]:
@@ -43,15 +49,19 @@ def floats_mean(output: Any) -> Tensor:
     return torch.stack([x.float().mean() for x in floats(output)]).mean()
 
 
-def distance(one: list[Tensor], other: list[Tensor]) -> float:
-    """The largest relative distance of two results that belong together.
+def distance(one: Results, other: Results) -> float:
+    """The largest relative distance of two tensors that belong together.
 
     A tensor that is small beside the others of its kind is rounding: it is measured
-    against the largest of all norms as well.
+    against the largest norm among them as well.
     """
-    assert len(one) == len(other) and one
-    floor = 1e-3 * max(float(each.norm()) for each in other)
-    return max(
-        float((a - b).norm()) / max(float(b.norm()), floor)
-        for a, b in zip(one, other, strict=True)
-    )
+    assert one.keys() == other.keys()
+    farthest = 0.0
+    for kind, theirs in other.items():
+        assert theirs and len(theirs) == len(one[kind])
+        floor = 1e-3 * max(float(each.norm()) for each in theirs)
+        for a, b in zip(one[kind], theirs, strict=True):
+            farthest = max(
+                farthest, float((a - b).norm()) / max(float(b.norm()), floor)
+            )
+    return farthest

@@ -5,11 +5,20 @@ from __future__ import annotations
 import platform
 
 import pytest
+import torch
 from workloads.parity import CURED, distance, results
 
-pytestmark = pytest.mark.slow
+
+@pytest.mark.parametrize("kind", ["outputs", "gradients"])
+def test_a_wrong_result_is_far_away(kind: str) -> None:
+    told = {"device": "cpu", "train": True, "compiled": False}
+    eager = results("gpt", **told)
+    wrong = {**eager, kind: [torch.zeros_like(each) for each in eager[kind]]}
+    assert distance(eager, eager) == 0
+    assert distance(wrong, eager) > 0.9
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("train", [False, True])
 @pytest.mark.parametrize("workload", CURED)

@@ -6,11 +6,15 @@ import importlib
 import inspect
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from commands import torchproof
 
+from torchproof import child
+from torchproof.records import UserError
+from torchproof.target import parse
 from torchproof.workloads import WORKLOADS
 
 EVERY = [(name, size) for name, told in WORKLOADS.items() for size in told.sizes]
@@ -84,7 +88,11 @@ def test_the_list_names_sizes_and_parameters(tmp_path: Path) -> None:
     entries = done.stdout.split("workload:")[1:]
     assert [entry.split("\n")[0] for entry in entries] == sorted(WORKLOADS)
     [nanovlm] = [entry for entry in entries if entry.startswith("nanovlm\n")]
-    assert "--size tiny 223.2k, debug 19.6M, large 145.7M, vanilla 460.1M" in nanovlm
+    sizes = (
+        "tiny 223.2k (default), debug 19.6M, large 145.7M (default on a GPU), vanilla"
+    )
+    assert f"sizes: {sizes}" in " ".join(nanovlm.split())
+    assert max(len(line) for line in done.stdout.splitlines()) <= 80
     assert WORKLOADS["nanovlm"].summary in nanovlm
     done = torchproof("check", "--list", "--format", "json", cwd=tmp_path)
     rows = json.loads(done.stdout)
@@ -93,13 +101,19 @@ def test_the_list_names_sizes_and_parameters(tmp_path: Path) -> None:
     }
 
 
-def test_a_size_beyond_memory_is_refused_before_it_is_built(tmp_path: Path) -> None:
-    done = torchproof(
-        "check", "workload:gpt", "--size", "100b", "--device", "cpu", cwd=tmp_path
-    )
-    assert done.returncode == 2
-    assert "choose a smaller --size" in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1
+@pytest.mark.parametrize(
+    ("train", "what"), [(False, "weights take 1 GiB"), (True, "gradients take 2 GiB")]
+)
+def test_a_size_beyond_memory_is_refused_before_it_is_built(
+    train: bool, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    room = SimpleNamespace(available=2**29)
+    monkeypatch.setattr(child.psutil, "virtual_memory", lambda: room)
+    job = {"size": "small", "device": "cpu", "train": train}
+    with pytest.raises(UserError, match=rf"{what} and cpu has 0 GiB free: choose"):
+        child._workload_arguments(parse("workload:gpt"), job)
+    room.available = 2**40
+    assert child._workload_arguments(parse("workload:gpt"), job)["size"] == "small"
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
@@ -110,3 +124,13 @@ def test_a_given_batch_is_that_of_every_call(name: str) -> None:
         for call in calls:
             first = next(iter(call.values())) if isinstance(call, dict) else call[0]
             assert first.shape[0] == 3
+
+
+@pytest.mark.parametrize("name", ["megacontext", "megacontext-original"])
+def test_a_session_has_no_batch(name: str) -> None:
+    module = importlib.import_module(WORKLOADS[name].module)
+    assert module.make(batch=1)
+    with pytest.raises(ValueError, match="a session has one sequence: batch 3"):
+        module.make(batch=3)
+    with pytest.raises(ValueError, match="sequence 16: "):
+        module.make(sequence=16, train=True)

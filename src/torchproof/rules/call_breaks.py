@@ -308,8 +308,8 @@ class UntraceableCall(GraphBreak):
             )
         if callee.startswith(("Optimizer.", "LRScheduler.")):
             return (
-                f"call `{subject.expression}` outside the compiled function: what it"
-                " changes is Python state around the tensors"
+                f"call `{subject.expression}` outside the compiled function: it works"
+                " on Python state around the tensors"
             )
         if callee.startswith("Tensor."):
             return (

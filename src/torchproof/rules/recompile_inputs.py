@@ -172,15 +172,27 @@ class ShapeCondition(Recompile):
 
     def why(self, guard: Guard, subject: Subject) -> str:
         by = f" at `{guard.code}`" if guard.code else ""
-        return f"the code decides by a size{by}, and each answer is a graph"
+        told = f"the code decides by a size{by}, and each answer is a graph"
+        return f"{told}; so are the sizes 0 and 1" if _from_two(guard) else told
 
     def remedy(self, guard: Guard, subject: Subject) -> str:
         by = f"`{guard.code}`" if guard.code else f"`{guard.other}`"
-        return (
+        told = (
             f"avoid deciding by the size at {by}: pad `{guard.source}` so that it"
             " always holds, or compute both sides; warm up one call for each answer if"
             " both are needed"
         )
+        if _from_two(guard):
+            # Torch names both ends of the range, and not the one that failed.
+            told += (
+                f"; if it was a size of 0 or 1:"
+                f" torch._dynamo.decorators.mark_unbacked({guard.source}, {guard.dim})"
+            )
+        return told
+
+
+def _from_two(guard: Guard) -> bool:
+    return guard.other.startswith("2 <= ")
 
 
 class LayoutChange(Recompile):

@@ -363,5 +363,6 @@ class LearningRate(Recompile):
     def remedy(self, guard: Guard, subject: Subject) -> str:
         return (
             "make it a tensor when the optimizer is built: lr=torch.tensor(rate), on a"
-            " GPU with capturable=True; as a float it costs one recompile"
+            " GPU with capturable=True where the optimizer has it; as a float it costs"
+            " one recompile"
         )

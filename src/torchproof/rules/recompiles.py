@@ -108,8 +108,8 @@ class Recompile(Rule):
         guard: Guard = subject.data["guard"]
         if guard.source == BEFORE_THE_BREAK:
             return (
-                "remove the graph break on this line: its result goes from one graph"
-                " into the next, and is guarded, only because of it"
+                "remove the graph break before this line, or in what it calls: a value"
+                " goes from one graph into the next, and is guarded, only because of it"
             )
         return self.remedy(guard, subject)
 

@@ -68,7 +68,7 @@ WORKLOADS: dict[str, Workload] = {
     ),
     "gpt": Workload(
         "torchproof.workloads.gpt",
-        "pre-norm decoder, up to 126B parameters; one graph for every shape",
+        "pre-norm decoder, up to 127B parameters; one graph for every shape",
         _GPT,
         "small",
     ),
@@ -110,7 +110,7 @@ WORKLOADS: dict[str, Workload] = {
     ),
     "trainstep": Workload(
         "torchproof.workloads.trainstep",
-        "a step with AdamW, schedule, clipping, autocast; two graphs, no sync",
+        "a step with AdamW, schedule, clipping, autocast; two graphs, no read-back",
         _TRAINSTEP,
         "base",
     ),

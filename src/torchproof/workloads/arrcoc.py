@@ -197,7 +197,8 @@ def make(
     """The model, and calls of three batch sizes, of which one is 1."""
     torch.manual_seed(0)
     spec = SIZES[size]
-    counts = synthetic.kept(batch, (spec.batch, 1, spec.batch + 1, spec.batch))
+    usual = (spec.batch, 1, spec.batch + 1, spec.batch)
+    counts = synthetic.sizes_of_calls(batch, usual)
     with torch.device(device):
         model = ARRCOC(spec).to(synthetic.number_type(device))
     calls = [samples(spec, count, device) for count in counts]

@@ -128,7 +128,8 @@ def make(
     """The knowing module, and calls of three batch sizes, of which one is 1."""
     torch.manual_seed(0)
     spec = SIZES[size]
-    counts = synthetic.kept(batch, (spec.batch, 1, spec.batch + 1, spec.batch))
+    usual = (spec.batch, 1, spec.batch + 1, spec.batch)
+    counts = synthetic.sizes_of_calls(batch, usual)
     dtype = synthetic.number_type(device)
     calls = []
     with torch.device(device):

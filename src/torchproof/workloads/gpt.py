@@ -1,4 +1,4 @@
-"""A pre-norm GPT from 1M to 126B parameters; one graph for any batch and length.
+"""A pre-norm GPT from 1M to 127B parameters; one graph for any batch and length.
 
 Attention is SDPA or FlexAttention, either with an optional sliding window, and there is
 no positional embedding. The sizes from `small` to `100b` are a ladder; their names are

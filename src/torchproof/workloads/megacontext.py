@@ -37,5 +37,6 @@ def make(
         if train:
             micro_step = step.MicroStep(spec).to(dtype).train()
             return micro_step, step.calls(spec, length, batch, device)
+        session.assert_one(batch)
         one = session.Session(spec, length, dtype)
         return one, session.calls(spec, length, device)

@@ -225,6 +225,7 @@ def make(
             micro_step = MicroStep(spec).to(dtype).train()
             given = step.batches(spec, length, batch, device)
             return micro_step, list(given)
+        session.assert_one(batch)
         one = Session(spec, length, dtype)
         return one, session.calls(spec, length, device)
 

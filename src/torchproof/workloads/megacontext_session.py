@@ -174,6 +174,11 @@ class Session(nn.Module):
         return self.nets.base(context.x, context.turn, last)[0]
 
 
+def assert_one(batch: int | None) -> None:
+    if batch not in (None, 1):
+        raise ValueError(f"a session has one sequence: batch {batch} is for training")
+
+
 def calls(size: Size, prompt: int, device: str) -> list[tuple[Tensor]]:
     """A prompt and the tokens of the steps after it."""
     lengths = [prompt, *[size.refocus_every // 2] * STEPS]

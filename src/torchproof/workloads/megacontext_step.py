@@ -132,6 +132,11 @@ def plan(
         edits = -(-(len(context) - width) // (size.block - 1))
         groups = context.collapsible(size.recent)
         groups = [place for place in groups if context.entries[place].level == 0]
+        if edits > len(groups):
+            raise ValueError(
+                f"sequence {length}: too short for contexts of {width} entries, as"
+                f" {size.recent} recent tokens stay as they are"
+            )
         for place in sorted(draw.sample(groups, max(edits, 0)), reverse=True):
             context.collapse(place)
         contexts.append(context)
@@ -174,7 +179,7 @@ def batches(
     ordinary = size.vocabulary - RESERVED
     found = []
     every = widths(size, length)
-    counts = synthetic.kept(batch, [*[size.batch] * len(every), 1])
+    counts = synthetic.sizes_of_calls(batch, [*[size.batch] * len(every), 1])
     for width, samples in zip([*every, every[0]], counts, strict=True):
         plans = [plan(size, length, width, draw) for _ in range(samples)]
         tokens = synthetic.token_ids(ordinary, samples, length, device)

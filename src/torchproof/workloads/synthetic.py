@@ -20,9 +20,9 @@ def token_ids(ordinary: int, batch: int, length: int, device: str) -> Tensor:
     return torch.randint(ordinary, (batch, length), device=device)
 
 
-def kept(given: int | None, usual: Iterable[int]) -> list[int]:
-    """Sizes of successive calls: the usual ones, or for all of them the given one."""
-    return [given or each for each in usual]
+def sizes_of_calls(given: int | None, usual: Iterable[int]) -> list[int]:
+    """The usual sizes, one for each call, or for all of them the given one."""
+    return [each if given is None else given for each in usual]
 
 
 def any_batch(*tensors: Tensor, name: str = "batch") -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 import math
-import warnings
 from dataclasses import dataclass, replace
 
 import torch
@@ -176,8 +175,6 @@ def model_and_epoch(
     size: Size, device: str
 ) -> tuple[LanguageModel, list[tuple[Tensor, Tensor]]]:
     """A model, and twelve batches (inputs, targets), the last one of its own size."""
-    # What torch says, with a C++ stack, on ARM processors without bf16 arithmetic.
-    warnings.filterwarnings("ignore", message="mkldnn_matmul failed")
     epoch = []
     for batch in [size.batch] * 11 + [size.last_batch]:
         # Runs of consecutive ids: something to learn within a few steps.
