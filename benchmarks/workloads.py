@@ -194,7 +194,7 @@ def main() -> int:
     parser.add_argument("--passes", type=int, default=20)
     parser.add_argument("--jobs", type=int, default=1, help="arms at a time")
     parser.add_argument("--folder", type=Path, default=RESULTS, help="where to write")
-    parser.add_argument("--again", action="store_true", help="measure all rows anew")
+    parser.add_argument("--again", action="store_true", help="also what is there")
     parser.add_argument("--arm", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.arm:
@@ -203,13 +203,14 @@ def main() -> int:
         return 0
     kept: dict[str, Any] = {"rows": {}}
     path = options.folder / f"workloads-{options.device}.json"
-    if path.is_file() and not options.again:
+    if path.is_file():
         kept = json.loads(path.read_text())
     command = (
         f"python benchmarks/workloads.py {' '.join(options.names)} --device"
         f" {options.device} --jobs {options.jobs} --passes {options.passes}"
     )
-    left = [arm for arm in arms(options.names) if arm.key not in kept["rows"]]
+    wanted = arms(options.names)
+    left = [arm for arm in wanted if options.again or arm.key not in kept["rows"]]
     for first in range(0, len(left), options.jobs):
         with tempfile.TemporaryDirectory() as folder:
             group = left[first : first + options.jobs]
