@@ -25,7 +25,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -82,15 +81,6 @@ def measure(arm: Arm, device: str, passes: int) -> dict[str, Any]:
     """Milliseconds a call in each timed pass; the parent says when to time them."""
     import torch
 
-    def timed(act: Callable[[], None]) -> float:
-        if device == "cuda":
-            torch.cuda.synchronize()
-        start = time.perf_counter()
-        act()
-        if device == "cuda":
-            torch.cuda.synchronize()
-        return time.perf_counter() - start
-
     workload = WORKLOADS[arm.workload]
     size = workload.size_on(device)
     make = importlib.import_module(workload.module).make
@@ -102,25 +92,28 @@ def measure(arm: Arm, device: str, passes: int) -> dict[str, Any]:
     elif not getattr(type(fn), "compiles_itself", False):
         run = torch.compile(fn)
 
-    def act() -> None:
+    def timed() -> float:
         if arm.train and isinstance(fn, torch.nn.Module):
             fn.zero_grad(set_to_none=True)
+        synchronize = torch.cuda.synchronize if device == "cuda" else (lambda: None)
+        synchronize()
+        start = time.perf_counter()
         one_pass(run, calls, train=arm.train)
+        synchronize()
+        return time.perf_counter() - start
 
     for _ in range(2):
-        act()
+        timed()
     print(READY, flush=True)
     sys.stdin.readline()
-    timed(act)
+    timed()
     seconds: list[float] = []
     while len(seconds) < LEAST_PASSES or (
         len(seconds) < passes and sum(seconds) < ENOUGH_S
     ):
-        seconds.append(timed(act))
+        seconds.append(timed())
     return {
-        "workload": arm.workload,
-        "strategy": arm.strategy,
-        "train": arm.train,
+        **arm._asdict(),
         "size": size,
         "calls": len(calls),
         "given": given,

@@ -62,7 +62,7 @@ WORKLOADS: dict[str, Workload] = {
     ),
     "nanovlm-original": Workload(
         "torchproof.workloads.nanovlm_original",
-        "the same model as first written: breaks, recompiles, lists and None as inputs",
+        "the same as first written: breaks, recompiles, lists and None as inputs",
         _NANOVLM,
         "large",
     ),
