@@ -77,6 +77,13 @@ def one_pass(fn: Any, calls: list[Any], *, train: bool) -> None:
         (output.loss if hasattr(output, "loss") else output.float().mean()).backward()
 
 
+def synchronize(device: str) -> None:
+    import torch
+
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
 def measure(arm: Arm, device: str, passes: int) -> dict[str, Any]:
     """Milliseconds a call in each timed pass; the parent says when to time them."""
     import torch
@@ -95,11 +102,10 @@ def measure(arm: Arm, device: str, passes: int) -> dict[str, Any]:
     def timed() -> float:
         if arm.train and isinstance(fn, torch.nn.Module):
             fn.zero_grad(set_to_none=True)
-        synchronize = torch.cuda.synchronize if device == "cuda" else (lambda: None)
-        synchronize()
+        synchronize(device)
         start = time.perf_counter()
         one_pass(run, calls, train=arm.train)
-        synchronize()
+        synchronize(device)
         return time.perf_counter() - start
 
     for _ in range(2):
