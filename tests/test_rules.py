@@ -11,6 +11,7 @@ import torch
 from packaging.specifiers import SpecifierSet
 
 from torchproof import rules
+from torchproof.guards import Guard
 from torchproof.records import Event, Finding, Frame, Observation
 from torchproof.rules._rule import SECTIONS, Rule
 from torchproof.rules.breaks import GraphBreak
@@ -143,3 +144,11 @@ def test_a_callable_object_is_the_place(tmp_path: Path, observe: Any) -> None:
     [found] = rules.check(observe(f"{program}:make"))
     assert (found.code, found.line, found.owner) == ("RC201", 3, "user")
     assert "Step.__call__ was recompiled" in found.message
+
+
+def test_a_recompile_in_library_code_is_placed_there() -> None:
+    where = Frame("/venv/lib/python3.11/site-packages/zoo/llama.py", 40, "forward")
+    guard = Guard("size", "kwargs['ids']", "size mismatch", 0, "2", "3")
+    event = Event("recompile", "0/1", (), where, {"guard": guard})
+    [found] = rules.check(Observation((event,), {}))
+    assert (found.file, found.line, found.owner) == (where.file, 40, "library")

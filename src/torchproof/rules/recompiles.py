@@ -53,7 +53,11 @@ def _place(event: Event) -> Place:
     if function is not None and whose(function.file) == "user":
         return place_of((definition(function),))
     above = place_of(event.data.get("above") or ())
-    return above if above.owner == "user" else place
+    if above.owner == "user":
+        return above
+    if place.frame is None and function and whose(function.file) == "library":
+        return place_of((definition(function),))
+    return place
 
 
 def values_seen(subject: Subject, limit: int = 6) -> str:
