@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from torchproof import store
-from torchproof.records import Finding, Part, Run, UserError
+from torchproof.records import Finding, Measurement, Part, Run, UserError
 
 RUN = Run(
     id="20260102-0304-model",
@@ -36,7 +36,7 @@ RUN = Run(
             evidence=("one", "two"),
         ),
     ),
-    measurements=({"strategy": "eager", "median_ms": 1.0},),
+    measurements=(Measurement("eager", median_ms=1.0, rounds_ms=((1.0, 1.1),)),),
     parts={"breaks": Part("found"), "static": Part("skipped", "not asked for")},
     command="torchproof check model.py:make",
     error="a line",

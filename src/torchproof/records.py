@@ -155,6 +155,64 @@ class Finding:
 
 
 @dataclass(frozen=True)
+class Measurement:
+    """What one arm's measuring gave: a strategy, and in `variant` what else differs.
+
+    Times are per call. `rounds_ms` are the samples in the rounds they were taken in;
+    round i of all arms was taken side by side. What was not measured is None.
+    """
+
+    strategy: str
+    variant: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    median_ms: float | None = None
+    low_ms: float | None = None
+    high_ms: float | None = None
+    samples: int | None = None
+    outliers: int | None = None
+    p95_ms: float | None = None
+    rounds_ms: tuple[tuple[float, ...], ...] = ()
+    first_call_s: float | None = None
+    start: Mapping[str, Any] | None = field(default=None, hash=False)
+    warm_start: Mapping[str, Any] | None = field(default=None, hash=False)
+    compile_s: Mapping[str, float] | None = field(default=None, hash=False)
+    peak_bytes: int | None = None
+    memory: Mapping[str, int | None] | None = field(default=None, hash=False)
+    numerics: Mapping[str, Any] | None = field(default=None, hash=False)
+    vs_eager: float | None = None
+    vs_eager_low: float | None = None
+    vs_eager_high: float | None = None
+    verdict: str = ""
+    break_even: str | None = None
+    break_even_steps: int | None = None
+    throughput: float | None = None
+    unit: str | None = None
+    counts: Mapping[str, int | None] | None = field(default=None, hash=False)
+    guards: Mapping[str, Any] | None = field(default=None, hash=False)
+    kernels: Mapping[str, Any] | None = field(default=None, hash=False)
+    notes: tuple[str, ...] = ()
+    error: str | None = None
+    source: str = ""
+    other: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+    def to_json(self) -> dict[str, Any]:
+        plain = {
+            item.name: getattr(self, item.name)
+            for item in dataclasses.fields(self)
+            if item.name != "other"
+        }
+        plain["rounds_ms"] = [list(samples) for samples in self.rounds_ms]
+        plain["notes"] = list(self.notes)
+        return plain | dict(self.other)
+
+    @classmethod
+    def from_json(cls, plain: Mapping[str, Any]) -> Measurement:
+        values, other = _sorted_out(cls, plain)
+        values["rounds_ms"] = tuple(map(tuple, values.get("rounds_ms", ())))
+        values["notes"] = tuple(values.get("notes", ()))
+        return cls(**values, other=other)
+
+
+@dataclass(frozen=True)
 class Part:
     """One part of a verb's work: passed, found, skipped or failed, with why."""
 
@@ -181,7 +239,7 @@ class Run:
     environment: Mapping[str, Any]
     counts: Mapping[str, int | None]
     findings: tuple[Finding, ...] = ()
-    measurements: tuple[Mapping[str, Any], ...] = ()
+    measurements: tuple[Measurement, ...] = ()
     parts: Mapping[str, Part] = field(default_factory=dict)
     verb: str = "check"
     command: str = ""
@@ -199,7 +257,7 @@ class Run:
         plain["environment"] = dict(self.environment)
         plain["counts"] = dict(self.counts)
         plain["findings"] = [finding.to_json() for finding in self.findings]
-        plain["measurements"] = [dict(row) for row in self.measurements]
+        plain["measurements"] = [row.to_json() for row in self.measurements]
         plain["parts"] = {name: part.to_json() for name, part in self.parts.items()}
         return plain | dict(self.other)
 
@@ -218,7 +276,7 @@ class Run:
         try:
             found = tuple(map(Finding.from_json, plain.get("findings", ())))
             parts = {k: Part.from_json(v) for k, v in plain.get("parts", {}).items()}
-            rows = tuple(plain.get("measurements", ()))
+            rows = tuple(map(Measurement.from_json, plain.get("measurements", ())))
             values |= {"findings": found, "parts": parts, "measurements": rows}
             return cls(**values, other=other)
         except (TypeError, AttributeError) as error:

@@ -1,7 +1,7 @@
 """Every touch of `torch._*`, as probed hooks that restore what they patch.
 
-torch 2.11 to 2.15. Each hook is a context manager; `PROBES` names what each needs,
-and `missing()` says in words what the installed torch no longer offers.
+torch 2.11 to 2.15. Each hook is a context manager; `PROBES` of each file names what its
+hooks need, and `missing()` says in words what the installed torch no longer offers.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import contextlib
 import functools
 import importlib
 import logging
+import pkgutil
 from collections.abc import Callable, Iterator
 from types import CodeType
 from typing import Any, NamedTuple
@@ -53,10 +54,18 @@ PROBES: dict[str, tuple[str, ...]] = {
 }
 
 
+def every_probe() -> dict[str, tuple[str, ...]]:
+    """The probes of all files of this package."""
+    found = dict(PROBES)
+    for file in pkgutil.iter_modules(__path__):
+        found |= importlib.import_module(f"{__name__}.{file.name}").PROBES
+    return found
+
+
 def missing() -> list[str]:
     """What the installed torch does not offer, one sentence each."""
     lost = []
-    for purpose, paths in PROBES.items():
+    for purpose, paths in every_probe().items():
         for path in paths:
             try:
                 _resolve(path)
@@ -82,7 +91,7 @@ def _resolve(path: str) -> Any:
 
 
 @contextlib.contextmanager
-def _patched(owner: Any, name: str, value: Any) -> Iterator[None]:
+def patched(owner: Any, name: str, value: Any) -> Iterator[None]:
     original = owner.__dict__[name] if isinstance(owner, type) else getattr(owner, name)
     setattr(owner, name, value)
     try:
@@ -132,7 +141,7 @@ def compiled_contexts(
         if enter is not None:
             self.enter_exit_hooks.append(enter)
 
-    with _patched(eval_frame.OptimizeContext, "__init__", initialise):
+    with patched(eval_frame.OptimizeContext, "__init__", initialise):
         yield
 
 
@@ -159,7 +168,7 @@ def frame_callbacks(
         asked = Conversion(frame, fullgraph, cache_entry is not None)
         return wrap(lambda: original(self, frame, cache_entry, *args), asked)
 
-    with _patched(convert_frame.CatchErrorsWrapper, "__call__", convert):
+    with patched(convert_frame.CatchErrorsWrapper, "__call__", convert):
         yield
 
 
@@ -206,7 +215,7 @@ def graph_callables(
     def compile_graph(self: Any, gm: Any, *args: Any, **kwargs: Any) -> Any:
         return wrap(self, original(self, gm, *args, **kwargs))
 
-    with _patched(output_graph.OutputGraph, "_call_user_compiler", compile_graph):
+    with patched(output_graph.OutputGraph, "_call_user_compiler", compile_graph):
         yield
 
 
@@ -226,7 +235,7 @@ def inlined_code(note: Callable[[CodeType], None]) -> Iterator[None]:
         note(func.get_code())
         return original(cls, parent, func, *args, **kwargs)
 
-    with _patched(owner, "inline_call", classmethod(inline)):
+    with patched(owner, "inline_call", classmethod(inline)):
         yield
 
 
@@ -237,7 +246,7 @@ def no_code_generation() -> Iterator[None]:
     def run_as_captured(self: Any, model_: Any, inputs_: Any) -> Any:
         return model_.forward
 
-    with _patched(torch._TorchCompileInductorWrapper, "__call__", run_as_captured):
+    with patched(torch._TorchCompileInductorWrapper, "__call__", run_as_captured):
         yield
 
 
@@ -254,7 +263,7 @@ def module_methods(wrap: Callable[[Any, str, Any], Any]) -> Iterator[None]:
         value = getattr(self._orig_mod, name)
         return value if torch.compiler.is_compiling() else wrap(self, name, value)
 
-    with _patched(eval_frame.OptimizedModule, "__getattr__", get):
+    with patched(eval_frame.OptimizedModule, "__getattr__", get):
         yield
 
 
