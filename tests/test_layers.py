@@ -34,7 +34,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     # In the child process, with torch.
     "introspect": {"records"},
     "observe": {"records", "introspect", "tracelog"},
-    "child": {"records", "observe", "target", "workloads"},
+    "calls": {"records", "target", "workloads"},
+    "child": {"records", "observe", "target", "calls"},
     # Starts the child and reads its stream, without torch.
     "capture": {"records", "places", "target", "tracelog"},
     "api": {"records", "store", "rules", "target", "capture"},

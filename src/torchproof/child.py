@@ -9,20 +9,17 @@ import importlib.util
 import json
 import os
 import platform
-import random
 import sys
 import traceback
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import psutil
-
+from torchproof import calls
 from torchproof.observe import Observer, Stream
 from torchproof.records import UserError
-from torchproof.target import Loaded, Target, load
-from torchproof.workloads import WORKLOADS
+from torchproof.target import Loaded, Target
 
 
 def main(arguments: list[str]) -> int:
@@ -48,9 +45,9 @@ def _run_factory(target: Target, job: dict[str, Any], observer: Observer) -> int
     import torch
 
     observer.attach()
-    loaded = _fresh(target, job)
+    loaded = calls.fresh(target, job)
     fn: Callable[..., Any] = loaded.fn
-    itself = job["as_written"] or _claims(fn, "compiles_itself")
+    itself = job["as_written"] or calls.claims(fn, "compiles_itself")
     itself = itself or observer.private.is_compiled(fn)
     if itself and job["compile"]:
         raise UserError(
@@ -64,13 +61,13 @@ def _run_factory(target: Target, job: dict[str, Any], observer: Observer) -> int
             told = f"{type(error).__name__}: {error}"
             raise UserError(f"torch.compile rejects its arguments: {told}") from error
         observer.site = None
-    train = _trains(loaded, job)
+    train = calls.trains(loaded, job)
     observer.stream.write("plan", calls=len(loaded.calls))
     for index, call in enumerate(loaded.calls):
-        _before(loaded, index)
+        calls.before(loaded, index)
         observer.begin_call(index)
         try:
-            _invoke(fn, call, train=train)
+            _step(loaded, fn, call, train=train)
         except SystemExit as exit_:
             raise UserError(
                 f"call {index} ends the process: sys.exit({exit_.code})"
@@ -89,128 +86,10 @@ def _compile_arguments(given: dict[str, Any]) -> dict[str, Any]:
     return {"backend": "eager", **given}
 
 
-def _fresh(target: Target, job: dict[str, Any]) -> Loaded:
-    """The factory called anew, with every random generator seeded."""
-    import numpy
-    import torch
-
-    random.seed(0)
-    numpy.random.seed(0)
-    torch.manual_seed(0)
-    if job["device"] == "cuda" and not torch.cuda.is_available():
-        raise UserError("--device cuda: torch sees no CUDA device here")
-    if target.kind == "workload":
-        return load(target, _workload_arguments(target, job))
-    loaded = load(target)
-    if not job["device"]:
-        return loaded
-    if isinstance(loaded.fn, torch.nn.Module):
-        loaded.fn.to(job["device"])
-    calls = [_moved(call, job["device"]) for call in loaded.calls]
-    return Loaded(loaded.fn, calls, loaded.before_call, loaded.place)
-
-
-def _workload_arguments(target: Target, job: dict[str, Any]) -> dict[str, Any]:
-    """Device and size as asked for, else a GPU if there is one and what suits it."""
-    import torch
-
-    workload = WORKLOADS[target.where]
-    device = job["device"] or ("cuda" if torch.cuda.is_available() else "cpu")
-    size = job["size"] or workload.size_on(device)
-    if "fits" not in job:  # the second time, the first model is still there
-        _assert_room(target, size, device, train=job["train"])
-    job.update(size=size, fits=True)
-    return {"size": size, "device": device, "train": job["train"]}
-
-
-def _assert_room(target: Target, size: str, device: str, *, train: bool) -> None:
-    """Weights that cannot fit are not begun with."""
-    import torch
-
-    if device == "cuda":
-        free, bytes_each = torch.cuda.mem_get_info()[0], 2
-    else:
-        free, bytes_each = psutil.virtual_memory().available, 4
-    needed = WORKLOADS[target.where].sizes[size] * bytes_each * (2 if train else 1)
-    if needed > free:
-        what = "weights and gradients" if train else "weights"
-        raise UserError(
-            f"{target.text}, size {size}: its {what} take {needed / 2**30:.0f} GiB and"
-            f" {device} has {free / 2**30:.0f} GiB free: choose a smaller --size"
-        )
-
-
-def _claims(fn: Any, what: str) -> bool:
-    """What a workload says of itself; a module's `__getattr__` has no say."""
-    return getattr(type(fn), what, False) is True
-
-
-def _trains(loaded: Loaded, job: dict[str, Any]) -> bool:
-    """Whether a backward follows each call."""
-    return job["train"] and not _claims(loaded.fn, "trains_itself")
-
-
-def _moved(value: Any, device: str) -> Any:
-    import torch
-
-    if isinstance(value, (torch.Tensor, torch.nn.Module)):
-        return value.to(device)
-    if isinstance(value, dict):
-        return {key: _moved(item, device) for key, item in value.items()}
-    if type(value) in (list, tuple):
-        return type(value)(_moved(item, device) for item in value)
-    return value
-
-
-def _before(loaded: Loaded, index: int) -> None:
-    if loaded.before_call is None:
-        return
-    try:
-        loaded.before_call(loaded.fn, index)
-    except Exception as error:
-        raise UserError(
-            f"before_call failed at call {index}: {type(error).__name__}: {error}"
-        ) from error
-
-
-def _invoke(fn: Callable[..., Any], call: Any, *, train: bool) -> None:
-    import torch
-
-    if train and isinstance(fn, torch.nn.Module):
-        fn.zero_grad(set_to_none=True)
-    output = fn(**call) if isinstance(call, dict) else fn(*call)
+def _step(loaded: Loaded, fn: Callable[..., Any], call: Any, *, train: bool) -> None:
     if train:
-        _loss(output).backward()
-
-
-def _loss(output: Any) -> Any:
-    """The output's `.loss`, else the mean of its floating-point tensors."""
-    import torch
-
-    if getattr(output, "loss", None) is not None:
-        return output.loss
-    leaves = [
-        leaf.float().mean()
-        for leaf in _leaves(output)
-        if isinstance(leaf, torch.Tensor)
-        and leaf.is_floating_point()
-        and leaf.requires_grad
-    ]
-    if not leaves:
-        raise UserError(
-            "--train: the output has no floating-point tensor that needs a gradient"
-        )
-    return torch.stack(leaves).mean()
-
-
-def _leaves(value: Any) -> Iterator[Any]:
-    if isinstance(value, dict):
-        value = list(value.values())
-    if isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _leaves(item)
-    else:
-        yield value
+        calls.forget_gradients(loaded.fn, call)
+    calls.invoke(fn, call, train=train)
 
 
 def _explain_failure(
@@ -233,10 +112,10 @@ def _explain_failure(
     torch.compiler.set_stance("force_eager")
     observer.paused = True
     try:
-        loaded = _fresh(target, job)
+        loaded = calls.fresh(target, job)
         for number, call in enumerate(loaded.calls[: index + 1]):
-            _before(loaded, number)
-            _invoke(loaded.fn, call, train=_trains(loaded, job))
+            calls.before(loaded, number)
+            _step(loaded, loaded.fn, call, train=calls.trains(loaded, job))
     except UserError:
         raise
     except Exception as own:

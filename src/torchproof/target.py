@@ -107,6 +107,7 @@ class Loaded:
     calls: list[Any]
     before_call: Callable[[Any, int], None] | None
     place: Frame
+    work: Callable[[Any], tuple[float, str]] | None = None  # of a call: 4096, "tokens"
 
 
 def load(target: Target, arguments: Mapping[str, Any] | None = None) -> Loaded:
@@ -117,8 +118,10 @@ def load(target: Target, arguments: Mapping[str, Any] | None = None) -> Loaded:
         named = [n for n, v in vars(module).items() if inspect.isfunction(v)]
         hint = f" (it defines {', '.join(named[:6])})" if named else ""
         raise UserError(f"{target.where} has no factory {target.factory!r}{hint}")
+    arguments = arguments or {}
+    _assert_takes(factory, arguments, target)
     try:
-        answer = factory(**(arguments or {}))
+        answer = factory(**arguments)
     except UserError:
         raise
     except (Exception, SystemExit) as error:
@@ -127,8 +130,29 @@ def load(target: Target, arguments: Mapping[str, Any] | None = None) -> Loaded:
         ) from error
     fn, calls = _checked(answer, target)
     return Loaded(
-        fn, calls, getattr(module, "before_call", None), _place(factory, target)
+        fn,
+        calls,
+        before_call=getattr(module, "before_call", None),
+        place=_place(factory, target),
+        work=getattr(module, "work", None),
     )
+
+
+def _assert_takes(
+    factory: Callable[..., Any], arguments: Mapping[str, Any], target: Target
+) -> None:
+    try:
+        parameters = inspect.signature(factory).parameters.values()
+    except ValueError:  # a builtin without a signature
+        return
+    known = {p.name for p in parameters}
+    open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters)
+    for name in arguments:
+        if name not in known and not open_ended:
+            raise UserError(
+                f"{target.where}:{target.factory} takes no keyword {name!r}, which a"
+                f" sweep of it needs: def {target.factory}({name}=...)"
+            )
 
 
 def _checked(answer: Any, target: Target) -> tuple[Callable[..., Any], list[Any]]:

@@ -1,0 +1,125 @@
+"""What compiling cost, where its code came from, and the switches it went by."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from torchproof.torch_private import patched
+
+PROBES: dict[str, tuple[str, ...]] = {
+    "compile times": (
+        "torch._dynamo.utils:get_compilation_metrics",
+        "torch._dynamo.utils:set_compilation_metrics_limit",
+        "torch._dynamo.utils:CompilationMetrics.dynamo_cumulative_compile_time_us",
+        "torch._dynamo.utils:CompilationMetrics.aot_autograd_cumulative_compile_time_us",
+        "torch._dynamo.utils:CompilationMetrics.backward_cumulative_compile_time_us",
+        "torch._dynamo.utils:CompilationMetrics.inductor_cumulative_compile_time_us",
+        "torch._dynamo.utils:CompilationMetrics.triton_compile_time_us",
+        "torch._dynamo.utils:CompilationMetrics.runtime_cudagraphify_time_us",
+    ),
+    "compile counts": ("torch._dynamo.utils:counters",),
+    "cache lookups": ("torch._inductor.codecache:FxGraphCache.load_with_key",),
+    "Inductor's switches": (
+        "torch._inductor.config:get_config_copy",
+        "torch._inductor.config:patch",
+        "torch._inductor.config:fallback_random",
+    ),
+}
+CACHE_MODULE = "torch._inductor.codecache"
+_UNLIMITED = 1_000_000  # torch keeps the last 64 compilations unless told otherwise
+
+
+@dataclass(frozen=True)
+class Compilation:
+    """One compilation, in seconds; each phase without the one it contains."""
+
+    dynamo: float
+    aot_autograd: float
+    inductor: float
+    triton: float
+    graph_recording: float
+    again: bool  # a recompile
+    runtime: bool  # work at run time: autotuning, graph recording
+    failed: bool
+
+
+def keep_every_compilation() -> None:
+    utils = importlib.import_module("torch._dynamo.utils")
+    utils.set_compilation_metrics_limit(_UNLIMITED)
+
+
+def compilations() -> list[Compilation]:
+    """All compilations of this process so far."""
+    utils = importlib.import_module("torch._dynamo.utils")
+    return [_compilation(entry) for entry in utils.get_compilation_metrics()]
+
+
+def _compilation(entry: Any) -> Compilation:
+    def seconds(name: str) -> float:
+        return (getattr(entry, name) or 0) / 1e6
+
+    whole = seconds("dynamo_cumulative_compile_time_us")
+    backward = seconds("backward_cumulative_compile_time_us")
+    autograd = seconds("aot_autograd_cumulative_compile_time_us") or backward
+    inductor = seconds("inductor_cumulative_compile_time_us")
+    triton = seconds("triton_compile_time_us")
+    return Compilation(
+        dynamo=max(0.0, whole - autograd),
+        aot_autograd=max(0.0, autograd - inductor),
+        inductor=max(0.0, inductor - triton),
+        triton=triton,
+        graph_recording=seconds("runtime_cudagraphify_time_us"),
+        again=bool(getattr(entry, "recompile_reason", None)),
+        runtime=bool(entry.is_runtime),
+        failed=bool(entry.fail_type),
+    )
+
+
+def graph_count() -> int:
+    """Graphs handed to a backend so far."""
+    utils = importlib.import_module("torch._dynamo.utils")
+    return int(utils.counters["stats"]["unique_graphs"])
+
+
+def cache_counts() -> dict[str, int]:
+    """Hits, misses and bypasses as torch counts them, over both caches."""
+    counters = importlib.import_module("torch._dynamo.utils").counters
+    return {
+        what: counters["inductor"][f"fxgraph_cache_{word}"]
+        + counters["aot_autograd"][f"autograd_cache_{word}"]
+        for what, word in (("hits", "hit"), ("misses", "miss"), ("bypasses", "bypass"))
+    }
+
+
+@contextlib.contextmanager
+def cache_lookups(note: Callable[[str, bool], None]) -> Iterator[None]:
+    """`note(key, hit)` for each graph looked up in Inductor's cache."""
+    owner = importlib.import_module(CACHE_MODULE).FxGraphCache
+    original = owner.load_with_key
+
+    @functools.wraps(original)
+    def load_with_key(key: str, *args: Any, **kwargs: Any) -> Any:
+        graph, info = original(key, *args, **kwargs)
+        note(key, graph is not None)
+        return graph, info
+
+    with patched(owner, "load_with_key", staticmethod(load_with_key)):
+        yield
+
+
+def inductor_defaults() -> dict[str, Any]:
+    """Every switch of Inductor and its value in this process."""
+    config = importlib.import_module("torch._inductor.config")
+    return dict(config.get_config_copy())
+
+
+def as_eager_draws() -> contextlib.AbstractContextManager[Any]:
+    """Compiled code draws its random numbers as eager does, while this holds."""
+    config = importlib.import_module("torch._inductor.config")
+    held: contextlib.AbstractContextManager[Any] = config.patch(fallback_random=True)
+    return held
