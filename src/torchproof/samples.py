@@ -1,0 +1,324 @@
+"""Statistics of timings taken in rounds, where the arms of a round ran side by side.
+
+In come rounds: lists of milliseconds per call. Out go a summary of one arm, the ratio
+of two arms, and the answers to "is the warm-up over?" and "is this enough?".
+
+Three things spoil a comparison of timings, each met by a way of sampling:
+- The machine gets slower or faster meanwhile. Arms are compared within a round only, as
+  the ratio of their medians there, and take turns in going first.
+- Other programs interrupt. Medians within a round ignore a few interrupted samples,
+  the median over rounds a few spoiled rounds.
+- Two processes that run the same code differ, by where their memory happens to lie:
+  by more than sampling error, and however long they are sampled. So each arm is sampled
+  in several sittings, each a process of its own, and every interval contains the luck
+  of the processes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+SITTINGS = 2  # processes an arm is sampled in, one after the other
+ROUNDS = 16  # of a sitting, at most; even, so that each arm goes first equally often
+LEAST_ROUNDS = 8  # of a sitting, before it may end early
+ROUND_MS = 60.0  # what a round lasts for one arm
+ROUND_SAMPLES = 25  # kept of a round
+
+# Standard deviation of a process's speed, for the same code on a CPU. Measured over
+# eight processes each: torch modules of 1 to 6 ms 0.006 to 0.028, a hash 0.015.
+LUCK = 0.02
+PRECISION = 0.015  # of a sitting's ratio: more rounds would drown in the luck
+
+_RESAMPLES = 1000
+_FEWEST_ROUNDS = 4  # fewer give no interval
+_LEAST_WARMUP = 6  # calls
+_LEAST_WARMUP_MS = 100.0
+_WINDOW = 200
+_STEADY = 0.03
+
+_Floats = np.ndarray[Any, np.dtype[np.float64]]
+Rounds = Sequence[Sequence[float]]
+RatioVerdict = Literal["faster", "slower", "not significant"]
+
+
+@dataclass(frozen=True)
+class Spread:
+    """One arm's times. `low` and `high`: 95 percent interval of the median."""
+
+    median: float
+    low: float
+    high: float
+    count: int
+    outliers: int
+    p95: float
+    advice: tuple[str, ...] = ()  # why not to rely on it, and what to try
+
+    @property
+    def stable(self) -> bool:
+        return not self.advice
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """Time of a base over time of another arm: above 1 the other is faster.
+
+    `low` and `high`: 95 percent interval; None where the rounds are too few for one.
+    """
+
+    value: float
+    low: float | None
+    high: float | None
+    verdict: RatioVerdict
+
+
+@dataclass(frozen=True)
+class BreakEven:
+    """After how many steps compiling has paid; None: not within any number of steps."""
+
+    steps: int | None
+    text: str
+
+
+# -- one arm ---------------------------------------------------------------------------
+
+
+def thinned(times_ms: Sequence[float]) -> list[float]:
+    """At most `ROUND_SAMPLES` of a round's times, evenly spread over it."""
+    if len(times_ms) <= ROUND_SAMPLES:
+        return list(times_ms)
+    chosen = np.linspace(0, len(times_ms) - 1, ROUND_SAMPLES).round().astype(int)
+    return [times_ms[index] for index in chosen]
+
+
+def summarise(rounds: Rounds) -> Spread:
+    """Median with its interval, tail and outliers, and whether to rely on them."""
+    assert rounds and all(rounds), "an arm without samples has no summary"
+    medians, pooled = _medians(rounds), np.concatenate([np.array(r) for r in rounds])
+    median = float(np.median(medians))
+    if len(medians) >= _FEWEST_ROUNDS:
+        drawn = median * np.exp(_drawn_medians(np.log(medians / median)))
+        low, high = np.percentile(drawn, (2.5, 97.5))
+    else:
+        low, high = pooled.min(), pooled.max()
+    spread = Spread(
+        median=median,
+        low=min(float(low), median),
+        high=max(float(high), median),
+        count=len(pooled),
+        outliers=_count_outliers(rounds, pooled),
+        p95=float(np.percentile(pooled, 95)),
+    )
+    return Spread(**{**vars(spread), "advice": _advice(spread, medians, pooled)})
+
+
+def _count_outliers(rounds: Rounds, pooled: _Floats) -> int:
+    """Samples three interquartile ranges away from the middle half of their round."""
+    if min(map(len, rounds)) >= 5:
+        level = np.concatenate([np.array(r) / np.median(r) for r in rounds])
+    else:
+        level = pooled / np.median(pooled)
+    first, third = np.percentile(level, (25, 75))
+    reach = 3 * max(third - first, 0.01)
+    return int(np.sum((level < first - reach) | (level > third + reach)))
+
+
+def _advice(spread: Spread, medians: _Floats, pooled: _Floats) -> tuple[str, ...]:
+    """What makes the numbers unreliable, the most telling reason first."""
+    said = []
+    if spread.count < 20 or len(medians) < _FEWEST_ROUNDS:
+        said.append(f"only {spread.count} samples: raise --seconds")
+    drift, groups = _drift(medians), _two_groups(pooled)
+    first, third = np.percentile(pooled, (25, 75))
+    middle = (third - first) / spread.median
+    if abs(drift) > 0.1:
+        way = "rose" if drift > 0 else "fell"
+        said.append(
+            f"times {way} by {abs(drift):.0%} while they were taken: let the machine"
+            " cool down, pin its clocks, close other programs"
+        )
+    elif groups is not None:
+        said.append(
+            f"two speeds, near {groups[0]:.3g} and {groups[1]:.3g} ms: close other"
+            " programs, or time calls that differ apart"
+        )
+    elif middle > 0.1:
+        said.append(
+            f"half of the samples spread over {middle:.0%}: close other programs"
+        )
+    elif spread.outliers > 0.05 * spread.count:
+        share = spread.outliers / spread.count
+        said.append(f"{share:.0%} of the samples are outliers: close other programs")
+    if not said and spread.high - spread.low > 0.1 * spread.median:
+        said.append("the median is uncertain by more than 10%: raise --seconds")
+    return tuple(said)
+
+
+def _drift(medians: _Floats) -> float:
+    """By which part the rounds got slower from first to last; 0 without a trend."""
+    if len(medians) < 6:
+        return 0.0
+    order = np.arange(len(medians))
+    ranks = medians.argsort().argsort()
+    if abs(np.corrcoef(order, ranks)[0, 1]) < 0.7:
+        return 0.0
+    third = len(medians) // 3
+    return float(np.median(medians[-third:]) / np.median(medians[:third]) - 1)
+
+
+def _two_groups(pooled: _Floats) -> tuple[float, float] | None:
+    """The centres of two groups that hold nearly all of the variation, if there are."""
+    values = np.sort(np.log(pooled))
+    values = values[: max(1, round(0.98 * len(values)))]
+    count = len(values)
+    if count < 20:
+        return None
+    split = np.arange(count // 5, count - count // 5)
+    sums = np.cumsum(values)
+    below = sums[split - 1] / split
+    above = (sums[-1] - sums[split - 1]) / (count - split)
+    between = split * (count - split) * (above - below) ** 2 / count
+    best = int(between.argmax())
+    # An even spread over one range gives 0.75, a normal distribution 0.64.
+    if between[best] < 0.9 * max(float(np.sum((values - values.mean()) ** 2)), 1e-12):
+        return None
+    centres = math.exp(below[best]), math.exp(above[best])
+    return centres if centres[1] > 1.1 * centres[0] else None
+
+
+# -- two arms --------------------------------------------------------------------------
+
+
+def compare(
+    base: Rounds,
+    other: Rounds,
+    *,
+    sittings: Sequence[int] = (),
+    least: float = 0.0,
+    luck: float = LUCK,
+) -> Ratio:
+    """The base's time over the other's, round by round.
+
+    `sittings` are the numbers of rounds of each sitting; by default all rounds are one.
+    A verdict other than "not significant" needs the whole interval to lie beyond a
+    difference of `least`.
+    """
+    pairs = list(zip(base, other, strict=True))
+    assert pairs and sum(sittings or [len(pairs)]) == len(pairs)
+    logs = np.log(_medians(base) / _medians(other))
+    parts = np.split(logs, np.cumsum(sittings)[:-1]) if sittings else [logs]
+    centres = np.array([np.median(part) for part in parts])
+    value = math.exp(centres.mean())
+    if len(pairs) < _FEWEST_ROUNDS:
+        return Ratio(value, None, None, "not significant")
+    low, high = np.exp(np.percentile(_drawn(parts, centres, luck), (2.5, 97.5)))
+    verdict: RatioVerdict = "not significant"
+    if low > 1 + least:
+        verdict = "faster"
+    elif high < 1 / (1 + least):
+        verdict = "slower"
+    return Ratio(value, float(low), float(high), verdict)
+
+
+def _drawn(parts: list[_Floats], centres: _Floats, luck: float) -> _Floats:
+    """What the mean of the sittings might have been, other rounds, other processes."""
+    drawn: _Floats = np.mean([_drawn_medians(part) for part in parts], axis=0)
+    # Two processes in each sitting; more luck where the sittings show more of it.
+    apart = math.sqrt(2) * luck
+    if len(parts) > 1:
+        apart = max(apart, float(centres.std(ddof=1)))
+    chance = np.random.default_rng(1).standard_normal(_RESAMPLES)
+    return drawn + chance * apart / math.sqrt(len(parts))
+
+
+def _drawn_medians(values: _Floats) -> _Floats:
+    """Bootstrap of a median, the same every time.
+
+    Rounds are drawn in neighbouring couples: one arm goes first in one, the other in
+    the next, and what going first does cancels within a couple.
+    """
+    count = len(values)
+    starts = np.random.default_rng(0).integers(
+        count, size=(_RESAMPLES, (count + 1) // 2)
+    )
+    chosen = np.stack([starts, (starts + 1) % count], axis=-1)
+    chosen = chosen.reshape(_RESAMPLES, -1)[:, :count]
+    medians: _Floats = np.median(values[chosen], axis=1)
+    return medians
+
+
+def _medians(rounds: Rounds) -> _Floats:
+    return np.array([np.median(samples) for samples in rounds])
+
+
+# -- when to begin and to stop ---------------------------------------------------------
+
+
+def steady(times_ms: Sequence[float]) -> bool:
+    """Whether a warm-up is over, from the times of all its calls so far.
+
+    It is when the last third agrees with the third before, up to noise. The first
+    third, with the first call in it, has no say. A call ten times as long as the rest,
+    and long enough to have compiled something, is not taken for noise.
+    """
+    third = len(times_ms) // 3
+    if len(times_ms) < _LEAST_WARMUP:
+        return False
+    if sum(times_ms[third:]) < _LEAST_WARMUP_MS and len(times_ms) < 3 * _WINDOW:
+        return False
+    third = min(third, _WINDOW)
+    before = np.array(times_ms[-2 * third : -third])
+    last = np.array(times_ms[-third:])
+    centre = float(np.median(last))
+    if last.max() > max(10 * centre, 50.0):
+        return False
+    error = math.hypot(_error_of_median(before), _error_of_median(last))
+    gap = abs(float(np.median(before)) - centre)
+    return gap <= max(_STEADY * centre, 2 * error)
+
+
+def enough(rounds_by_arm: Mapping[str, Rounds]) -> bool:
+    """Whether a sitting may end before its time: every arm is known well enough.
+
+    What counts is how well the ratios to the first arm are known, not what they are:
+    stopping once a difference shows would find differences where there are none.
+    """
+    base, *others = map(_medians, rounds_by_arm.values())
+    if len(base) < LEAST_ROUNDS:
+        return False
+    if not others:
+        return 2 * _error_of_median(np.log(base)) <= PRECISION
+    return all(
+        2 * _error_of_median(np.log(base / other)) <= PRECISION for other in others
+    )
+
+
+def _error_of_median(values: _Floats) -> float:
+    """Standard error, from the median absolute deviation, as for normal noise."""
+    deviation = float(np.median(np.abs(values - np.median(values))))
+    return 1.253 * 1.483 * deviation / math.sqrt(len(values))
+
+
+# -- what it is worth ------------------------------------------------------------------
+
+
+def break_even(
+    first_call_s: float | None,
+    eager_first_s: float | None,
+    eager_ms: float | None,
+    ratio: Ratio | None,
+) -> BreakEven | None:
+    """When compiling has paid for its first call; None where that is not known."""
+    if first_call_s is None or eager_first_s is None or not eager_ms or ratio is None:
+        return None
+    if ratio.verdict == "slower":
+        return BreakEven(None, "never")
+    if ratio.verdict == "not significant":
+        return BreakEven(None, "no gain shown")
+    gain_s = eager_ms * (1 - 1 / ratio.value) / 1e3
+    steps = 1 + max(0, math.ceil((first_call_s - eager_first_s) / gain_s))
+    return BreakEven(steps, f"after {steps} step{'s' if steps > 1 else ''}")
