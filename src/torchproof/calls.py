@@ -22,14 +22,14 @@ Answers = dict[str, Any]
 _COMPARED_ELEMENTS = 2**24
 
 
-def seed() -> None:
+def seed(number: int = 0) -> None:
     """Every random generator in a known state."""
     import numpy
     import torch
 
-    random.seed(0)
-    numpy.random.seed(0)
-    torch.manual_seed(0)
+    random.seed(number)
+    numpy.random.seed(number)
+    torch.manual_seed(number)
 
 
 def fresh(target: Target, job: dict[str, Any]) -> Loaded:
@@ -191,27 +191,30 @@ def answers(
     *,
     train: bool,
     prepare: Callable[[int], None] = lambda index: None,
+    step: Callable[[int, Any], Any] | None = None,
 ) -> Answers:
     """One pass over the calls from a known state: outputs, gradients, what was changed.
 
     `fn` is what is called, `loaded.fn` the target it was made from: parameters and
-    buffers are read there. `prepare(index)` runs right before each call.
+    buffers are read there. `prepare(index)` runs right before each call, and
+    `step(index, call)` stands in for a plain one. Each call has a seed of its own, so
+    that one which ignores its seed is seen to.
     """
     found: Answers = {}
     for index, call in enumerate(loaded.calls):
-        seed()
+        seed(index)
         before(loaded, index)
         if train:
             forget_gradients(loaded.fn, call)
         prepare(index)
-        output = invoke(fn, call, train=train)
+        output = step(index, call) if step else invoke(fn, call, train=train)
         where = f"call {index}: "
         _collect(found, where + "output", output)
         _collect(found, where + "argument", call)
         if train:
             for name, gradient in _gradients(loaded.fn, call):
                 _collect(found, f"{where}gradient of {name}", gradient)
-    for name, buffer in _buffers(loaded.fn):
+    for name, buffer in buffers(loaded.fn):
         _collect(found, f"buffer {name}", buffer)
     return found
 
@@ -242,7 +245,7 @@ def _gradients(fn: Any, call: Any) -> Iterator[tuple[str, Any]]:
             yield name, leaf.grad
 
 
-def _buffers(fn: Any) -> Iterator[tuple[str, Any]]:
+def buffers(fn: Any) -> Iterator[tuple[str, Any]]:
     import torch
 
     if isinstance(fn, torch.nn.Module):

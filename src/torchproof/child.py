@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
-import platform
 import sys
 import traceback
 import types
@@ -16,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from torchproof import calls
+from torchproof import calls, environment
 from torchproof.observe import Observer, Stream
 from torchproof.records import UserError
 from torchproof.target import Loaded, Target
@@ -35,7 +33,7 @@ def main(arguments: list[str]) -> int:
         return 2
     finally:
         observer.detach()
-        stream.write("environment", **_environment(job))
+        stream.write("environment", **environment.describe(job))
 
 
 # -- factories -------------------------------------------------------------------------
@@ -198,35 +196,6 @@ class _Finder:
 
         spec.loader.exec_module = execute_and_act  # type: ignore[method-assign]
         return spec
-
-
-# -- the environment -------------------------------------------------------------------
-
-
-def _environment(job: dict[str, Any]) -> dict[str, Any]:
-    """Versions, device, and the variables that steer compilation."""
-    facts: dict[str, Any] = {
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "machine": platform.machine(),
-        "cores": os.cpu_count(),
-        "torch": None,
-        "device": job["device"] or "cpu",
-        "size": job["size"],
-        "variables": {
-            k: v
-            for k, v in os.environ.items()
-            if k.startswith(("TORCH_", "TORCHDYNAMO_", "TORCHINDUCTOR_", "TRITON_"))
-        },
-    }
-    torch = sys.modules.get("torch")
-    if torch is not None and hasattr(torch, "cuda"):
-        facts["torch"] = str(torch.__version__)
-        facts["cuda"] = torch.version.cuda
-        if torch.cuda.is_initialized():
-            facts["device"] = "cuda"
-            facts["gpu"] = torch.cuda.get_device_name()
-    return facts
 
 
 if __name__ == "__main__":

@@ -171,6 +171,7 @@ class Measurement:
     outliers: int | None = None
     p95_ms: float | None = None
     rounds_ms: tuple[tuple[float, ...], ...] = ()
+    sittings: tuple[int, ...] = ()  # rounds of each process it was sampled in
     first_call_s: float | None = None
     start: Mapping[str, Any] | None = field(default=None, hash=False)
     warm_start: Mapping[str, Any] | None = field(default=None, hash=False)
@@ -201,14 +202,15 @@ class Measurement:
             if item.name != "other"
         }
         plain["rounds_ms"] = [list(samples) for samples in self.rounds_ms]
-        plain["notes"] = list(self.notes)
+        plain["sittings"], plain["notes"] = list(self.sittings), list(self.notes)
         return plain | dict(self.other)
 
     @classmethod
     def from_json(cls, plain: Mapping[str, Any]) -> Measurement:
         values, other = _sorted_out(cls, plain)
         values["rounds_ms"] = tuple(map(tuple, values.get("rounds_ms", ())))
-        values["notes"] = tuple(values.get("notes", ()))
+        for name in ("sittings", "notes"):
+            values[name] = tuple(values.get(name, ()))
         return cls(**values, other=other)
 
 

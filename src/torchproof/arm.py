@@ -1,0 +1,306 @@
+"""The child process of one arm: a target under one strategy, measured when told.
+
+Started by `measure` as `python -m torchproof.arm JOB`, where JOB is JSON. Commands come
+in on stdin, one JSON object a line; each is answered by one line on the job's
+descriptor, so that nothing the target prints can be taken for an answer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import gc
+import importlib
+import json
+import os
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+from torchproof import calls, gauges, numerics, samples
+from torchproof.environment import describe
+from torchproof.records import UserError
+from torchproof.strategies import Strategy
+from torchproof.target import Loaded, Target
+
+_PHASES = ("dynamo", "aot_autograd", "inductor", "triton", "graph_recording")
+_PROFILED_PASSES = 3
+_SETTLE_S = 20.0
+_MOST_SAMPLES = 1000  # of one round
+
+
+def main(arguments: list[str]) -> int:
+    job = json.loads(arguments[0])
+    replies = os.fdopen(job["replies"], "w", encoding="utf-8")
+    arm = Arm(job)
+    for line in sys.stdin:
+        command = json.loads(line)
+        answer = _answer(arm, command.pop("do"), command)
+        replies.write(json.dumps(answer, default=str) + "\n")
+        replies.flush()
+    return 0
+
+
+def _answer(arm: Arm, name: str, values: dict[str, Any]) -> dict[str, Any]:
+    """The command's answer, or in words why there is none."""
+    try:
+        return {"ok": True, **getattr(arm, name)(**values)}
+    except UserError as error:
+        return {"ok": False, "error": str(error), "usage": True}
+    except Exception as error:
+        traceback.print_exc(file=sys.stderr)
+        told = traceback.format_exception_only(error)[-1].strip()
+        return {"ok": False, "error": told, "usage": False}
+
+
+class Arm:
+    """A target made anew, a strategy applied to it, and what is asked about them."""
+
+    def __init__(self, job: dict[str, Any]) -> None:
+        self.job = job
+        if told := job.get("target"):
+            self.target = Target(**{**told, "arguments": tuple(told["arguments"])})
+        self.strategy = Strategy.from_json(job["strategy"])
+        self.references: dict[int, numerics.Reference] = {}
+        self.lookups: list[tuple[str, bool]] = []
+        self.hooks = contextlib.ExitStack()
+
+    # -- commands ------------------------------------------------------------------
+
+    def switches(self) -> dict[str, Any]:
+        from torchproof.torch_private import costs
+
+        return {"switches": costs.inductor_defaults()}
+
+    def refer(self, number: int, shape: dict[str, int]) -> dict[str, Any]:
+        """Eager's answers in working precision and in float64, kept to judge others."""
+        import torch
+
+        from torchproof import torch_private
+
+        self._load(shape)
+        fn = self.loaded.fn
+        compiled = torch_private.is_compiled(fn) or calls.claims(fn, "compiles_itself")
+        before = {name: b.clone() for name, b in calls.buffers(fn)}
+        with torch.compiler.set_stance("force_eager"):
+            calls.answers(self.loaded, fn, train=self.train)  # may fail: its own fault
+        self.references[number] = numerics.reference(
+            lambda: self._made(shape),
+            lambda made: calls.answers(made, made.fn, train=self.train),
+        )
+        return {
+            "draws": self.references[number].draws,
+            "not_exact": self.references[number].why,
+            "stateful": any(
+                not torch.equal(b, before[name]) for name, b in calls.buffers(fn)
+            ),
+            "work": calls.amount(self.loaded),
+            "host_copies": calls.host_copies(self.loaded),
+            "environment": describe(self.job),
+            "compiled": compiled,
+        }
+
+    def judge(self, number: int, path: str) -> dict[str, Any]:
+        """What an arm answered, against the reference."""
+        import torch
+
+        found = torch.load(path, weights_only=False)
+        return {"numerics": self.references[number].judge(found).to_json()}
+
+    def prepare(self, answers: str | None) -> dict[str, Any]:
+        """The strategy applied, the first call timed, the answers saved."""
+        plan = self._plan()
+        self._load({})
+        gauges.wake(self.device)
+        imports_s = self._import_compiler()
+        if self.job["as_written"]:
+            self.fn, source, notes = self.loaded.fn, "", []
+        else:
+            self.applied = self.strategy.apply(self.loaded.fn, self.loaded.calls, plan)
+            self.fn, source = self.applied.fn, self.applied.source
+            self.hooks.enter_context(self.applied.watched())
+            notes = [note for note in [self.applied.note] if note]
+        told = {"imports_s": imports_s, "source": source, "notes": notes}
+        return told | self._first_pass(answers)
+
+    def reshape(self, shape: dict[str, int], answers: str | None) -> dict[str, Any]:
+        """The same target and compiled code, with the calls of another shape."""
+        self._load(shape)
+        return {"imports_s": 0.0} | self._first_pass(answers)
+
+    def _first_pass(self, answers: str | None) -> dict[str, Any]:
+        first: list[float] = []
+
+        def step(index: int, call: Any) -> Any:
+            if index:
+                return self._invoke(call)
+            kept: list[Any] = []
+            first.append(self.clock.seconds(lambda: kept.append(self._invoke(call))))
+            return kept[0]
+
+        found = calls.answers(self.loaded, self.fn, train=self.train, step=step)
+        _save(found, answers)
+        return {
+            "first_call_s": first[0],
+            "numerics": None,
+            "bytes": gauges.held(self.device),
+            **self._compiled(),
+        }
+
+    def settle(self) -> dict[str, Any]:
+        """Passes until the times are steady and nothing compiles any more."""
+        times: list[float] = []
+        begin, compiled = time.monotonic(), self._compilations()
+        while True:
+            times.append(self._pass())
+            if self._compilations() != compiled:
+                times, compiled = [], self._compilations()
+            if steady := samples.steady(times):
+                break
+            if time.monotonic() - begin > _SETTLE_S and len(times) > 2:
+                break
+        return {"passes": len(times), "steady": steady, "pass_ms": times[-1]}
+
+    def sample(self, seconds: float) -> dict[str, Any]:
+        """One round: passes for a while; garbage is collected before, not within."""
+        times: list[float] = []
+        before = self._compilations()
+        gc.collect()
+        gc.disable()
+        try:
+            end = time.monotonic() + seconds
+            while not times or time.monotonic() < end:
+                times.append(self._pass() / len(self.loaded.calls))
+                if len(times) == _MOST_SAMPLES:
+                    break
+        finally:
+            gc.enable()
+        return {"times_ms": times, "compilations": self._compilations() - before}
+
+    def examine(self, trace: str | None = None) -> dict[str, Any]:
+        """Memory, guards and kernels, apart from all timing."""
+        memory = gauges.peak_memory(self.device, self._pass)
+
+        def passes() -> None:
+            for _ in range(_PROFILED_PASSES):
+                self._pass()
+
+        steps = _PROFILED_PASSES * len(self.loaded.calls)
+        profile = gauges.profile(
+            self.device, passes, steps=steps, trace=Path(trace) if trace else None
+        )
+        return {"memory": memory, "profile": profile, **self._compiled()}
+
+    def draw_as_eager(self, answers: str) -> dict[str, Any]:
+        """The answers again, compiled to draw random numbers as eager does."""
+        import torch
+
+        from torchproof.torch_private import costs
+
+        torch.compiler.reset()
+        with costs.as_eager_draws():
+            loaded, plan = self._made({}), self._plan()
+            fn = loaded.fn
+            if not self.job["as_written"]:
+                fn = self.strategy.apply(fn, loaded.calls, plan).fn
+            found = calls.answers(loaded, fn, train=self.train)
+        _save(found, answers)
+        return {}
+
+    # -- the target ----------------------------------------------------------------
+
+    def _plan(self) -> Any:
+        """What the strategy compiles, found on a target that is thrown away."""
+        if self.job["as_written"] or not self.strategy.observes:
+            return None
+        loaded = self._made({})
+        return self.strategy.plan(
+            loaded.fn, loaded.calls, lambda index: calls.before(loaded, index)
+        )
+
+    def _made(self, shape: dict[str, int]) -> Loaded:
+        """A target made anew; another shape gives other calls of the same target."""
+        loaded = calls.fresh(self.target, self.job)
+        if shape.items() <= self.job.items():
+            return loaded
+        other = calls.fresh(self.target, self.job | shape)
+        return dataclasses.replace(loaded, calls=other.calls)
+
+    def _load(self, shape: dict[str, int]) -> None:
+        made = self._made(shape)
+        known = getattr(self, "loaded", None)
+        self.loaded = dataclasses.replace(made, fn=known.fn) if known else made
+        self.train = calls.trains(self.loaded, self.job)
+        self.device = str(describe(self.job)["device"])
+        self.clock = gauges.Clock(self.device)
+
+    def _import_compiler(self) -> float:
+        """Torch imports its compiler when it is first used; that is timed apart."""
+        if not self.strategy.compiles:
+            return 0.0
+        begin = time.perf_counter()
+        from torchproof.torch_private import costs
+
+        importlib.import_module("torch._dynamo")
+        importlib.import_module(costs.CACHE_MODULE)
+        costs.keep_every_compilation()
+        self.hooks.enter_context(costs.cache_lookups(self._looked_up))
+        return time.perf_counter() - begin
+
+    def _looked_up(self, key: str, hit: bool) -> None:
+        self.lookups.append((key, hit))
+
+    def _invoke(self, call: Any) -> Any:
+        return calls.invoke(self.fn, call, train=self.train)
+
+    def _pass(self) -> float:
+        """All calls in order, each timed alone; their sum in milliseconds."""
+        total = 0.0
+        for index, call in enumerate(self.loaded.calls):
+            calls.before(self.loaded, index)
+            if self.train:
+                calls.forget_gradients(self.loaded.fn, call)
+            total += self.clock.milliseconds(lambda call=call: self._invoke(call))
+        return total
+
+    # -- what the compiler did -----------------------------------------------------
+
+    def _compilations(self) -> int:
+        if not self.strategy.compiles:
+            return 0
+        from torchproof.torch_private import costs
+
+        return sum(not c.runtime for c in costs.compilations())
+
+    def _compiled(self) -> dict[str, Any]:
+        """Seconds by phase, counts, and where the code came from; so far."""
+        if not self.strategy.compiles:
+            return {"compile_s": None, "counts": None, "cache": None}
+        from torchproof.torch_private import costs
+
+        done = costs.compilations()
+        phases = {
+            phase: sum(getattr(each, phase) for each in done) for phase in _PHASES
+        }
+        return {
+            "compile_s": phases | {"total": sum(phases.values())},
+            "counts": {
+                "graphs": costs.graph_count(),
+                "recompiles": sum(each.again for each in done),
+                "artifacts": sum(not each.runtime and not each.failed for each in done),
+            },
+            "cache": costs.cache_counts() | {"lookups": self.lookups},
+        }
+
+
+def _save(found: calls.Answers, path: str | None) -> None:
+    import torch
+
+    if path is not None:
+        torch.save(found, path)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,34 @@
+"""Where a target ran: versions, device, threads, and the variables that steer it."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+_STEERING = ("TORCH_", "TORCHDYNAMO_", "TORCHINDUCTOR_", "TRITON_", "OMP_", "CUDA_")
+
+
+def describe(job: Mapping[str, Any]) -> dict[str, Any]:
+    """The facts of this process; what its program never imported stays unknown."""
+    facts: dict[str, Any] = {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "machine": platform.machine(),
+        "cores": os.cpu_count(),
+        "torch": None,
+        "device": job["device"] or "cpu",
+        "size": job["size"],
+        "variables": {k: v for k, v in os.environ.items() if k.startswith(_STEERING)},
+    }
+    torch = sys.modules.get("torch")
+    if torch is not None and hasattr(torch, "cuda"):
+        facts["torch"] = str(torch.__version__)
+        facts["cuda"] = torch.version.cuda
+        facts["threads"] = torch.get_num_threads()
+        if torch.cuda.is_initialized():
+            facts["device"] = "cuda"
+            facts["gpu"] = torch.cuda.get_device_name()
+    return facts

@@ -1,0 +1,193 @@
+"""Clocks and gauges of a process that runs a target: time, memory, guards, kernels."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+LOOKUP = "TorchDynamo Cache Lookup"
+
+
+class Clock:
+    """Times one call: device events on CUDA, synchronised; a monotonic clock else."""
+
+    def __init__(self, device: str) -> None:
+        self.device = device
+        if device == "cuda":
+            import torch
+
+            self._begin = torch.cuda.Event(enable_timing=True)
+            self._end = torch.cuda.Event(enable_timing=True)
+
+    def milliseconds(self, step: Callable[[], Any]) -> float:
+        """What one step takes until its last kernel has ended."""
+        if self.device != "cuda":
+            begin = time.perf_counter_ns()
+            step()
+            return (time.perf_counter_ns() - begin) / 1e6
+        self._begin.record()
+        step()
+        self._end.record()
+        self._end.synchronize()
+        return float(self._begin.elapsed_time(self._end))
+
+    def seconds(self, step: Callable[[], Any]) -> float:
+        """Wall time of a step, compilation included, until the device is done."""
+        self.synchronise()
+        begin = time.perf_counter()
+        step()
+        self.synchronise()
+        return time.perf_counter() - begin
+
+    def synchronise(self) -> None:
+        if self.device == "cuda":
+            import torch
+
+            torch.cuda.synchronize()
+
+
+def wake(device: str) -> None:
+    """The device's context and libraries, which no strategy is to pay for."""
+    import torch
+
+    if device == "cuda":
+        for number_type in (torch.float32, torch.bfloat16):
+            one = torch.ones(8, 8, device=device, dtype=number_type)
+            (one @ one).sum().item()
+    torch.ones(8, 8) @ torch.ones(8, 8)
+
+
+def peak_memory(device: str, run: Callable[[], Any]) -> dict[str, int | None]:
+    """The most memory a pass needs, in bytes; what was needed before is left out."""
+    gauge: dict[str, int | None] = dict.fromkeys(
+        ("cuda_allocated", "cuda_reserved", "cuda_process")
+    )
+    if device == "cuda":
+        import torch
+
+        torch.cuda.reset_peak_memory_stats()
+    resets = _reset_peak_rss()
+    run()
+    gauge["host_rss"] = _status("VmHWM" if resets else "VmRSS")
+    if device == "cuda":
+        torch.cuda.synchronize()
+        gauge["cuda_allocated"] = torch.cuda.max_memory_allocated()
+        gauge["cuda_reserved"] = torch.cuda.max_memory_reserved()
+        gauge["cuda_process"] = _process_vram()
+    return gauge
+
+
+def held(device: str) -> dict[str, int]:
+    """Bytes this process holds, so that it is known how many like it have room."""
+    vram = 0
+    if device == "cuda":
+        import torch
+
+        vram = torch.cuda.memory_reserved()
+    return {"host": _status("VmRSS") or 0, "cuda": vram}
+
+
+def _reset_peak_rss() -> bool:
+    """Linux forgets a process's highest RSS when 5 is written there."""
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        return False
+    return True
+
+
+def _status(name: str) -> int | None:
+    found = re.search(rf"^{name}:\s+(\d+) kB", _read("/proc/self/status"), re.MULTILINE)
+    return int(found[1]) * 1024 if found else None
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text()
+    except OSError:
+        return ""
+
+
+def _process_vram() -> int | None:
+    """What the driver says this process holds, contexts and modules included."""
+    told = ["--query-compute-apps=pid,used_memory", "--format=csv,noheader,nounits"]
+    try:
+        answer = subprocess.run(
+            ["nvidia-smi", *told], capture_output=True, text=True, timeout=20
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    rows = [line.split(",") for line in answer.stdout.splitlines()]
+    for row in rows:
+        if len(row) == 2 and row[0].strip() == str(os.getpid()) and row[1].strip():
+            return int(row[1]) * 2**20 if row[1].strip().isdigit() else None
+    return None
+
+
+def profile(
+    device: str, run: Callable[[], Any], *, steps: int, trace: Path | None = None
+) -> dict[str, Any]:
+    """Guard lookups and kernels per step of a run, as torch's profiler saw them.
+
+    With `trace`, the Chrome trace is kept there.
+    """
+    import torch
+
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    if device == "cuda":
+        activities.append(torch.profiler.ProfilerActivity.CUDA)
+    with (
+        _without_stderr(),
+        torch.profiler.profile(
+            activities=activities, with_stack=trace is not None
+        ) as seen,
+    ):
+        run()
+        if device == "cuda":
+            torch.cuda.synchronize()
+    if trace is not None:
+        seen.export_chrome_trace(str(trace))
+    events = list(seen.events())
+    lookups = [e.time_range.elapsed_us() for e in events if e.name == LOOKUP]
+    found: dict[str, Any] = {
+        "lookup_us": sum(lookups) / steps if lookups else None,
+        "lookups": len(lookups) / steps,
+        "kernels": None,
+    }
+    if device == "cuda":
+        spans = [
+            (e.time_range.start, e.time_range.end)
+            for e in events
+            if "CUDA" in str(e.device_type) and not e.is_user_annotation
+        ]
+        found["kernels"] = len(spans) / steps
+        found["kernel_ms"] = _covered(spans) / 1e3 / steps
+    return found
+
+
+@contextlib.contextmanager
+def _without_stderr() -> Iterator[None]:
+    """The profiler's library announces itself there, whatever its log level."""
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
+
+
+def _covered(spans: list[tuple[float, float]]) -> float:
+    """The length of the union of time spans."""
+    total, reached = 0.0, float("-inf")
+    for begin, end in sorted(spans):
+        total += max(0.0, end - max(begin, reached))
+        reached = max(reached, end)
+    return total

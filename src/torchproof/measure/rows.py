@@ -1,0 +1,237 @@
+"""What the arms of a session gave, as measurements with verdicts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from torchproof import samples
+from torchproof.measure import Plan, Spec
+from torchproof.records import Measurement, one_line
+
+if TYPE_CHECKING:
+    from torchproof.measure.session import Seat
+
+References = Mapping[tuple[str | None, int], Mapping[str, Any]]
+
+
+def rows(
+    seats: Sequence[Seat], plan: Plan, references: References
+) -> tuple[Measurement, ...]:
+    """One measurement an arm and shape, compared with eager of the same shape."""
+    found: list[Measurement] = []
+    for number, shape in enumerate(plan.shapes):
+        _cut_to_common_rounds(seats, number)
+        plain = [
+            _row(seat, number, references.get((seat.spec.dtype, number), {}))
+            for seat in seats
+        ]
+        for seat, row in zip(seats, plain, strict=True):
+            base = _eager_of(seat.spec, seats, plain)
+            row = replace(row, variant={**seat.spec.variant, **shape})
+            found.append(_judged(row, base, seat))
+    return tuple(found)
+
+
+def _cut_to_common_rounds(seats: Sequence[Seat], number: int) -> None:
+    """An interruption leaves some arms a round ahead of others."""
+    sat = [s.facts[number]["rounds"] for s in seats if s.runs and number < len(s.facts)]
+    counts = [min(map(len, parts)) for parts in zip(*sat, strict=False)]
+    for parts in sat:
+        parts[:] = [part[:count] for part, count in zip(parts, counts, strict=False)]
+
+
+def _eager_of(
+    spec: Spec, seats: Sequence[Seat], plain: Sequence[Measurement]
+) -> Measurement | None:
+    """Eager with the same type of numbers."""
+    for seat, row in zip(seats, plain, strict=True):
+        if seat.spec.is_eager and seat.spec.dtype == spec.dtype:
+            return row
+    return None
+
+
+def _row(seat: Seat, number: int, reference: Mapping[str, Any]) -> Measurement:
+    row = Measurement(seat.spec.strategy.name, source=seat.spec.strategy.source())
+    if seat.skipped:
+        return replace(row, verdict="skipped", notes=(seat.skipped,))
+    if seat.error:
+        row = replace(row, verdict="failed", error=one_line(seat.error))
+    if number >= len(seat.facts):
+        return row
+    facts = seat.facts[number]
+    start = started("cold", facts)
+    row = replace(
+        row,
+        first_call_s=None if start["refused"] else facts["first_call_s"],
+        start=start,
+        warm_start=_warm(seat) if number == 0 else None,
+        compile_s=facts["compile_s"],
+        numerics=facts["numerics"],
+        memory=facts.get("memory"),
+        peak_bytes=_peak(facts.get("memory")),
+        counts=facts["counts"],
+        source=facts.get("source") or row.source,
+        notes=tuple(_notes(seat, facts, reference)),
+    )
+    return _with_times(row, facts, reference)
+
+
+def _with_times(
+    row: Measurement, facts: Mapping[str, Any], reference: Mapping[str, Any]
+) -> Measurement:
+    rounds = [tuple(times) for part in facts["rounds"] for times in part]
+    if not rounds:
+        return row
+    spread = samples.summarise(rounds)
+    row = replace(
+        row,
+        rounds_ms=tuple(rounds),
+        sittings=tuple(len(part) for part in facts["rounds"] if part),
+        median_ms=spread.median,
+        low_ms=spread.low,
+        high_ms=spread.high,
+        samples=spread.count,
+        outliers=spread.outliers,
+        p95_ms=spread.p95,
+        notes=(*row.notes, *spread.advice),
+    )
+    if reference.get("work"):
+        amount, unit = reference["work"]
+        row = replace(row, throughput=amount / spread.median * 1e3, unit=f"{unit}/s")
+    if profile := facts.get("profile"):
+        row = replace(
+            row, guards=_guards(profile, spread.median), kernels=_kernels(profile, row)
+        )
+    return row
+
+
+def started(label: str, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """A start, with what torch says of its caches; a label they contradict is refused.
+
+    In a cold start a graph can be found in the cache only after it was put there by the
+    same process, so each key has missed before it hits. In a warm start nothing misses.
+    """
+    cache = facts["cache"]
+    start: dict[str, Any] = {"label": label, "hits": None, "misses": None}
+    start |= {"bypasses": None, "imports_s": facts["imports_s"], "refused": None}
+    if cache is None:
+        return start
+    start |= {name: cache[name] for name in ("hits", "misses", "bypasses")}
+    missed: set[str] = set()
+    foreign = 0
+    for key, hit in cache["lookups"]:
+        foreign += hit and key not in missed
+        if not hit:
+            missed.add(key)
+    if label == "cold" and foreign:
+        start["refused"] = (
+            f"called cold, but {foreign} of {len(cache['lookups'])} graphs came from a"
+            " cache that was filled before"
+        )
+    if label == "warm" and missed:
+        start["refused"] = (
+            f"called warm, but {len(missed)} of {len(cache['lookups'])} graphs were not"
+            " in the cache"
+        )
+    return start
+
+
+def _warm(seat: Seat) -> dict[str, Any] | None:
+    if seat.warm is None:
+        return None
+    start = started("warm", seat.warm)
+    seconds = None if start["refused"] else seat.warm["first_call_s"]
+    return start | {"first_call_s": seconds}
+
+
+def _notes(seat: Seat, facts: Mapping[str, Any], reference: Mapping[str, Any]) -> Any:
+    yield from facts.get("notes", ())
+    if not facts["steady"]:
+        yield "the times had not settled when sampling began: raise --seconds"
+    if facts["compilations"]:
+        yield (
+            f"compiled {facts['compilations']} times while it was being timed: what is"
+            " compiled does not settle; torchproof check says why"
+        )
+    if facts["counts"] and not facts["counts"]["graphs"]:
+        yield "nothing was compiled: torchproof check says why"
+    for name in ("host_copies", "not_exact"):
+        if reference.get(name):
+            yield reference[name]
+
+
+def _peak(memory: Mapping[str, int | None] | None) -> int | None:
+    """Device memory where there is a device, else that of the process."""
+    if memory is None:
+        return None
+    allocated = memory["cuda_allocated"]
+    return memory["host_rss"] if allocated is None else allocated
+
+
+def _guards(profile: Mapping[str, Any], step_ms: float) -> dict[str, Any] | None:
+    if profile["lookup_us"] is None:
+        return None
+    share = profile["lookup_us"] / (step_ms * 1e3)
+    return {"lookup_us": profile["lookup_us"], "share": share}
+
+
+def _kernels(profile: Mapping[str, Any], row: Measurement) -> dict[str, Any] | None:
+    if profile["kernels"] is None or row.median_ms is None:
+        return None
+    return {
+        "per_step": profile["kernels"],
+        "kernel_ms": profile["kernel_ms"],
+        "busy_share": profile["kernel_ms"] / row.median_ms,
+    }
+
+
+# -- verdicts --------------------------------------------------------------------------
+
+
+def _judged(row: Measurement, base: Measurement | None, seat: Seat) -> Measurement:
+    """The row with its verdict: an arm that is wrong is not ranked."""
+    if row.verdict:  # failed or skipped
+        return row
+    if row.numerics and row.numerics["verdict"] == "wrong":
+        return replace(row, verdict="wrong")
+    if row.numerics and row.numerics["verdict"] is None and not seat.spec.is_eager:
+        return replace(row, verdict="not verified")
+    if seat.spec.is_eager:
+        return replace(
+            row, verdict="reference", vs_eager=1.0 if row.rounds_ms else None
+        )
+    if base is None or not row.rounds_ms or not base.rounds_ms:
+        return replace(row, verdict="not measured" if not row.rounds_ms else "")
+    ratio = samples.compare(base.rounds_ms, row.rounds_ms, sittings=row.sittings)
+    row = replace(
+        row,
+        vs_eager=ratio.value,
+        vs_eager_low=ratio.low,
+        vs_eager_high=ratio.high,
+        verdict=in_words(ratio),
+    )
+    return _with_break_even(row, base, ratio)
+
+
+def in_words(ratio: samples.Ratio) -> str:
+    """1.80x faster, 1.20x slower, not significant."""
+    if ratio.verdict == "faster":
+        return f"{ratio.value:.2f}x faster"
+    if ratio.verdict == "slower":
+        return f"{1 / ratio.value:.2f}x slower"
+    return "not significant"
+
+
+def _with_break_even(
+    row: Measurement, base: Measurement, ratio: samples.Ratio
+) -> Measurement:
+    """After how many steps compiling has paid, the compiler's own import included."""
+    first = row.first_call_s
+    if first is not None:
+        first += (row.start or {}).get("imports_s") or 0.0
+    found = samples.break_even(first, base.first_call_s, base.median_ms, ratio)
+    if found is None:
+        return row
+    return replace(row, break_even=found.text, break_even_steps=found.steps)

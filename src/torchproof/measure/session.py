@@ -1,0 +1,308 @@
+"""One session of measuring: references first, then all arms, round by round."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from torchproof import samples
+from torchproof.measure import AS_WRITTEN, EAGER, Measured, Plan, Progress, Spec, rows
+from torchproof.measure.process import ArmError, Process, free_vram
+from torchproof.records import UserError
+
+_SITTINGS_APART = 3  # of arms that cannot be in memory beside each other
+_ROOM = 1.3  # times what an arm took must be free before another stays beside it
+_FEWEST_ROUNDS = 4
+
+
+@dataclass
+class Seat:
+    """An arm in a session: its process while it has one, and what it gave."""
+
+    spec: Spec
+    caches: Path
+    process: Process | None = None
+    error: str | None = None
+    skipped: str | None = None
+    facts: list[dict[str, Any]] = field(default_factory=list)  # of each shape
+    warm: dict[str, Any] | None = None
+
+    @property
+    def runs(self) -> bool:
+        return self.error is None and self.skipped is None
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Caches of the arm's own, empty at first."""
+        own = {
+            "TORCHINDUCTOR_CACHE_DIR": str(self.caches / "inductor"),
+            "TRITON_CACHE_DIR": str(self.caches / "triton"),
+        }
+        if self.spec.as_written and self.spec.is_eager:
+            own["TORCH_COMPILE_DISABLE"] = "1"
+        return own
+
+    def ask(self, do: str, limit_s: float | None, **values: Any) -> dict[str, Any]:
+        assert self.process is not None
+        return self.process.ask(do, limit_s, **values)
+
+    def close(self) -> None:
+        if self.process is not None:
+            self.process.close()
+            self.process = None
+
+
+class Session:
+    """Measures the arms of a plan side by side."""
+
+    def __init__(self, plan: Plan, progress: Progress) -> None:
+        self.plan, self.progress = plan, progress
+        self.references: dict[tuple[str | None, int], dict[str, Any]] = {}
+        self.sittings = plan.sittings
+        self.apart = False  # not all arms fitted in memory beside each other
+        self.largest = {"host": 0, "cuda": 0}
+        self.judges: dict[str | None, Process] = {}
+
+    def run(self) -> Measured:
+        ending = "finished"
+        with tempfile.TemporaryDirectory(prefix="torchproof-") as scratch:
+            self.scratch = Path(scratch)
+            self.seats = [
+                Seat(spec, self.scratch / f"arm-{number}")
+                for number, spec in enumerate(self.plan.specs)
+            ]
+            try:
+                self._refer()
+                self._choose_arms()
+                sitting = 0
+                while sitting < self.sittings and self._running():
+                    self._sit(sitting)
+                    sitting += 1
+            except KeyboardInterrupt:
+                ending = "interrupted"
+            finally:
+                for seat in self.seats:
+                    seat.close()
+                for judge in self.judges.values():
+                    judge.close()
+        return Measured(
+            rows.rows(self.seats, self.plan, self.references),
+            environment=next(iter(self.references.values()), {}).get("environment", {}),
+            ending=ending,
+            apart=self.apart,
+        )
+
+    # -- references ----------------------------------------------------------------
+
+    def _refer(self) -> None:
+        """Eager's answers for every type of number and shape, before any timing."""
+        for dtype in dict.fromkeys(seat.spec.dtype for seat in self.seats):
+            spec = Spec(EAGER, dtype=dtype)
+            job = self.plan.job(spec, self.plan.shapes[0])
+            self.judges[dtype] = Process(job, {}, quiet=self.plan.quiet)
+            for number, shape in enumerate(self.plan.shapes):
+                self.progress(f"reference answers in eager{_named(shape)}")
+                told = {"number": number, "shape": dict(shape)}
+                try:
+                    self.references[dtype, number] = self.judges[dtype].ask(
+                        "refer", self.plan.timeout_s, **told
+                    )
+                except ArmError as error:
+                    raise UserError(f"the target fails in eager: {error}") from None
+
+    def _judge(self, seat: Seat, number: int, path: Path) -> dict[str, Any]:
+        self.progress(f"{seat.spec.label}: comparing its answers with eager's")
+        try:
+            answer = self.judges[seat.spec.dtype].ask(
+                "judge", self.plan.timeout_s, number=number, path=str(path)
+            )
+        finally:
+            path.unlink(missing_ok=True)
+        return dict(answer["numerics"])
+
+    def _choose_arms(self) -> None:
+        """What does not apply is left out.
+
+        A target that compiles itself is compared with itself, that switched off.
+        """
+        known = next(iter(self.references.values()))
+        if known["environment"]["device"] != "cuda":
+            self.seats = [seat for seat in self.seats if not seat.spec.cuda_only]
+        if not known["compiled"]:
+            return
+        named = [seat.spec for seat in self.seats if not seat.spec.as_written]
+        if named and not self.plan.by_default:
+            raise UserError(
+                f"{self.plan.target.text} does its own compiling: it can be compared"
+                " with itself in eager only, without --strategies and the like"
+            )
+        if named:
+            self.seats = [
+                Seat(spec, self.scratch / f"arm-{number}")
+                for number, spec in enumerate(AS_WRITTEN)
+            ]
+
+    def _answers(self, seat: Seat, number: int) -> Path | None:
+        """Where an arm is to leave its answers, if they can be judged."""
+        stateful = self.references[seat.spec.dtype, number]["stateful"]
+        # What an earlier shape changed in the target would count as a difference.
+        return None if number and stateful else self.scratch / "answers.pt"
+
+    # -- a sitting -----------------------------------------------------------------
+
+    def _sit(self, sitting: int) -> None:
+        """Every arm in a process of its own: cold at first, then with warm caches."""
+        waiting = self._running()[:: -1 if sitting % 2 else 1]
+        while waiting:
+            group = self._together(waiting, sitting)
+            for number in range(len(self.plan.shapes)):
+                for seat in group if number else ():
+                    with self._failing(seat):
+                        self._begin(seat, number, sitting)
+                self._rounds([seat for seat in group if seat.runs], number)
+                self._examine(group, number)
+            for seat in group:
+                with self._failing(seat):
+                    self._judge_draws(seat)
+                seat.close()
+
+    def _together(self, waiting: list[Seat], sitting: int) -> list[Seat]:
+        """As many of the waiting arms as memory allows beside each other, begun."""
+        group: list[Seat] = []
+        while waiting:
+            if group and not self._room():
+                self.apart, self.sittings = True, max(self.sittings, _SITTINGS_APART)
+                break
+            seat = waiting.pop(0)
+            with self._failing(seat):
+                self._begin(seat, 0, sitting)
+                group.append(seat)
+        return group
+
+    def _room(self) -> bool:
+        host = psutil.virtual_memory().available
+        cuda = free_vram() if self.largest["cuda"] else None
+        return host > _ROOM * self.largest["host"] and (
+            cuda is None or cuda > _ROOM * self.largest["cuda"]
+        )
+
+    def _begin(self, seat: Seat, number: int, sitting: int) -> None:
+        """First call and warm-up; the first sitting's is cold, and judged."""
+        shape, limit = self.plan.shapes[number], self.plan.timeout_s
+        label = f"{seat.spec.label}{_named(shape)}"
+        self.progress(f"{label}: first call, {'warm' if sitting else 'cold'}")
+        path = None if sitting else self._answers(seat, number)
+        told = {"answers": str(path) if path else None}
+        if number == 0:
+            job = self.plan.job(seat.spec, shape)
+            seat.process = Process(job, seat.environment, quiet=self.plan.quiet)
+            facts = seat.ask("prepare", limit, **told)
+        else:
+            facts = seat.ask("reshape", limit, shape=dict(shape), **told)
+        if path:
+            facts["numerics"] = self._judge(seat, number, path)
+        self.progress(f"{label}: warming up")
+        facts |= seat.ask("settle", limit)
+        self.largest = {k: max(v, facts["bytes"][k]) for k, v in self.largest.items()}
+        if sitting == 0:
+            seat.facts.append(facts | {"rounds": [], "compilations": 0})
+        elif number == 0 and seat.warm is None:
+            seat.warm = facts
+        seat.facts[number]["rounds"].append([])
+
+    def _rounds(self, seats: list[Seat], number: int) -> None:
+        """All arms in turn, again and again, so that drift hits all alike."""
+        begin, count = time.monotonic(), self._round_count(seats, number)
+        for turn in range(count):
+            for seat in seats if turn % 2 == 0 else seats[::-1]:
+                self.progress(
+                    f"round {turn + 1} of {count}, {seat.spec.label}"
+                    f"{_named(self.plan.shapes[number])}{_left(begin, turn, count)}"
+                )
+                with self._failing(seat):
+                    self._sample(seat, number)
+            seats = [seat for seat in seats if seat.runs]
+            if seats and samples.enough(
+                {str(s.caches): s.facts[number]["rounds"][-1] for s in seats}
+            ):
+                return
+
+    def _round_count(self, seats: list[Seat], number: int) -> int:
+        """Fewer rounds where one pass over the calls takes long."""
+        if not seats:
+            return 0
+        longest_s = max(seat.facts[number]["pass_ms"] for seat in seats) / 1e3
+        fit = int(2 * self.plan.seconds / longest_s) if longest_s else samples.ROUNDS
+        return min(samples.ROUNDS, max(_FEWEST_ROUNDS, fit))
+
+    def _sample(self, seat: Seat, number: int) -> None:
+        seconds = self.plan.seconds / self.plan.sittings / samples.ROUNDS
+        answer = seat.ask("sample", self.plan.timeout_s, seconds=seconds)
+        seat.facts[number]["rounds"][-1].append(samples.thinned(answer["times_ms"]))
+        seat.facts[number]["compilations"] += answer["compilations"]
+
+    def _examine(self, group: list[Seat], number: int) -> None:
+        """Memory, guards and kernels, once, after all timing of the shape."""
+        for seat in group:
+            if seat.runs and "memory" not in seat.facts[number]:
+                self.progress(f"{seat.spec.label}: memory, guards and kernels")
+                with self._failing(seat):
+                    seat.facts[number] |= seat.ask(
+                        "examine", self.plan.timeout_s, trace=self._trace(seat)
+                    )
+
+    def _trace(self, seat: Seat) -> str | None:
+        if self.plan.profile is None:
+            return None
+        return str(self.plan.profile / f"{seat.spec.file_name}.trace.json")
+
+    def _judge_draws(self, seat: Seat) -> None:
+        """Another random stream is no wrong answer: told apart by drawing as eager."""
+        reference = self.references[seat.spec.dtype, 0]
+        facts = seat.facts[0] if seat.runs else {}
+        judged = facts.get("numerics") or {"verdict": None}
+        if judged["verdict"] != "wrong" or not reference["draws"] or "drawn" in facts:
+            return
+        self.progress(f"{seat.spec.label}: compiled again, to draw as eager does")
+        path = self.scratch / "answers.pt"
+        seat.ask("draw_as_eager", self.plan.timeout_s, answers=str(path))
+        facts["drawn"] = self._judge(seat, 0, path)
+        if facts["drawn"]["verdict"] in {"same", "rounding"}:
+            facts["numerics"] = facts["drawn"] | {"verdict": "random"}
+
+    # -- small things --------------------------------------------------------------
+
+    def _running(self) -> list[Seat]:
+        return [seat for seat in self.seats if seat.runs]
+
+    @contextlib.contextmanager
+    def _failing(self, seat: Seat) -> Iterator[None]:
+        """An arm that fails is out; the others go on."""
+        try:
+            yield
+        except ArmError as error:
+            seat.error = str(error)
+            seat.close()
+        except UserError as error:
+            if seat.spec.is_eager:
+                raise
+            seat.skipped = str(error)
+            seat.close()
+
+
+def _left(begin: float, turn: int, count: int) -> str:
+    if not turn:
+        return ""
+    seconds = (time.monotonic() - begin) / turn * (count - turn)
+    return f", about {seconds:.0f} s left"
+
+
+def _named(shape: Mapping[str, int]) -> str:
+    return "".join(f", {name} {value}" for name, value in shape.items())
