@@ -1,0 +1,334 @@
+"""What measuring shows becomes a finding only where it is worth one."""
+
+from __future__ import annotations
+
+import runpy
+import statistics
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch._dynamo
+from test_rules import FOLDER, describe, fits, settings
+from torch._dynamo.utils import counters
+
+from torchproof import rules
+from torchproof.anatomy import Anatomy
+from torchproof.introspect import code_of, frame_of
+from torchproof.records import Event, Finding, Frame, Observation
+from torchproof.rules.compile_cost import loop_at
+
+PROGRAMS = sorted(FOLDER.glob("SP*/*.py"))
+HERE = Frame(__file__, 1, "target")
+TIMING = {
+    "strategy": "full",
+    "eager_ms": 1.0,
+    "compiled_ms": 0.5,
+    "ratio": 2.0,
+    "low": 1.9,
+    "high": 2.1,
+    "first_call_s": 5.0,
+    "overhead_us": 20.0,
+    "gaps": [],
+    "graphs": 1,
+    "recompiles_in_steps": 0,
+    "stable": True,
+}
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Iterator[None]:
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def found(kind: str, **data: Any) -> list[Finding]:
+    return rules.check(Observation((Event(kind, function=HERE, data=data),), {}))
+
+
+def timing(ratio: float, **data: Any) -> list[Finding]:
+    spread = {"ratio": ratio, "low": ratio * 0.98, "high": ratio * 1.02}
+    times = {"compiled_ms": TIMING["eager_ms"] / ratio}  # type: ignore[operator]
+    return found("timing", **TIMING | spread | times | data)
+
+
+# -- slower, and no faster -------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("data", "cause", "fix"),
+    [
+        ({"recompiles_in_steps": 3}, "compiled again 3 times", "recompile"),
+        ({"graphs": 0}, "no compiled code runs", "do not compile"),
+        (
+            {"gaps": [{"file": "/m.py", "line": 7, "us": 900.0}], "graphs": 2},
+            "900 us of each call",
+            "at line 7",
+        ),
+        ({"overhead_us": 800.0}, "too small", "larger region"),
+        ({"graphs": 9, "overhead_us": None}, "9 small graphs", "larger region"),
+        ({"overhead_us": 10.0}, "generated code itself", "--backends"),
+    ],
+)
+def test_slower_than_eager_says_why(data: Any, cause: str, fix: str) -> None:
+    [finding] = timing(0.5, **data)
+    assert (finding.code, finding.kind, finding.severity) == (
+        "SP501",
+        "slowdown",
+        "high",
+    )
+    assert "2.00x slower" in finding.message
+    assert cause in finding.cause and fix in finding.fix
+    assert finding.cost_us == pytest.approx(1000)
+    assert (finding.file, finding.function) == ("tests/test_speed_rules.py", "target")
+
+
+@pytest.mark.parametrize(
+    ("ratio", "data", "codes"),
+    [
+        (2.0, {}, []),
+        (0.8, {}, ["SP501"]),
+        (0.8, {"stable": False}, []),
+        (0.8, {"high": 1.05}, ["SP502"]),  # not certain that it is slower
+        (0.97, {}, ["SP502"]),  # certain, and not worth a word
+        (1.0, {}, ["SP502"]),
+        (1.0, {"stable": False}, []),
+        (1.0, {"high": 1.4}, []),  # it may well be faster: not enough evidence
+        (1.0, {"low": None}, []),
+        (1.08, {}, []),
+    ],
+)
+def test_only_what_is_certain_is_reported(
+    ratio: float, data: Any, codes: list[str]
+) -> None:
+    assert [finding.code for finding in timing(ratio, **data)] == codes
+
+
+def test_a_loss_nobody_notices_is_not_high() -> None:
+    [finding] = timing(0.5, eager_ms=0.01, compiled_ms=0.02, overhead_us=9.0)
+    assert finding.severity == "medium"
+
+
+# -- guards, memory, shapes, first calls -----------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("data", "severity"),
+    [
+        ({"lookup_us": 60.0, "step_us": 120.0, "share": 0.5}, "medium"),
+        ({"lookup_us": 60.0, "step_us": 400.0, "share": 0.15}, "low"),
+        ({"lookup_us": 60.0, "step_us": 1200.0, "share": 0.05}, None),
+        ({"lookup_us": 5.0, "step_us": 10.0, "share": 0.5}, None),
+    ],
+)
+def test_guards_are_reported_by_their_share(data: Any, severity: str | None) -> None:
+    reported = found("guard_cost", guards=40, **data)
+    assert [(f.code, f.severity) for f in reported] == (
+        [("SP541", severity)] if severity else []
+    )
+    assert all(f.cost_us == 60 and "(40 of them)" in f.cause for f in reported)
+
+
+@pytest.mark.parametrize(
+    ("eager", "compiled", "severity"),
+    [
+        (1000, 1500, "medium"),
+        (1000, 2500, "high"),
+        (1000, 1150, None),
+        (100, 150, None),  # half as much again, and only 50 MiB
+        (None, 1500, None),
+    ],
+)
+def test_memory_is_reported_if_it_is_much(
+    eager: int | None, compiled: int, severity: str | None
+) -> None:
+    data = {"eager_bytes": eager and eager << 20, "compiled_bytes": compiled << 20}
+    reported = found("memory", **data)
+    assert [f.severity for f in reported] == ([severity] if severity else [])
+    assert all((f.code, f.kind) == ("SP521", "memory") for f in reported)
+
+
+@pytest.mark.parametrize(
+    ("recompiles", "severity"),
+    [
+        ([0, 0, 0, 0, 0], None),
+        ([0, 1, 0, 0, 0], "low"),
+        ([0, 1, 0, 0, 1], "low"),  # the last one is of size 1
+        ([0, 1, 1, 0, 0], "medium"),
+        ([0, 1, 1, 1, 1], "high"),
+    ],
+)
+def test_sizes_that_compile_again_are_counted(
+    recompiles: list[int], severity: str | None
+) -> None:
+    rows = [
+        {"value": value, "ms": 1.0, "recompiles": count, "peak_bytes": None}
+        for value, count in zip([4, 8, 6, 10, 1], recompiles, strict=True)
+    ]
+    reported = found("shape_sweep", dimension="batch", rows=rows)
+    assert [f.severity for f in reported] == ([severity] if severity else [])
+    assert all((f.code, f.kind) == ("SP531", "recompile") for f in reported)
+
+
+@pytest.mark.parametrize(
+    ("data", "codes"),
+    [
+        ({"full_s": 30.0, "regional_s": 5.0, "shared": True}, ["SP512"]),
+        ({"full_s": 30.0, "regional_s": 5.0, "shared": False}, []),
+        ({"full_s": 30.0, "regional_s": 20.0, "shared": True}, []),
+        ({"full_s": 2.0, "regional_s": 0.9, "shared": True}, []),
+        ({"full_s": 30.0, "regional_s": None, "shared": True}, []),
+    ],
+)
+def test_a_late_start_is_reported_where_sharing_was_seen(
+    data: Any, codes: list[str]
+) -> None:
+    reported = found("latency", blocks=12, block_class="Block", **data)
+    assert [f.code for f in reported] == codes
+    assert all("6.0x sooner" in f.message and f.severity == "low" for f in reported)
+
+
+# -- unrolled loops --------------------------------------------------------------------
+
+
+def test_a_loop_is_known_by_its_outermost_header(tmp_path: Path) -> None:
+    program = tmp_path / "loops.py"
+    program.write_text(
+        "for name in names:\n"  # 1
+        "    def f(x):\n"
+        "        y = x + 1\n"  # 3
+        "        for t in x:\n"
+        "            while y:\n"  # 5
+        "                y = y * t\n"
+        "            y = [u for u in\n"  # 7
+        "                 y]\n"
+        "        return [g(u)\n"  # 9
+        "                for u in y]\n"
+    )
+    loops = [loop_at(str(program), line) for line in range(1, 11)]
+    assert loops == [1, None, None, 4, 4, 4, 4, 4, 9, 9]
+
+
+@pytest.mark.parametrize("change", [{"backend_s": 1.0}, {"eager_ms": 500.0}, {}])
+def test_an_unrolled_loop_is_fine_if_it_compiles_fast(change: Any) -> None:
+    line = {"file": __file__, "line": 1, "function": "f", "nodes": 90, "repeats": 45}
+    source = Path(__file__).read_text().splitlines()
+    line["line"] = 1 + source.index("    for _ in range(3):  # a loop to be found")
+    data = {"graph": "0/0", "nodes": 100, "backend_s": 20.0, "eager_ms": 1.0}
+    lines = [line | {"copies": 0, "block": None}]
+    reported = found("graph_lines", **data | {"lines": lines} | change)
+    assert [f.code for f in reported] == ([] if change else ["SP511"])
+
+
+def _loop() -> None:
+    for _ in range(3):  # a loop to be found
+        pass
+
+
+# -- programs --------------------------------------------------------------------------
+
+
+def once(fn: Any, call: tuple[Any, ...]) -> float:
+    started = time.perf_counter()
+    fn(*call)
+    return (time.perf_counter() - started) * 1e3
+
+
+def measured(program: Path) -> Iterator[Event]:
+    """A program's events, timed in the plainest way; Inductor's seconds are made up."""
+    fn, calls = runpy.run_path(str(program))["make"]()
+    with torch.no_grad(), Anatomy() as anatomy:
+        compiled = torch.compile(fn, **settings(program)["COMPILE"])
+        first_call_s = once(compiled, calls[0]) / 1e3
+        once(compiled, calls[0])
+        pairs = [(once(fn, calls[0]), once(compiled, calls[0])) for _ in range(15)]
+        with anatomy.watching():
+            for _ in range(11):
+                with anatomy.call(0):
+                    compiled(*calls[0])
+        inside = anatomy.to_json()
+    eager_ms, compiled_ms = (statistics.median(side) for side in zip(*pairs))  # noqa: B905
+    code = code_of(fn)
+    assert code is not None
+    ratio = eager_ms / compiled_ms
+    yield Event(
+        "timing",
+        function=frame_of(code),
+        data={
+            "eager_ms": eager_ms,
+            "compiled_ms": compiled_ms,
+            "ratio": ratio,
+            "low": ratio * 0.9,
+            "high": ratio * 1.1,
+            "first_call_s": first_call_s,
+            "overhead_us": inside["overhead_us"],
+            "gaps": inside["gaps"],
+            "graphs": len(inside["graphs"]),
+        },
+    )
+    for graph in inside["graphs"]:
+        data = graph | {"backend_s": 20.0, "eager_ms": eager_ms}
+        yield Event("graph_lines", function=Frame(*graph["function"]), data=data)
+
+
+def swept(program: Path) -> Event:
+    make = runpy.run_path(str(program))["make"]
+    compiled = torch.compile(make()[0], **settings(program)["COMPILE"])
+    rows = []
+    for batch in (4, 8, 6, 10, 1):
+        before = counters["stats"]["unique_graphs"]
+        ms = once(compiled, make(batch=batch)[1][0])
+        count = counters["stats"]["unique_graphs"] - before - (not rows)
+        rows.append({"value": batch, "ms": ms, "recompiles": count})
+    data = {"dimension": "batch", "rows": rows}
+    return Event("shape_sweep", function=Frame("/gone", 1, "forward"), data=data)
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: f"{p.parent.name}-{p.stem}")
+def test_program_gets_its_diagnosis(program: Path) -> None:
+    code = program.parent.name
+    events = [swept(program)] if code == "SP531" else list(measured(program))
+    reported = rules.check(Observation(tuple(events), {}))
+    lines = program.read_text().splitlines()
+    expected = settings(program)["EXPECT"]
+    for wanted in expected:
+        assert any(fits(f, wanted, lines) for f in reported), describe(reported)
+    own = [f for f in reported if f.code == code and f.severity != "low"]
+    assert expected or not own, describe(reported)
+
+
+# -- costs of breaks -------------------------------------------------------------------
+
+
+def a_break(line: int, severity: Any = "high", kind: str = "graph_break") -> Finding:
+    texts = {"message": "m", "cause": "c", "fix": "f"}
+    return Finding("GB101", kind, severity, file="model.py", line=line, **texts)
+
+
+def test_breaks_are_ranked_by_what_they_cost() -> None:
+    gaps = [
+        {"file": str(Path("model.py").resolve()), "line": line, "us": us}
+        | {"together_with": together}
+        for line, us, together in [
+            (7, 80.0, []),
+            (9, 900.0, [[str(Path("model.py").resolve()), 10]]),
+            (20, 5000.0, []),
+            (30, 70.0, []),
+        ]
+    ]
+    findings = [a_break(3), a_break(7), a_break(9), a_break(10), a_break(20, "low")]
+    findings.append(a_break(30, kind="skipped_frame"))
+    priced = rules.with_costs(findings, gaps)
+    assert [(f.line, f.cost_us) for f in priced] == [
+        (9, 900.0),
+        (7, 80.0),
+        (3, None),
+        (10, None),
+        (30, None),
+        (20, 5000.0),
+    ]
+    assert priced[3].evidence == ("its time is part of what the break at line 9 costs",)
