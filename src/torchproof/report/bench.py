@@ -1,0 +1,174 @@
+"""A bench run as text for people: who is faster, what it costs, what to do."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+
+from torchproof.records import Measurement, Run
+from torchproof.report import numbers, sections
+from torchproof.report.sections import Table
+
+_INDENT = "   "
+_EIGHTHS = " \u258f\u258e\u258d\u258c\u258b\u258a\u2589"  # by eighths
+_FULL, _SHADE = "\u2588", "\u2592"
+_LEAST_BAR, _MOST_BAR = 10, 40
+_NUMBERS = {"median", "interval", "cold", "warm", "memory", "recompiles", "us/call"}
+
+
+def render(run: Run, *, width: int = 80) -> str:
+    """Steady state with bars, then costs, details, variants, and the decision."""
+    width = max(width, 40)
+    blocks = [[*header(run, width)], [*_steady(run, width)]]
+    rows = sections.ranked(run)
+    if rows:
+        blocks.append([*table(sections.costs(run), width)])
+    blocks += [[*_details(row, width)] for row in rows]
+    blocks += [[*table(found, width)] for found in sections.variants(run)]
+    missing = sections.not_ranked(run)
+    if missing:
+        blocks.append(["Not ranked:", *_items(missing, width)])
+    blocks.append([*_ending(run, width)])
+    return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
+
+
+def header(run: Run, width: int) -> Iterator[str]:
+    facts = run.environment
+    device = facts.get("gpu") or facts.get("device")
+    text = f"bench of {run.target}"
+    text += f" ({facts['size']})" if facts.get("size") else ""
+    text += f" on {device}" if device else ""
+    text += f", torch {facts['torch']}" if facts.get("torch") else ""
+    if facts.get("threads"):
+        text += f", {numbers.amount(facts['threads'], 'thread')}"
+    yield from _wrap(text, width)
+    rounds = max((len(row.rounds_ms) for row in run.measurements), default=0)
+    if rounds:
+        yield from _wrap(
+            f"median of a call and its 95 percent interval, from"
+            f" {numbers.amount(rounds, 'round')} with the strategies taken in turn",
+            width,
+        )
+    if run.error or run.ending != "finished":
+        why = run.error or f"the run was ended early ({run.ending})"
+        yield from _wrap(f"Not complete: {why}. This is what was measured.", width)
+
+
+# -- the bars --------------------------------------------------------------------------
+
+
+def _steady(run: Run, width: int) -> Iterator[str]:
+    rows = sections.ranked(run)
+    if not rows:
+        return
+    head, cells = ("strategy", "median", "interval"), list(map(_time_cells, rows))
+    widths = _widths([head, *cells])
+    verdicts = [row.verdict or numbers.UNKNOWN for row in rows]
+    room = width - sum(widths) - 8 - max(map(len, verdicts))
+    narrow = room < _LEAST_BAR  # the name then stands on a line of its own
+    if narrow:
+        room += widths[0] - len(_INDENT) + 2
+    length = max(_LEAST_BAR, min(_MOST_BAR, room))
+    end = max(row.high_ms or row.median_ms or 0.0 for row in rows)
+    scale = f"0{numbers.milliseconds(end):>{length - 1}}"
+    bars = [bar(row, end=end, length=length) for row in rows]
+    ends = [f"{b:<{length}}  {v}" for b, v in zip(bars, verdicts, strict=True)]
+    for row, last in zip((head, *cells), (scale, *ends), strict=True):
+        if narrow:
+            yield row[0]
+            yield f"{_INDENT}{_line(row[1:], widths[1:], head[1:])}  {last}"
+        else:
+            yield f"{_line(row, widths, head)}  {last}"
+    if any(_SHADE in drawn for drawn in bars):
+        yield f"{_INDENT}{_SHADE} the interval of the median"
+
+
+def _time_cells(row: Measurement) -> tuple[str, ...]:
+    spread = numbers.interval(row.low_ms, row.high_ms)
+    return row.strategy, numbers.milliseconds(row.median_ms), spread
+
+
+def bar(row: Measurement, *, end: float, length: int) -> str:
+    """Solid up to the interval, shaded over it; true to an eighth of a cell.
+
+    An interval that lies within one cell is too short to show: the bar then ends at
+    the median.
+    """
+    assert row.median_ms is not None
+    scale = length / end if end else 0.0
+    middle = row.median_ms * scale
+    low, high = (
+        middle if edge is None else edge * scale for edge in (row.low_ms, row.high_ms)
+    )
+    solid, last = int(low), min(length - 1, int(high))
+    if last > solid:
+        return _FULL * solid + _SHADE * (last - solid + 1)
+    eighths = min(length * 8, round(middle * 8))
+    part = _EIGHTHS[eighths % 8] if eighths % 8 else ""
+    return _FULL * (eighths // 8) + part
+
+
+# -- tables and prose ------------------------------------------------------------------
+
+
+def table(found: Table, width: int) -> Iterator[str]:
+    """Aligned columns; a last column of prose is wrapped under its row."""
+    if found.title:
+        yield f"{found.title}:"
+    prose = found.header[-1] == "stops checking"
+    columns = len(found.header) - prose
+    rows = [row[:columns] for row in (found.header, *found.rows)]
+    widths = _widths(rows)
+    narrow = sum(widths) + 2 * (columns - 1) > width
+    for row, whole in zip(rows, (found.header, *found.rows), strict=True):
+        if narrow:  # the name stands on a line of its own
+            yield row[0]
+            yield _INDENT + _line(row[1:], widths[1:], rows[0][1:])
+        else:
+            yield _line(row, widths, rows[0])
+        if prose and whole is not found.header:
+            yield from _wrap(f"{found.header[-1]}: {whole[-1]}", width, _INDENT)
+    yield from _items(found.lines, width)
+
+
+def _widths(rows: Sequence[Sequence[str]]) -> list[int]:
+    return [max(map(len, column)) for column in zip(*rows, strict=True)]
+
+
+def _line(cells: Sequence[str], widths: Sequence[int], header: Sequence[str]) -> str:
+    """Names to the left, numbers to the right."""
+    return "  ".join(
+        f"{cell:>{width}}" if name in _NUMBERS else f"{cell:<{width}}"
+        for cell, width, name in zip(cells, widths, header, strict=True)
+    ).rstrip()
+
+
+def _details(row: Measurement, width: int) -> Iterator[str]:
+    lines = list(sections.details(row))
+    if lines:
+        yield row.strategy
+        yield from _items(lines, width)
+
+
+def _items(lines: Sequence[str], width: int) -> Iterator[str]:
+    for line in lines:
+        yield from _wrap(line, width, _INDENT, _INDENT * 2)
+
+
+def _ending(run: Run, width: int) -> Iterator[str]:
+    found, row = sections.chosen(run)
+    yield from _wrap(f"Decision: {found}.", width)
+    if row and row.source:
+        yield from ("", *textwrap.indent(row.source.rstrip(), "    ").splitlines(), "")
+    yield f"Saved as run {run.id}."
+
+
+def _wrap(text: str, width: int, first: str = "", rest: str | None = None) -> list[str]:
+    return textwrap.wrap(
+        text,
+        width=width,
+        initial_indent=first,
+        subsequent_indent=first if rest is None else rest,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )

@@ -1,0 +1,67 @@
+"""Numbers as people read them; what was not measured is `-`."""
+
+from __future__ import annotations
+
+import math
+
+UNKNOWN = "-"
+
+
+def plain(value: float | None, digits: int = 3) -> str:
+    """Three significant digits, never an exponent."""
+    if value is None:
+        return UNKNOWN
+    return f"{value:.{decimals(value, digits)}f}"
+
+
+def decimals(value: float, digits: int = 3) -> int:
+    if value == 0:
+        return 0
+    return max(0, digits - 1 - math.floor(math.log10(abs(value))))
+
+
+def milliseconds(value: float | None) -> str:
+    return UNKNOWN if value is None else f"{plain(value)} ms"
+
+
+def seconds(value: float | None) -> str:
+    if value is not None and value < 0.1:
+        return milliseconds(value * 1000)
+    return UNKNOWN if value is None else f"{plain(value)} s"
+
+
+def count(value: float | None) -> str:
+    return UNKNOWN if value is None else f"{value:g}"
+
+
+def interval(low: float | None, high: float | None) -> str:
+    """With as many digits as it takes to tell the ends apart."""
+    if low is None or high is None:
+        return UNKNOWN
+    shown = decimals(high)
+    if f"{low:.{shown}f}" == f"{high:.{shown}f}":
+        shown += 1
+    return f"{low:.{shown}f}-{high:.{shown}f}"
+
+
+def size(value: float | None) -> str:
+    if value is None:
+        return UNKNOWN
+    for unit, one in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if value >= one:
+            return f"{plain(value / one)} {unit}"
+    return f"{value:g} B"
+
+
+def times(value: float | None, low: float | None, high: float | None) -> str:
+    """`1.80x (1.74-1.86)`."""
+    if value is None:
+        return UNKNOWN
+    if low is None or high is None:
+        return f"{value:.2f}x"
+    return f"{value:.2f}x ({low:.2f}-{high:.2f})"
+
+
+def amount(number: int | None, noun: str) -> str:
+    """`1 graph`, `3 graphs`."""
+    return f"{UNKNOWN if number is None else number} {noun}{'' if number == 1 else 's'}"

@@ -1,0 +1,188 @@
+"""One row of a run against the same row of another, metric by metric.
+
+A metric's ratio is above 1 where B is better. It is a regression where B is worse by
+the threshold and, where samples allow an interval, the interval excludes 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+
+from torchproof.records import Measurement, UserError
+from torchproof.samples import Ratio
+from torchproof.verdict import ratios
+
+NOT_SIGNIFICANT = "not significant"
+NOT_JUDGED = "not judged"
+# Shorter first calls are made of imports and luck, not of compiling.
+LEAST_COMPILE_S = 1.0
+COUNTS = {"graph_breaks": "breaks", "recompiles": "recompiles"}
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """From how many percent on a difference matters."""
+
+    speed: float = 5.0
+    memory: float = 5.0
+    tail: float = 10.0
+    compile: float = 20.0
+
+    @classmethod
+    def parse(cls, text: str) -> Thresholds:
+        """`speed=5,memory=10`; what is not named keeps its default."""
+        names = [item.name for item in fields(cls)]
+        chosen: dict[str, float] = {}
+        for item in filter(None, (part.strip() for part in text.split(","))):
+            name, _, value = (part.strip() for part in item.partition("="))
+            if name not in names:
+                raise UserError(
+                    f"--threshold: no metric {name!r}, choose from {', '.join(names)}"
+                )
+            try:
+                chosen[name] = float(value)
+            except ValueError:
+                chosen[name] = -1.0
+            if not 0 <= chosen[name] < 1000:
+                raise UserError(f"--threshold: {item!r} is not {name}=PERCENT")
+        return cls(**chosen)
+
+
+@dataclass(frozen=True)
+class Metric:
+    """What A and B measured, their ratio (above 1: B is better), and the verdict."""
+
+    name: str
+    a: float | None
+    b: float | None
+    unit: str
+    ratio: float | None = None
+    low: float | None = None
+    high: float | None = None
+    verdict: str = NOT_JUDGED
+    regression: bool = False
+    why: str = ""
+
+    @property
+    def significant(self) -> bool:
+        return self.verdict not in (NOT_SIGNIFICANT, NOT_JUDGED, "same")
+
+    @property
+    def improvement(self) -> bool:
+        """The gain over eager alone is none: eager may have become slower."""
+        counted = self.name != "vs eager" and not self.why
+        return counted and self.significant and (self.ratio or 0) > 1
+
+
+def speed(a: Measurement, b: Measurement, percent: float) -> Metric:
+    metric = Metric("speed", a.median_ms, b.median_ms, "ms")
+    return _judged(metric, ratios.of_speed(a, b), percent)
+
+
+def gain(
+    a: tuple[Measurement, Measurement],
+    b: tuple[Measurement, Measurement],
+    percent: float,
+) -> Metric:
+    """The gain over eager within each run: (eager, row) of A and of B."""
+    metric = Metric("vs eager", a[1].vs_eager, b[1].vs_eager, "x")
+    judged = _judged(metric, ratios.of_gain(a, b), percent)
+    if judged.significant and judged.ratio:
+        judged = replace(judged, verdict=in_words(judged.ratio, "more", "less"))
+    return judged
+
+
+def others(a: Measurement, b: Measurement, limits: Thresholds) -> Iterator[Metric]:
+    """Tail, memory, compile time and counts."""
+    tail = Metric("tail", a.p95_ms, b.p95_ms, "ms")
+    yield _judged(tail, ratios.of_tail(a, b), limits.tail)
+    yield _memory(a, b, limits.memory)
+    if a.strategy != "eager" and b.strategy != "eager":
+        yield _compile(a, b, limits.compile)
+        if a.strategy == b.strategy:
+            yield from counts(a.counts or {}, b.counts or {})
+
+
+def counts(
+    a: Mapping[str, int | None], b: Mapping[str, int | None]
+) -> Iterator[Metric]:
+    """Any growth is a regression."""
+    for key, name in COUNTS.items():
+        before, after = a.get(key), b.get(key)
+        metric = Metric(name, before, after, "count")
+        if before is None or after is None:
+            yield replace(metric, why="not counted in both")
+        elif before == after:
+            yield replace(metric, verdict="same")
+        else:
+            word = "more" if after > before else "fewer"
+            yield replace(
+                metric,
+                verdict=f"{abs(after - before)} {word}",
+                regression=after > before,
+            )
+
+
+def in_words(ratio: float, better: str = "faster", worse: str = "slower") -> str:
+    """`1.18x faster`, `1.05x slower`."""
+    return f"{ratio:.2f}x {better}" if ratio >= 1 else f"{1 / ratio:.2f}x {worse}"
+
+
+def _judged(metric: Metric, ratio: Ratio | None, percent: float) -> Metric:
+    if ratio is None:
+        return replace(metric, why="not measured in both")
+    least = 1 + percent / 100
+    metric = replace(metric, ratio=ratio.value, low=ratio.low, high=ratio.high)
+    if ratio.verdict == "not significant":
+        few = "too few samples for an interval" if ratio.low is None else ""
+        return replace(metric, verdict=NOT_SIGNIFICANT, why=few)
+    small = max(ratio.value, 1 / ratio.value) < least
+    return replace(
+        metric,
+        verdict=in_words(ratio.value),
+        regression=ratio.verdict == "slower" and not small,
+        why=f"within the threshold of {percent:g} percent" if small else "",
+    )
+
+
+def _memory(a: Measurement, b: Measurement, percent: float) -> Metric:
+    metric = Metric("memory", a.peak_bytes, b.peak_bytes, "bytes")
+    if not a.peak_bytes or not b.peak_bytes:
+        return replace(metric, why="not measured in both")
+    return _one_each(metric, ("less", "more"), percent)
+
+
+def _compile(a: Measurement, b: Measurement, percent: float) -> Metric:
+    """First call against first call, of two cold starts."""
+    metric = Metric("compile", a.first_call_s, b.first_call_s, "s")
+    labels = [(row.start or {}).get("label") for row in (a, b)]
+    if labels != ["cold", "cold"]:
+        told = " and ".join(label or "not known" for label in labels)
+        return replace(metric, why=f"two cold starts are needed, these are {told}")
+    if not a.first_call_s or not b.first_call_s:
+        return replace(metric, why="not measured in both")
+    if abs(a.first_call_s - b.first_call_s) < LEAST_COMPILE_S:
+        return replace(
+            metric,
+            ratio=a.first_call_s / b.first_call_s,
+            verdict=NOT_SIGNIFICANT,
+            why=f"less than {LEAST_COMPILE_S:g} s apart",
+        )
+    return _one_each(metric, ("faster", "slower"), percent)
+
+
+def _one_each(metric: Metric, words: tuple[str, str], percent: float) -> Metric:
+    """Single measurements: no interval, so the threshold alone decides."""
+    assert metric.a and metric.b
+    ratio = metric.a / metric.b
+    small = max(ratio, 1 / ratio) < 1 + percent / 100
+    if ratio == 1:
+        return replace(metric, ratio=1.0, verdict="same")
+    return replace(
+        metric,
+        ratio=ratio,
+        verdict=NOT_SIGNIFICANT if small else in_words(ratio, *words),
+        regression=ratio < 1 and not small,
+        why=f"within the threshold of {percent:g} percent" if small else "",
+    )

@@ -1,0 +1,354 @@
+"""A bench run and a comparison as a reader sees them, at width 80."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from textwrap import dedent
+from typing import Any
+
+import pytest
+from bench_runs import WRONG, bench, row
+
+from torchproof import report
+from torchproof.records import Finding, Measurement, Part, Run
+from torchproof.report import bench as terminal
+from torchproof.report import markdown, numbers, sections
+
+FULL = row(
+    "full",
+    0.5,
+    seed=1,
+    warm_start={"label": "warm", "first_call_s": 1.2, "hits": 3, "misses": 0},
+    compile_s={"dynamo": 1.25, "aot_autograd": 0.8, "inductor": 6.1, "total": 11.5},
+    counts={"graphs": 3, "graph_breaks": 0, "recompiles": 0, "artifacts": None},
+    guards={"lookup_us": 12.34, "share": 0.022},
+    kernels={"per_step": 127, "busy_share": 0.83},
+    numerics={"verdict": "rounding", "max_rel_error": 1.2e-6}
+    | {"eager_error": 1.1e-6, "reference": "float64"},
+    throughput=12345.6,
+    unit="tokens/s",
+    source="model = torch.compile(model)\n",
+)
+UNSURE = row(
+    "full:reduce-overhead",
+    1.02,
+    noise=0.1,
+    first_call_s=None,
+    start={"label": "cold", "refused": "called cold, but 2 of 3 graphs were cached"},
+    break_even=None,
+    break_even_steps=None,
+    notes=("half of the samples spread over 12%: close other programs",),
+)
+SKIPPED = Measurement("regional", verdict="skipped", notes=("no repeated blocks",))
+RUN = bench(
+    [row("eager", 1.0), FULL, UNSURE, row("core:encode", 0.1, **WRONG), SKIPPED]
+)
+
+
+def text(run: Run, **settings: Any) -> str:
+    return report.render(run, "text", **settings)
+
+
+def snapshot(expected: str) -> str:
+    return dedent(expected).lstrip("\n")
+
+
+def test_a_bench_run() -> None:
+    assert text(RUN) == snapshot(
+        """
+        bench of model.py:make on cpu, torch 2.13.0+cpu, 2 threads
+        median of a call and its 95 percent interval, from 12 rounds with the strategies
+        taken in turn
+
+        strategy                median     interval  0          1.07 ms
+        eager                  1.00 ms    0.99-1.01  ████████████████▊   reference
+        full                  0.500 ms  0.495-0.505  ████████▍           2.00x faster
+        full:reduce-overhead   1.02 ms    0.97-1.07  ████████████████▒▒  not significant
+           ▒ the interval of the median
+
+        strategy              vs eager              cold    warm   memory  numerics
+        eager                 reference          10.0 ms       -  512 MiB  same
+        full                  2.00x (1.96-2.04)   12.0 s  1.20 s  512 MiB  rounding
+        full:reduce-overhead  0.98x (0.88-1.08)        -       -  512 MiB  same
+
+        eager
+           120 samples, 0 outliers; 95 of 100 calls take at most 1.02 ms
+
+        full
+           120 samples, 0 outliers; 95 of 100 calls take at most 0.514 ms
+           throughput 12346 tokens/s
+           cold start 12.0 s: cache hits 0, misses 3, bypasses 0
+           warm start 1.20 s: cache hits 3, misses 0, bypasses -
+           compiling takes 11.5 s: dynamo 1.25, AOTAutograd 0.800, inductor 6.10
+           compiling has paid: after 24 steps
+           graphs 3, graph breaks 0, recompiles 0
+           guards take 12.3 us a call, 2.2 percent of it
+           127 kernels a call, which fill 83 percent of it
+           largest relative error 1.2e-06 against float64; eager's own is 1.1e-06
+
+        full:reduce-overhead
+           120 samples, 0 outliers; 95 of 100 calls take at most 1.14 ms
+           cold start not given: called cold, but 2 of 3 graphs were cached
+           graph breaks 0, recompiles 0
+           half of the samples spread over 12%: close other programs
+
+        Not ranked:
+           core:encode gives wrong outputs: call 0 differs
+           regional was skipped: no repeated blocks
+
+        Decision: keep compiled: full is 2.00x faster than eager (1.96 to 2.04);
+        compiling has paid after 24 steps.
+
+            model = torch.compile(model)
+
+        Saved as run 20260102-0304-model.
+        """
+    )
+
+
+def test_a_run_that_measured_nothing_more_than_times_has_dashes() -> None:
+    bare = bench(
+        [Measurement("eager", median_ms=1.0), Measurement("full", median_ms=0.5)]
+    )
+    assert text(bare) == snapshot(
+        """
+        bench of model.py:make on cpu, torch 2.13.0+cpu, 2 threads
+
+        strategy    median  interval  0                                1.00 ms
+        eager      1.00 ms         -  ████████████████████████████████████████  -
+        full      0.500 ms         -  ████████████████████                      -
+
+        strategy  vs eager   cold  warm  memory  numerics
+        eager     reference     -     -       -  -
+        full      -             -     -       -  -
+
+        Decision: not enough evidence: not compared with eager: full.
+        Saved as run 20260102-0304-model.
+        """
+    )
+
+
+def test_an_interrupted_run_says_so() -> None:
+    ended = replace(RUN, ending="interrupted")
+    for shown in (text(ended), report.render(ended, "md")):
+        assert "Not complete: the run was ended early (interrupted)." in shown
+
+
+# -- bars ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("length", [10, 17, 40])
+@pytest.mark.parametrize("ms", [0.004, 0.31, 0.5, 0.777, 1.0])
+def test_bars_are_true_to_scale(ms: float, length: int) -> None:
+    exact = Measurement("full", median_ms=ms, low_ms=ms, high_ms=ms)
+    drawn = terminal.bar(exact, end=1.0, length=length)
+    eighths = sum(8 - (ord(block) - 0x2588) for block in drawn)
+    assert abs(eighths - ms * length * 8) <= 0.5
+
+
+def test_bars_show_the_interval() -> None:
+    wide = Measurement("full", median_ms=0.5, low_ms=0.41, high_ms=0.79)
+    assert terminal.bar(wide, end=1.0, length=10) == "\u2588" * 4 + "\u2592" * 4
+    end = Measurement("full", median_ms=0.9, low_ms=0.81, high_ms=1.0)
+    assert terminal.bar(end, end=1.0, length=10) == "\u2588" * 8 + "\u2592" * 2
+
+
+# -- variants --------------------------------------------------------------------------
+
+
+def varied(key: str, *rows: tuple[Any, str, float], **more: Any) -> list[Measurement]:
+    return [
+        row(strategy, ms, variant={key: value}, seed=number, **more)
+        for number, (value, strategy, ms) in enumerate(rows)
+    ]
+
+
+def section(rows: list[Measurement]) -> str:
+    (found,) = sections.variants(bench(rows))
+    return "\n".join(terminal.table(found, 80)) + "\n"
+
+
+def test_batch_sizes_stay_in_order() -> None:
+    rows = varied("batch", (4, "eager", 1.0), (4, "full", 0.5), (2, "eager", 0.8))
+    rows += varied("batch", (2, "full", 0.4), counts={"recompiles": 1}, eager_ms=0.8)
+    assert section(rows) == snapshot(
+        """
+        Batch sizes, in this order:
+        batch  strategy    median     interval  vs eager      recompiles   memory
+        4      eager      1.00 ms    0.99-1.01  reference              -  512 MiB
+        4      full      0.500 ms  0.495-0.505  2.00x faster           0  512 MiB
+        2      eager     0.800 ms  0.792-0.808  reference              -  512 MiB
+        2      full      0.400 ms  0.396-0.404  2.00x faster           1  512 MiB
+        """
+    )
+
+
+def test_settings_are_compared_with_their_control() -> None:
+    rows = varied(
+        "config",
+        ("control", "full", 0.5),
+        ("max_autotune=True", "full", 0.4),
+        ("epilogue_fusion=False", "full", 0.501),
+    )
+    assert section(rows) == snapshot(
+        """
+        Inductor settings, each by itself (full):
+        setting                  median     interval  vs control         cold   memory
+        control                0.500 ms  0.495-0.505  control          12.0 s  512 MiB
+        max_autotune=True      0.400 ms  0.396-0.404  1.25x faster     12.0 s  512 MiB
+        epilogue_fusion=False  0.501 ms  0.496-0.506  not significant  12.0 s  512 MiB
+        """
+    )
+    assert "| max_autotune=True | 0.400 ms" in report.render(bench(rows), "md")
+
+
+def test_guards_say_what_is_no_longer_checked() -> None:
+    (less,) = varied("guards", ("skip_guard_eval_unsafe", "full", 0.5))
+    full = row("full", 0.5, guards={"lookup_us": 12.0})
+    less = replace(less, guards={"lookup_us": 8.0, "not_checked": "all but versions"})
+    assert section([full, less]) == snapshot(
+        """
+        Guards:
+        method                  us/call  vs baseline  whole step
+        baseline                   12.0  baseline     baseline
+           stops checking: nothing
+        skip_guard_eval_unsafe     8.00  1.50x less   not significant
+           stops checking: all but versions
+        """
+    )
+
+
+def test_the_ladder_names_the_layer_that_breaks_it() -> None:
+    rows = varied("backend", ("eager", "full", 1.0), ("aot_eager", "full", 1.1))
+    failed = Measurement("full", {"backend": "inductor"}, error="boom: it broke")
+    assert section([*rows, failed]) == snapshot(
+        """
+        Backends, layer by layer (full):
+        backend    outcome   median  vs eager           cold  numerics
+        eager      works    1.00 ms  not significant  12.0 s  same
+        aot_eager  works    1.10 ms  1.10x slower     12.0 s  same
+        inductor   failed         -  -                     -  -
+           works with eager and aot_eager; the first layer that breaks it is inductor:
+              it failed: boom: it broke
+        """
+    )
+    assert "layer that breaks" not in section(rows)
+
+
+def test_precision_and_compilation_are_told_apart() -> None:
+    rows = varied(
+        "dtype",
+        ("float32", "eager", 1.0),
+        ("float32", "full", 0.8),
+        ("bfloat16", "eager", 0.5),
+        ("bfloat16", "full", 0.25),
+    )
+    said = " ".join(section(rows).split())
+    alone = "bfloat16 alone 2.0.x faster, full alone 1.2.x faster"
+    assert re.search(f"against eager float32: {alone}, both [34].[09].x faster", said)
+
+
+# -- rules of the page -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["full", "regional:max-autotune-no-cudagraphs:marks"])
+@pytest.mark.parametrize("width", [80, 110])
+def test_lines_keep_to_the_width(width: int, name: str) -> None:
+    more = [row(name, 2.0), row(name, 2.0, variant={"batch": 4})]
+    more.append(row(name, 2.0, variant={"config": "coordinate_descent_tuning=True"}))
+    shown = text(bench([*RUN.measurements, *more]), width=width)
+    assert max(map(len, shown.splitlines())) <= width
+    assert "1234" in shown and name in shown
+
+
+def test_an_arm_that_is_wrong_is_in_no_table() -> None:
+    for format in ("text", "md"):
+        lines = report.render(RUN, format).splitlines()
+        (said,) = (line for line in lines if "core:encode" in line)
+        assert "gives wrong outputs: call 0 differs" in said
+
+
+def test_differences_are_never_bare_percentages() -> None:
+    measured = [replace(r, notes=()) for r in RUN.measurements]
+    shown = text(replace(RUN, measurements=tuple(measured)))
+    assert "%" not in shown
+
+
+# -- Markdown --------------------------------------------------------------------------
+
+
+def test_markdown_has_the_baseline_table() -> None:
+    lines = report.render(RUN, "md").splitlines()
+    start = next(i for i, line in enumerate(lines) if line.startswith("| Strategy"))
+    table = [line[2:-2].split(" | ") for line in lines[start : start + 5]]
+    titles = ["Strategy", "Median step", "Interval", "Peak memory", "vs eager"]
+    assert table[0] == [*titles, "First call", "Numerics", "Verdict"]
+    full = ["full", "0.500 ms", "0.495-0.505", "512 MiB", "2.00x (1.96-2.04)"]
+    assert table[3] == [*full, "12.0 s", "rounding", "2.00x faster"]
+    assert lines[-3:] == ["```python", "model = torch.compile(model)", "```"]
+
+
+def test_markdown_cells_do_not_end_early() -> None:
+    assert markdown.table(("a",), [("x | y\nz",)]).splitlines()[-1] == "| x \\| y z |"
+
+
+def test_markdown_of_a_check() -> None:
+    finding = Finding(
+        *("GB101", "graph_break", "high", "splits", "why", "fix"),
+        file="model.py",
+        line=42,
+        cost_us=180.5,
+    )
+    low = replace(finding, kind="recompile", code="RC201", severity="low", cost_us=None)
+    checked = bench(
+        [],
+        verb="check",
+        findings=(finding, low),
+        counts={"calls": 3, "graph_breaks": None},
+        parts={"breaks": Part("found")},
+    )
+    assert report.render(checked, "md") == snapshot(
+        """
+        ## Check of `model.py:make`
+
+        `model.py:make`, cpu, torch 2.13.0+cpu, 2 threads, run `20260102-0304-model`
+
+        | calls | graph breaks |
+        | --- | --- |
+        | 3 | - |
+
+        | Category | High | Medium | Low | Total |
+        | --- | --- | --- | --- | --- |
+        | Graph breaks | 1 | 0 | 0 | 1 |
+        | Recompilation | 0 | 0 | 1 | 1 |
+        | Total | 1 | 0 | 1 | 2 |
+
+        ### Findings
+
+        | Place | Code | Severity | Cost | What | Why | Fix |
+        | --- | --- | --- | --- | --- | --- | --- |
+        | model.py:42 | GB101 | high | 180 us | splits | why | fix |
+        | model.py:42 | RC201 | low | - | splits | why | fix |
+
+        ### Parts
+
+        | Part | Status | Why |
+        | --- | --- | --- |
+        | breaks | found |  |
+        """
+    )
+    assert "No open findings." in report.render(replace(checked, findings=()), "md")
+
+
+# -- numbers ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(0.0, "0"), (0.01234, "0.0123"), (1.0, "1.00"), (1234.5, "1234"), (None, "-")],
+)
+def test_numbers_have_three_digits(value: float | None, shown: str) -> None:
+    assert numbers.plain(value) == shown
+    assert numbers.interval(1.0001, 1.0009) == "1.000-1.001"
+    assert numbers.size(3 * 2**30) == "3.00 GiB"
