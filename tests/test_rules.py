@@ -14,15 +14,23 @@ from torchproof import rules
 from torchproof.guards import Guard
 from torchproof.records import Event, Finding, Frame, Observation
 from torchproof.rules._rule import SECTIONS, Rule
+from torchproof.rules.answers import WrongAnswer
 from torchproof.rules.breaks import GraphBreak
 from torchproof.rules.errors import CompileError
 from torchproof.rules.no_ops import NoOp
 from torchproof.rules.recompiles import Recompile
+from torchproof.rules.speed import Speed
+from torchproof.rules.stale import StaleAnswer
 from torchproof.tracelog import read_reason
 
 FOLDER = Path(__file__).parent / "rules"
-BASES = {Rule, GraphBreak, Recompile, CompileError, NoOp}
-PROGRAMS = sorted(FOLDER.glob("*/*.py"))
+BASES = {Rule, GraphBreak, Recompile, CompileError, NoOp, Speed}
+BASES |= {StaleAnswer, WrongAnswer}
+# What shows only when it is measured has tests of its own.
+MEASURED = ("NM", "SP")
+PROGRAMS = sorted(
+    path for path in FOLDER.glob("*/*.py") if not path.parent.name.startswith(MEASURED)
+)
 BREAKS = {"graph_break", "skipped_frame"}
 
 

@@ -6,18 +6,25 @@ from collections.abc import Iterator
 
 from torchproof.records import SEVERITIES, Finding, Observation, UserError
 from torchproof.rules import (
+    answers,
     breaks,
     call_breaks,
+    compile_cost,
     errors,
     no_ops,
     nothing_compiled,
     python_breaks,
     recompiles,
     shapes,
+    speed,
+    step_cost,
     tensor_breaks,
 )
 from torchproof.rules._rule import Facts, Rule, Subject
+from torchproof.rules.answers import WRONG
+from torchproof.rules.costs import with_costs as with_costs
 from torchproof.rules.recompile_limit import RECOMPILES, RecompileLimit
+from torchproof.rules.stale import STALE
 
 # The first rule that matches takes a break: the particular before the general.
 BREAKS: tuple[breaks.GraphBreak, ...] = (
@@ -59,11 +66,23 @@ NO_OPS: tuple[no_ops.NoOp, ...] = (
     nothing_compiled.NothingCompiled(),
     nothing_compiled.NoCompileCall(),
 )
+SPEED: tuple[speed.Speed, ...] = (
+    speed.SlowerThanEager(),
+    speed.NoGain(),
+    compile_cost.UnrolledLoop(),
+    compile_cost.LateStart(),
+    compile_cost.RepeatedBlocks(),
+    step_cost.MoreMemory(),
+    step_cost.ShapeSweep(),
+    step_cost.GuardCost(),
+)
+ANSWERS: tuple[Rule, ...] = (*WRONG, *STALE)
+MEASURED: tuple[Rule, ...] = (*SPEED, *ANSWERS)
 LIMIT = RecompileLimit()
 SPECIALISATION = shapes.QuietSpecialisation()
 RULES: tuple[Rule, ...] = tuple(
     sorted(
-        (*BREAKS, *RECOMPILES, LIMIT, *ERRORS, SPECIALISATION, *NO_OPS),
+        (*BREAKS, *RECOMPILES, LIMIT, *ERRORS, SPECIALISATION, *NO_OPS, *MEASURED),
         key=lambda rule: rule.code,
     )
 )
@@ -87,7 +106,11 @@ def _matches(facts: Facts) -> Iterator[tuple[Rule, Subject]]:
         yield _first(ERRORS, subject), subject
     for subject in shapes.specialisations(facts):
         yield SPECIALISATION, subject
-    for rule in NO_OPS:
+    for subject in answers.subjects(facts, "wrong_answer"):
+        yield _first(WRONG, subject), subject
+    for subject in answers.subjects(facts, "stale_answer"):
+        yield _first(STALE, subject), subject
+    for rule in (*NO_OPS, *SPEED):
         for subject in rule.subjects(facts):
             yield rule, subject
 

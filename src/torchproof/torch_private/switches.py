@@ -1,0 +1,118 @@
+"""Switches that take one freedom from the compiler, so that a guess can be tested."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import types
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+
+from torchproof.torch_private import patched
+
+PROBES: dict[str, tuple[str, ...]] = {
+    "a backend apart from torch.compile": (
+        "torch:_TorchCompileInductorWrapper",
+        "torch:_TorchCompileWrapper",
+    ),
+    "guards on the hooks of modules": (
+        "torch._dynamo.config:skip_nnmodule_hook_guards",
+    ),
+    "functions marked constant": (
+        "torch._dynamo:assume_constant_result",
+        "torch._dynamo.variables.functions:invoke_and_store_as_constant",
+        "torch._dynamo.variables.nn_module:invoke_and_store_as_constant",
+    ),
+    "whether code is being compiled": (
+        "torch.compiler:_is_compiling_flag",
+        "torch.compiler:is_dynamo_compiling",
+    ),
+    "weights folded into code": ("torch._inductor.config:freezing",),
+}
+
+
+def graph_compiler(arguments: Mapping[str, Any]) -> Callable[..., Any]:
+    """What torch.compile with these arguments would hand each graph to."""
+    told = [arguments.get(name) for name in ("mode", "options", "dynamic")]
+    backend = arguments.get("backend") or "inductor"
+    if backend == "inductor":
+        return torch._TorchCompileInductorWrapper(*told)
+    return torch._TorchCompileWrapper(backend, *told)
+
+
+def folds_weights() -> bool:
+    """Whether Inductor is told to treat weights as constants."""
+    return bool(importlib.import_module("torch._inductor.config").freezing)
+
+
+def guarded_hooks() -> contextlib.AbstractContextManager[None]:
+    """Compiled code checks whether the hooks of its modules are those it knows."""
+    config = importlib.import_module("torch._dynamo.config")
+    return config.patch(skip_nnmodule_hook_guards=False)
+
+
+@contextlib.contextmanager
+def no_constant_results() -> Iterator[None]:
+    """assume_constant_result has no effect on what is defined meanwhile."""
+    dynamo = importlib.import_module("torch._dynamo")
+    with patched(dynamo, "assume_constant_result", lambda fn: fn):
+        yield
+
+
+@contextlib.contextmanager
+def constant_results(note: Callable[[Any], None]) -> Iterator[None]:
+    """`note(function)` for each call whose result is taken for a constant."""
+    functions = importlib.import_module("torch._dynamo.variables.functions")
+    modules = importlib.import_module("torch._dynamo.variables.nn_module")
+    original = functions.invoke_and_store_as_constant
+
+    @functools.wraps(original)
+    def store(tx: Any, fn: Any, *args: Any, **kwargs: Any) -> Any:
+        note(fn)
+        return original(tx, fn, *args, **kwargs)
+
+    with (
+        patched(functions, "invoke_and_store_as_constant", store),
+        patched(modules, "invoke_and_store_as_constant", store),
+    ):
+        yield
+
+
+@contextlib.contextmanager
+def seen_as_compiling() -> Iterator[None]:
+    """Eager code that asks whether it is being compiled is told that it is."""
+    asked = torch.compiler.is_dynamo_compiling
+    assert isinstance(asked, types.FunctionType)
+    code = asked.__code__
+    asked.__code__ = _yes.__code__  # whoever imported it by name asks this one too
+    try:
+        with patched(torch.compiler, "_is_compiling_flag", True):
+            yield
+    finally:
+        asked.__code__ = code
+
+
+def _yes() -> bool:
+    return True
+
+
+def operator_name(operator: Any) -> str | None:
+    """`lib::scale` for an operator; None for a plain function."""
+    schema = getattr(getattr(operator, "default", operator), "_schema", None)
+    return str(schema.name) if schema is not None else None
+
+
+def unwritten(operator: Any) -> dict[int, str]:
+    """Arguments, by position, that a custom operator says it does not change.
+
+    Torch's own functions and operators say nothing here.
+    """
+    operator = getattr(operator, "default", operator)  # of its overloads
+    schema = getattr(operator, "_schema", None)
+    if schema is None or operator.namespace in {"aten", "prims", "prim"}:
+        return {}
+    told = enumerate(schema.arguments)
+    return {position: each.name for position, each in told if not each.is_write}

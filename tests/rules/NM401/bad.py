@@ -1,0 +1,13 @@
+"""The kernel Inductor generates for acosh overflows on the CPU."""
+import torch
+
+
+def make():
+    def f(x):
+        y = x * 1.5
+        return torch.acosh(y) + 0.5
+
+    return f, [(torch.tensor([2.0, 1e20, 1e30]),)]
+
+
+EXPECT = [{"code": "NM401", "kind": "numerics", "severity": "high", "line": "torch.acosh(y)", "fix": ["isolate", "float64", "report"]}]

@@ -1,0 +1,22 @@
+"""A late hook that changes no value: it never runs in compiled code."""
+import torch
+
+COMPILE = {"backend": "eager"}
+seen = []
+
+
+def make():
+    net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
+    return net, [(torch.ones(2, 4),)] * 3
+
+
+def spy(module, inputs, output):
+    seen.append(output.shape)
+
+
+def before_call(net, index):
+    if index == 1:
+        net[0].register_forward_hook(spy)
+
+
+EXPECT = [{"code": "NM412", "kind": "stale_state", "severity": "high", "line": "register_forward_hook(spy)", "fix": ["before the first call"]}]

@@ -1,0 +1,13 @@
+"""Hooks that are there from the beginning."""
+import torch
+
+COMPILE = {"backend": "eager"}
+
+
+def make():
+    net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
+    net[0].register_forward_hook(lambda module, inputs, output: output * 2)
+    return net, [(torch.ones(2, 4),)] * 3
+
+
+EXPECT = []

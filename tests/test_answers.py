@@ -1,0 +1,120 @@
+"""Wrong and stale answers are found, placed and explained; right ones are not."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import json
+import multiprocessing
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from torchproof import capture, rules
+from torchproof.records import Event, Finding, Frame, Observation
+from torchproof.rules.answers import events_from
+from torchproof.target import parse
+
+FOLDER = Path(__file__).parent / "rules"
+Diagnosed = Callable[[Path], list[Finding]]
+
+
+def settings(program: Path) -> dict[str, Any]:
+    """The constants of a program, read without running it."""
+    wanted = {"EXPECT", "COMPILE", "SLOW"}
+    return {
+        node.targets[0].id: ast.literal_eval(node.value)
+        for node in ast.parse(program.read_text()).body
+        if isinstance(node, ast.Assign)
+        and isinstance(node.targets[0], ast.Name)
+        and node.targets[0].id in wanted
+    }
+
+
+PROGRAMS = [
+    pytest.param(
+        program,
+        id=f"{program.parent.name}-{program.stem}",
+        marks=[pytest.mark.slow] if settings(program).get("SLOW") else [],
+    )
+    for program in sorted(FOLDER.glob("NM*/*.py"))
+]
+
+
+def run(told: str, cache: str, answer: str) -> None:
+    """In a process of its own: an arm's verdict, then the diagnosis."""
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = cache
+    from torchproof.diagnosis import diagnose
+    from torchproof.diagnosis.trials import Trial
+
+    job = json.loads(told)
+    target = parse(job["target"]["text"])
+    trial = Trial(target, job)
+    wrong = trial.wrong(trial.compiled()) is not None
+    events = diagnose(target, job, wrong=wrong)
+    Path(answer).write_text(json.dumps([dataclasses.asdict(e) for e in events]))
+
+
+@pytest.fixture(scope="session")
+def diagnosed(tmp_path_factory: pytest.TempPathFactory) -> Diagnosed:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["warm_torch", "torchproof.child"])
+    cache = tmp_path_factory.mktemp("inductor")
+
+    def findings(program: Path) -> list[Finding]:
+        compile_arguments = settings(program).get("COMPILE", {})
+        options = capture.Options(compile=compile_arguments)
+        told = capture.job(parse(f"{program}:make"), options)
+        answer = tmp_path_factory.mktemp("answer") / "events.json"
+        process = context.Process(target=run, args=(told, str(cache), str(answer)))
+        process.start()
+        process.join(300)
+        assert process.exitcode == 0, f"{program} did not end well"
+        events = events_from(json.loads(answer.read_text()))
+        return rules.check(Observation(tuple(events), {}))
+
+    return findings
+
+
+def fits(finding: Finding, wanted: dict[str, Any]) -> bool:
+    named = ("code", "kind", "severity")
+    return (
+        all(getattr(finding, name) == wanted[name] for name in named)
+        and wanted["line"] in (finding.source or "")
+        and all(word in finding.fix for word in wanted["fix"])
+    )
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_program_gets_its_diagnosis(program: Path, diagnosed: Diagnosed) -> None:
+    found, expected = diagnosed(program), settings(program)["EXPECT"]
+    assert len(found) == len(expected), found
+    for wanted in expected:
+        assert any(fits(finding, wanted) for finding in found), found
+
+
+def test_every_rule_about_answers_has_a_trigger() -> None:
+    shown = {
+        wanted["code"]
+        for program in FOLDER.glob("NM*/*.py")
+        for wanted in settings(program)["EXPECT"]
+    }
+    # A wrong answer that does not come back cannot be planned.
+    assert {rule.code for rule in rules.ANSWERS} - shown == {"NM409"}
+
+
+def test_an_answer_that_was_wrong_once_is_reported() -> None:
+    function = Frame("/home/me/model.py", 3, "forward", "def forward(self, x):")
+    event = Event("wrong_answer", function=function, data={"layer": None})
+    [found] = rules.check(Observation((event,), {}))
+    assert (found.code, found.severity, found.line) == ("NM409", "high", 3)
+
+
+def test_events_survive_the_stream() -> None:
+    frame = Frame("/home/me/model.py", 7, "f", "y = acosh(x)", (4, 12))
+    event = Event("wrong_answer", None, (frame,), frame, {"layer": "x"}, 2)
+    text = json.dumps(dataclasses.asdict(event))
+    assert events_from([json.loads(text)]) == [event]
