@@ -1,0 +1,198 @@
+"""A strategy carried out on a target, and the proof of what its blocks share.
+
+Comes in: a strategy, a target, a plan. Goes out: the target compiled by the strategy's
+own lines, and counts of how often each region's code was compiled.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import importlib.util
+import inspect
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from torchproof import guards, torch_private
+from torchproof.records import UserError
+from torchproof.strategies import Strategy
+from torchproof.strategies.plans import Plan, Site
+from torchproof.strategies.watching import tensors_in
+from torchproof.torch_private import recompiles
+
+NAME = "model"
+_SHAPES = ("size", "size_one")  # causes that make code for other shapes, not copies
+# Backends that torch lists whether or not the package that does their work is there.
+_NEEDS = {"openxla": "torch_xla", "openxla_eval": "torch_xla", "tvm": "tvm"}
+
+
+@dataclass(frozen=True)
+class Compilation:
+    """One compilation of a block's code.
+
+    `circumstances` are that code, the shapes and types that came in, whether the block
+    trains and gradients were recorded; `reasons` say why no earlier code would do.
+    """
+
+    path: str
+    circumstances: tuple[Any, ...]
+    reasons: tuple[str, ...]
+    refused: bool  # there was code already, torch made no more
+
+
+@dataclass(frozen=True)
+class Applied:
+    """`fn` is what to call; `source` the lines that made it, for a target `model`."""
+
+    fn: Callable[..., Any]
+    source: str
+    regions: tuple[Site, ...] = ()
+    note: str | None = None
+    root: nn.Module | None = None
+    compilations: list[Compilation] = field(default_factory=list)
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[None]:
+        """The blocks' compilations are noted; between compilations this is free."""
+        paths = {
+            self.root.get_submodule(path): path
+            for region in self.regions
+            for path in region.paths
+            if self.root is not None
+        }
+        reasons: list[str] = []
+
+        def convert(go_on: Callable[[], Any], asked: torch_private.Conversion) -> Any:
+            block = _owner(asked.frame)
+            if not isinstance(block, nn.Module) or block not in paths:
+                return go_on()
+            circumstances = _circumstances(block, asked.frame)
+            reasons.clear()
+            answer = go_on()
+            refused = answer.guarded_code is None
+            if asked.again or not refused:
+                self.compilations.append(
+                    Compilation(paths[block], circumstances, tuple(reasons), refused)
+                )
+            return answer
+
+        with (
+            torch_private.frame_callbacks(convert),
+            recompiles.reasons(reasons.extend),
+        ):
+            yield
+
+
+def apply(strategy: Strategy, fn: Callable[..., Any], plan: Plan) -> Applied:
+    source = strategy.source(NAME, plan)
+    if backend := strategy.arguments.get("backend"):
+        assert_backend(backend)
+    names = {NAME: fn}
+    try:
+        exec(compile(source, f"<strategy {strategy.name}>", "exec"), names)
+    except Exception as error:
+        told = f"{type(error).__name__}: {error}"
+        raise UserError(f"{strategy.name}: torch rejects it: {told}") from error
+    root = fn if isinstance(fn, nn.Module) else getattr(fn, "__self__", None)
+    return Applied(
+        names[NAME],
+        source,
+        plan.regions,
+        plan.note,
+        root if isinstance(root, nn.Module) else None,
+    )
+
+
+def assert_backend(name: str) -> None:
+    """A `UserError` that lists what is installed if this backend is not."""
+    there = [
+        known
+        for known in torch.compiler.list_backends(exclude_tags=())
+        if known not in _NEEDS or importlib.util.find_spec(_NEEDS[known])
+    ]
+    if name in there:
+        return
+    near = difflib.get_close_matches(name, there, n=1)
+    hint = f"did you mean {near[0]}? " if near else ""
+    shown = ", ".join(known for known in there if "TESTING_ONLY" not in known)
+    raise UserError(f"no backend {name!r} is installed: {hint}there are {shown}")
+
+
+# -- one artifact for a region ---------------------------------------------------------
+
+
+def artifacts(applied: Applied) -> dict[str, int]:
+    """How often each region was compiled for one and the same kind of call.
+
+    1: all blocks run the same code. Code for other shapes, for training and for calls
+    without gradients is another matter and not counted on top; 0: nothing was compiled.
+    """
+    return {region.name: _repeats(_of(applied, region)) for region in applied.regions}
+
+
+def sharing(applied: Applied) -> list[str]:
+    """A sentence for each region whose blocks do not run the same compiled code."""
+    said = []
+    for region in applied.regions:
+        made = _of(applied, region)
+        count, blocks = _repeats(made), len(region.paths)
+        if count == 0:
+            said.append(f"{region.name}: nothing of it was compiled on its own")
+        if count < 2:
+            continue
+        sentence = (
+            f"the {blocks} x {region.name} do not share one artifact: {count} were"
+            if blocks > 1
+            else f"{region.name} needs more than one artifact: {count} were"
+        )
+        sentence += f" compiled for the same shapes{_why(made)}"
+        if any(each.refused for each in made):
+            sentence += "; torch's limit was reached, what is left runs eager"
+        said.append(sentence)
+    return said
+
+
+def _of(applied: Applied, region: Site) -> list[Compilation]:
+    return [each for each in applied.compilations if each.path in region.paths]
+
+
+def _repeats(made: list[Compilation]) -> int:
+    times = Counter(each.circumstances for each in made if not each.refused)
+    return max(times.values(), default=0)
+
+
+def _why(made: list[Compilation]) -> str:
+    """The guard that kept most blocks from using what another had compiled."""
+    about: Counter[str] = Counter()
+    for each in made:
+        found = [guards.parse(reason) for reason in each.reasons]
+        about.update({_words(guard) for guard in found if guard.cause not in _SHAPES})
+    return f", because of {about.most_common(1)[0][0]}" if about else ""
+
+
+def _words(guard: guards.Guard) -> str:
+    if guard.cause in ("attribute", "value"):
+        return guard.source
+    return f"the {guard.cause.replace('_', ' ')} of {guard.source}"
+
+
+def _owner(frame: Any) -> Any:
+    """The first positional argument of the function that a frame runs."""
+    code = frame.f_code
+    if code.co_argcount:
+        return frame.f_locals.get(code.co_varnames[0])
+    if code.co_flags & inspect.CO_VARARGS:  # a decorator's `*args`
+        rest = frame.f_locals.get(code.co_varnames[code.co_kwonlyargcount])
+        return rest[0] if rest else None
+    return None
+
+
+def _circumstances(block: nn.Module, frame: Any) -> tuple[Any, ...]:
+    given = {k: value for k, value in frame.f_locals.items() if value is not block}
+    shapes = tuple((w, t.shape, t.dtype) for w, t in tensors_in(given))
+    return (frame.f_code, *shapes, block.training, torch.is_grad_enabled())

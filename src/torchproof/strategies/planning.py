@@ -1,0 +1,170 @@
+"""Where a strategy compiles a target; sizes and regions are seen by running its calls.
+
+Comes in: a strategy, the target and its calls. Goes out: a plan, plain data.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import nn
+
+from torchproof.records import UserError
+from torchproof.strategies import NotApplicable, Strategy, regions
+from torchproof.strategies.lines import MODEL, place_of
+from torchproof.strategies.plans import Plan, Site
+from torchproof.strategies.watching import Sizes, Watch, noting, run
+
+_NAMED = 4  # as many names as a sentence can take
+NOTHING_VARIES = "no size varies over the calls, so there is nothing to mark"
+
+Before = Callable[[int], None] | None
+
+
+def plan(
+    strategy: Strategy, fn: Callable[..., Any], calls: Sequence[Any], *, before: Before
+) -> Plan:
+    if strategy.form == "eager":
+        return Plan()
+    if strategy.form == "regional":
+        return _regional(strategy, fn, calls, before=before)
+    if strategy.form == "full":
+        whole = Plan((Site(MODEL),))
+        owner, method = fn, "forward" if isinstance(fn, nn.Module) else None
+    else:
+        owner, path = _core(strategy, fn)
+        whole = Plan((Site(place_of(path)),))
+        method = path.rpartition(".")[2]
+    if not strategy.marks:
+        return whole
+    sizes = Sizes()
+    if method is None:
+        for call in calls:
+            sizes.note(*((), call) if isinstance(call, dict) else (call, {}))
+    else:
+        with noting(owner, method, sizes):
+            run(fn, calls, before)
+    if not sizes.varying:
+        return Plan(whole.sites, NOTHING_VARIES)
+    # A module is entered through its forward, the one place a wrapper can stand at.
+    place = f"{MODEL}.forward" if owner is fn and method == "forward" else None
+    return Plan((Site(place or whole.sites[0].place, varying=sizes.varying),))
+
+
+# -- core ------------------------------------------------------------------------------
+
+
+def _core(strategy: Strategy, fn: Any) -> tuple[Any, str]:
+    """The object that has the method, and the way to the method."""
+    if strategy.method is None:
+        raise UserError(f"{strategy.name}: name a method, core:METHOD; {_offer(fn)}")
+    owner, path = fn, strategy.method
+    *names, last = path.split(".")
+    for name in names:
+        if not hasattr(owner, name):
+            raise UserError(f"{strategy.name}: {_absent(owner, name)}")
+        owner = getattr(owner, name)
+    method = getattr(owner, last, None)
+    if isinstance(method, nn.Module):
+        return method, f"{path}.forward"
+    if not callable(method):
+        raise UserError(f"{strategy.name}: {_absent(owner, last)}")
+    return owner, path
+
+
+def _absent(owner: Any, name: str) -> str:
+    near = difflib.get_close_matches(name, _methods(owner), n=1)
+    hint = f", did you mean {near[0]}?" if near else ""
+    return f"{type(owner).__name__} has no method {name}{hint}; {_offer(owner)}"
+
+
+def _offer(owner: Any) -> str:
+    names = _methods(owner)
+    if not names:
+        return f"a {type(owner).__name__} has no methods of its own"
+    return f"{type(owner).__name__} has {', '.join(names)}"
+
+
+def _methods(owner: Any) -> list[str]:
+    """Its own public methods, and the parts that are modules with a forward."""
+    theirs = [set(vars(base)) for base in (nn.Module, object, type(_methods))]
+    names = {
+        name: None
+        for kind in type(owner).__mro__
+        for name, value in vars(kind).items()
+        if callable(value) and not name.startswith("_")
+    }
+    own = [name for name in names if not any(name in other for other in theirs)]
+    if isinstance(owner, nn.Module):
+        own = ["forward", *(name for name in own if name != "forward")]
+        own += [
+            f"{name}.forward"
+            for name, part in owner.named_children()
+            if not isinstance(part, nn.ModuleList | nn.ModuleDict)
+        ]
+    return own
+
+
+# -- regional --------------------------------------------------------------------------
+
+
+def _regional(
+    strategy: Strategy, fn: Any, calls: Sequence[Any], *, before: Before
+) -> Plan:
+    root = fn if isinstance(fn, nn.Module) else getattr(fn, "__self__", None)
+    if not isinstance(root, nn.Module):
+        raise NotApplicable("no repeated blocks: the target is not a module")
+    with Watch(root) as watch:
+        run(fn, calls, before)
+    found = regions.find(root, watch)
+    if not found:
+        raise NotApplicable(
+            f"no repeated blocks: {type(root).__name__} calls no modules of the same"
+            " structure in sequence"
+        )
+    owner = MODEL if root is fn else f"{MODEL}.__self__"
+    sites = []
+    for paths, name in zip(found, _names(root, found), strict=True):
+        sizes = Sizes()
+        for path in paths if strategy.marks else ():
+            sizes.add(watch.sizes[path])
+        place = regions.iteration(root, paths).replace(MODEL, owner)
+        sites.append(Site(place, name, paths, sizes.varying))
+    note = _what_stays_eager(root, watch, sites)
+    if strategy.marks and not any(site.varying for site in sites):
+        note = f"{note}; {NOTHING_VARIES}"
+    return Plan(tuple(sites), note)
+
+
+def _names(root: nn.Module, found: list[tuple[str, ...]]) -> list[str]:
+    """The class of each region's blocks, with a place where two share a name."""
+    names = [type(root.get_submodule(paths[0])).__name__ for paths in found]
+    times = Counter(names)
+    return [
+        name if times[name] == 1 else f"{name} at {paths[0]}"
+        for name, paths in zip(names, found, strict=True)
+    ]
+
+
+def _what_stays_eager(root: nn.Module, watch: Watch, sites: list[Site]) -> str:
+    """Sentences that name what is compiled, and the rest that runs as it is."""
+    blocks = [path for site in sites for path in site.paths]
+    shares = regions.parameters_in(map(root.get_submodule, blocks))
+    share = 1 - shares / regions.parameters_in([root])
+    rest: list[str] = []
+    for path in sorted(watch.sights, key=lambda path: path.count(".")):
+        related = any(f"{block}.".startswith(f"{path}.") for block in blocks)
+        inside = any(f"{path}.".startswith(f"{known}.") for known in (*blocks, *rest))
+        if not related and not inside:
+            rest.append(path)
+    many = len(rest) - _NAMED
+    names = ", ".join(rest[:_NAMED]) + (f" and {many} more" if many > 0 else "")
+    counts = ", ".join(f"{len(site.paths)} x {site.name}" for site in sites)
+    if not rest:
+        return f"compiled one by one: {counts}; only code between them stays eager"
+    return (
+        f"compiled one by one: {counts}; eager: {names} ({share:.0%} of the parameters)"
+    )

@@ -1,0 +1,36 @@
+"""What a strategy compiles in one target: plain data, found where the target is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+# Where in the arguments a tensor is, as (0,), ("mask",) or ("states", 1), and which of
+# its sizes vary from call to call.
+Varying = Mapping[tuple[int | str, ...], tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class Site:
+    """One thing that is compiled, or one loop over blocks of the same structure.
+
+    `place` is an expression in which MODEL stands for the target's name: a callable, or
+    with `paths` what the loop goes over.
+    """
+
+    place: str
+    name: str = ""  # the class of the blocks
+    paths: tuple[str, ...] = ()
+    varying: Varying = field(default_factory=dict, hash=False)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The sites of a target; `note` says for people what of it stays eager."""
+
+    sites: tuple[Site, ...] = ()
+    note: str | None = None
+
+    @property
+    def regions(self) -> tuple[Site, ...]:
+        return tuple(site for site in self.sites if site.paths)

@@ -1,0 +1,323 @@
+"""Strategies at work: what gets compiled, by which lines, and what blocks share."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch._dynamo
+from torch import Tensor, nn
+from torch._dynamo.testing import CompileCounter
+
+from torchproof.records import UserError
+from torchproof.strategies import Strategy, parse, with_arguments
+from torchproof.strategies.applied import Applied, artifacts, assert_backend, sharing
+from torchproof.workloads import gpt, nanovlm
+
+ROWS = (3, 5, 7)
+# Torch warns where it meets an input of a compiled block that is no leaf.
+GRAD = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
+
+
+class Block(nn.Module):
+    def __init__(self, index: int = 0) -> None:
+        super().__init__()
+        self.inner, self.index = nn.Linear(8, 8), index
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + torch.tanh(self.inner(x))
+
+
+class CountedBlock(Block):
+    """Its number is part of what it computes, as a layer's place in a cache is."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) * (self.index + 1)
+
+
+def decorated(method: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return method(*args, **kwargs)
+
+    return call
+
+
+class DecoratedBlock(Block):
+    forward = decorated(Block.forward)
+
+
+class Net(nn.Module):
+    def __init__(self, kind: type[Block] = Block, count: int = 3) -> None:
+        super().__init__()
+        self.head = nn.Linear(8, 8)
+        self.blocks = nn.ModuleList(kind(index) for index in range(count))
+
+    def encode(self, x: Tensor) -> Tensor:
+        return self.head(x).relu()
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.encode(x)
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+@pytest.fixture
+def counter() -> Iterator[CompileCounter]:
+    """A backend named `counter` that counts the graphs it gets."""
+    made = CompileCounter()
+    registry = torch._dynamo.backends.registry
+    registry.register_backend(compiler_fn=made, name="counter")
+    torch._dynamo.reset()
+    yield made
+    for table in (registry._COMPILER_FNS, registry._BACKENDS):
+        table.pop("counter", None)
+    torch._dynamo.reset()
+
+
+def make(kind: type[Block] = Block, count: int = 3) -> Net:
+    torch.manual_seed(0)
+    return Net(kind, count).requires_grad_(False)
+
+
+def counted(name: str) -> Strategy:
+    return with_arguments(parse(name), backend="counter")
+
+
+def calls_of(*rows: int) -> list[tuple[Tensor]]:
+    """Made anew each time: a mark stays with its tensor."""
+    return [(torch.arange(count * 8.0).view(count, 8) / 99,) for count in rows]
+
+
+def applied(name: str, net: Any, calls: Any = None) -> Applied:
+    """The strategy on a target; all calls have been made."""
+    calls = calls or calls_of(*ROWS)
+    done = counted(name).apply(net, calls)
+    with done.watched():
+        for call in calls:
+            done.fn(**call) if isinstance(call, dict) else done.fn(*call)
+    return done
+
+
+# What is compiled at three sizes: once, for the second one once more with the size
+# left open, then no more; with marks or all sizes open, once; without, every time.
+GRAPHS = {
+    "full": 2,
+    "full:fullgraph": 2,
+    "full:static": 3,
+    "full:dynamic": 1,
+    "full:marks": 1,
+    "core:encode": 2,
+    "core:encode:marks": 1,
+    "core:head": 2,
+    "core:blocks.1.forward:static": 3,
+    "regional": 2,
+    "regional:static": 3,
+    "regional:marks": 1,
+}
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_graphs_and_answers(name: str, counter: CompileCounter) -> None:
+    done = applied(name, make())
+    assert counter.frame_count == GRAPHS[name]
+    for call in calls_of(*ROWS):
+        torch.testing.assert_close(done.fn(*call), make()(*call))
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_the_lines_do_on_a_fresh_model_what_was_applied(
+    name: str, counter: CompileCounter
+) -> None:
+    source = counted(name).apply(make(), calls_of(*ROWS)).source.replace("model", "net")
+    names: dict[str, Any] = {"net": make()}
+    exec(source, names)
+    for call in calls_of(*ROWS):
+        names["net"](*call)
+    assert counter.frame_count == GRAPHS[name]
+
+
+@pytest.mark.parametrize("name", ["regional", "regional:marks", "core:encode:marks"])
+def test_the_module_stays_what_it_is(name: str, counter: CompileCounter) -> None:
+    net = make()
+    done = applied(name, net)
+    assert done.fn is net
+    assert list(net.state_dict()) == list(make().state_dict())
+
+
+def test_eager_is_the_target_itself(counter: CompileCounter) -> None:
+    net = make()
+    done = parse("eager").apply(net, calls_of(*ROWS))
+    assert done.fn is net and done.note is None and not counter.frame_count
+
+
+def test_a_plain_function_is_compiled_whole_and_marked(counter: CompileCounter) -> None:
+    def double(x: Tensor, scale: Tensor | None = None) -> Tensor:
+        return x * 2 if scale is None else x * scale
+
+    calls = [{"x": torch.randn(n, 3), "scale": torch.tensor(2.0)} for n in (4, 5, 6)]
+    done = applied("full:marks", double, calls)
+    assert counter.frame_count == 1
+    assert torch.equal(done.fn(calls_of(3)[0][0]), calls_of(3)[0][0] * 2)
+
+
+def test_tensors_inside_arguments_are_marked(counter: CompileCounter) -> None:
+    def mixed(pair: tuple[Tensor, Tensor], *, more: dict[str, Tensor]) -> Tensor:
+        return pair[0] + pair[1] + more["bias"]
+
+    calls = [
+        {
+            "pair": (torch.randn(n, 3), torch.randn(n, 1)),
+            "more": {"bias": torch.ones(3)},
+        }
+        for n in (4, 5, 6)
+    ]
+    done = applied("full:marks", mixed, calls)
+    assert "{('pair', 0): (0,), ('pair', 1): (0,)}" in done.source
+    assert counter.frame_count == 1
+
+
+def test_marks_where_nothing_varies_are_left_out(counter: CompileCounter) -> None:
+    done = applied("full:marks", make(), calls_of(3))
+    assert done.source == (
+        'import torch\n\nmodel = torch.compile(model, backend="counter")'
+    )
+    assert done.note is not None and "no size varies" in done.note
+
+
+def test_marks_beside_marks_of_the_target(counter: CompileCounter) -> None:
+    model, calls = nanovlm.make()
+    with torch.no_grad():
+        applied("full:marks", model, calls[:2])
+    assert counter.frame_count == 1
+
+
+def test_a_plan_of_one_target_is_applied_to_another(counter: CompileCounter) -> None:
+    class Drifting(Net):
+        steps = 0
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.steps += 1
+            return super().forward(x)
+
+    spare, net = Drifting(), Drifting()
+    seen: list[int] = []
+    strategy = counted("regional:marks")
+    plan = strategy.plan(spare, calls_of(*ROWS), before=seen.append)
+    assert strategy.apply(net, calls_of(*ROWS), plan).fn is net
+    assert (spare.steps, net.steps, seen) == (3, 0, [0, 1, 2])
+
+
+# -- core ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("core", "name a method, core:METHOD; Net has forward, encode, head.forward"),
+        ("core:encoed", "Net has no method encoed, did you mean encode"),
+        ("core:head.weight", "Linear has no method weight"),
+        ("core:nowhere.forward", "Net has no method nowhere"),
+    ],
+)
+def test_a_missing_method_is_refused_with_those_there_are(name: str, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        parse(name).apply(make(), calls_of(*ROWS))
+
+
+def test_a_function_has_no_method_to_compile() -> None:
+    with pytest.raises(UserError, match="has no methods of its own"):
+        parse("core").apply(lambda x: x, calls_of(*ROWS))
+
+
+# -- one artifact ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [Block, DecoratedBlock])
+@pytest.mark.parametrize("name", ["regional", "regional:marks"])
+def test_equal_blocks_share_one_artifact(
+    kind: type[Block], name: str, counter: CompileCounter
+) -> None:
+    done = applied(name, make(kind, count=12))
+    assert artifacts(done) == {kind.__name__: 1}
+    assert sharing(done) == []
+
+
+def test_training_and_evaluating_are_one_artifact_each(counter: CompileCounter) -> None:
+    net = make()
+    done = counted("regional").apply(net, calls_of(*ROWS))
+    with done.watched():
+        for training in (True, False):
+            net.train(training)
+            net(*calls_of(3)[0])
+            with torch.no_grad():
+                net(*calls_of(3)[0])
+    assert artifacts(done) == {"Block": 1}
+
+
+def test_a_number_in_each_block_prevents_sharing(counter: CompileCounter) -> None:
+    done = applied("regional", make(CountedBlock))
+    assert artifacts(done) == {"CountedBlock": 3}
+    (said,) = sharing(done)
+    assert "the 3 x CountedBlock do not share one artifact: 3 were compiled" in said
+    assert "because of self.index" in said and "limit" not in said
+
+
+def test_too_many_artifacts_leave_blocks_eager(
+    counter: CompileCounter, caplog: pytest.LogCaptureFixture
+) -> None:
+    done = applied("regional", make(CountedBlock, count=10), calls_of(3))
+    assert artifacts(done) == {"CountedBlock": 8}
+    (said,) = sharing(done)
+    assert said.endswith("torch's limit was reached, what is left runs eager")
+
+
+@GRAD
+def test_input_without_gradient_parts_the_first_block(counter: CompileCounter) -> None:
+    net = nn.Sequential(Block(), Block(), Block())
+    done = applied("regional", net, calls_of(3))
+    assert artifacts(done) == {"Block": 2}
+    assert "because of the requires grad of x" in sharing(done)[0]
+
+
+def test_blocks_that_did_not_run_compiled_say_so(counter: CompileCounter) -> None:
+    done = counted("regional").apply(make(), calls_of(*ROWS))
+    with done.watched(), torch.compiler.set_stance("force_eager"):
+        done.fn(*calls_of(3)[0])
+    assert artifacts(done) == {"Block": 0}
+    assert sharing(done) == ["Block: nothing of it was compiled on its own"]
+
+
+@GRAD
+def test_two_regions_of_a_workload_share_one_artifact_each(
+    counter: CompileCounter,
+) -> None:
+    model, calls = nanovlm.make()
+    with torch.no_grad():
+        assert artifacts(applied("regional", model, calls[:3])) == {
+            "VisionBlock": 1,
+            "DecoderBlock": 1,
+        }
+    model, calls = gpt.make(train=True)
+    assert artifacts(applied("regional:marks", model, calls[:2])) == {"Block": 1}
+
+
+# -- backends --------------------------------------------------------------------------
+
+
+def test_a_backend_that_is_not_there() -> None:
+    assert_backend("aot_eager")
+    with pytest.raises(UserError, match=r"'induktor' is .*did you mean inductor\?"):
+        assert_backend("induktor")
+    with pytest.raises(UserError, match="no backend 'tvm'"):
+        with_arguments(parse("full"), backend="tvm").apply(make(), calls_of(*ROWS))
+
+
+def test_arguments_torch_does_not_take() -> None:
+    strategy = with_arguments(parse("full"), options={"no_such_option": True})
+    with pytest.raises(UserError, match=r"torch rejects it: .*no_such_option"):
+        strategy.apply(make(), calls_of(*ROWS))

@@ -1,0 +1,138 @@
+"""Strategies by name: what they mean, what is refused, how they travel and print."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from torchproof.records import UserError
+from torchproof.strategies import (
+    MODE_OPTIONS,
+    Strategy,
+    defaults,
+    parse,
+    with_arguments,
+)
+
+MEANINGS: dict[str, tuple[str, dict[str, Any], str | None, str]] = {
+    "eager": ("eager", {}, None, "auto"),
+    "full": ("full", {}, None, "auto"),
+    "full:default": ("full", {}, None, "auto"),
+    "full:reduce-overhead": ("full", {"mode": "reduce-overhead"}, None, "auto"),
+    "full:fullgraph": ("full", {"fullgraph": True}, None, "auto"),
+    "full:dynamic": ("full", {"dynamic": True}, None, "on"),
+    "full:static": ("full", {"dynamic": False}, None, "off"),
+    "full:marks": ("full", {}, None, "marks"),
+    "core": ("core", {}, None, "auto"),
+    "core:encode": ("core", {}, "encode", "auto"),
+    "core:a.b:max-autotune": ("core", {"mode": "max-autotune"}, "a.b", "auto"),
+    "regional:fullgraph:marks": ("regional", {"fullgraph": True}, None, "marks"),
+}
+
+
+@pytest.mark.parametrize("name", MEANINGS)
+def test_a_name_says_what_is_done(name: str) -> None:
+    found = parse(name)
+    told = (found.form, found.arguments, found.method, found.dynamic)
+    assert (found.name, told) == (name, MEANINGS[name])
+
+
+@pytest.mark.parametrize("name", MEANINGS)
+def test_a_strategy_survives_json(name: str) -> None:
+    found = parse(name)
+    assert Strategy.from_json(json.loads(json.dumps(found.to_json()))) == found
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("ful", "did you mean full?"),
+        ("nothing-like-it", "choose from eager, full, core, regional"),
+        ("full:reduce_overhead", "did you mean reduce-overhead?"),
+        ("eager:fullgraph", "eager takes nothing"),
+        ("full:dynamic:static", "at most one of dynamic, static, marks"),
+        ("full:max-autotune:reduce-overhead", "at most one of default"),
+    ],
+)
+def test_a_wrong_name_is_refused_with_the_way_out(name: str, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        parse(name)
+
+
+def test_the_usual_strategies_have_cuda_graphs_on_cuda_only() -> None:
+    assert defaults("cpu") == ("eager", "full", "regional")
+    assert defaults("cuda") == ("eager", "full", "full:reduce-overhead", "regional")
+
+
+def test_a_mode_that_meets_options_becomes_options() -> None:
+    tuned = parse("full:max-autotune-no-cudagraphs")
+    told = with_arguments(tuned, options={"coordinate_descent_tuning": False})
+    assert told.arguments == {
+        "options": {"max_autotune": True, "coordinate_descent_tuning": False}
+    }
+    more = with_arguments(told, options={"epilogue_fusion": False}, fullgraph=True)
+    assert set(more.arguments["options"]) == {
+        *("max_autotune", "coordinate_descent_tuning", "epilogue_fusion")
+    }
+
+
+def test_modes_mean_what_torch_says_they_mean() -> None:
+    import torch._inductor
+
+    theirs = torch._inductor.list_mode_options()
+    assert {name: theirs[name] for name in MODE_OPTIONS} == MODE_OPTIONS
+
+
+@pytest.mark.parametrize(
+    ("name", "more", "said"),
+    [
+        ("eager", {"fullgraph": True}, "eager has no arguments"),
+        ("full:reduce-overhead", {"backend": "aot_eager"}, "has no mode"),
+        ("full:marks", {"dynamic": True}, "marks decide"),
+    ],
+)
+def test_arguments_that_contradict_are_refused(
+    name: str, more: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(UserError, match=said):
+        with_arguments(parse(name), **more)
+
+
+@pytest.mark.parametrize(
+    ("name", "more", "lines"),
+    [
+        ("full", {}, "import torch\n\nnet = torch.compile(net)"),
+        (
+            "core:encode:fullgraph",
+            {},
+            "import torch\n\nnet.encode = torch.compile(net.encode, fullgraph=True)",
+        ),
+        (
+            "full",
+            {
+                "options": {
+                    "guard_filter_fn": "torch.compiler.keep_tensor_guards_unsafe"
+                }
+            },
+            "import torch\n\nnet = torch.compile(net, options={"
+            '"guard_filter_fn": torch.compiler.keep_tensor_guards_unsafe})',
+        ),
+        ("eager", {}, "# net runs as it is"),
+        ("regional", {}, "# regional: its lines are known once the target has run"),
+    ],
+)
+def test_the_lines_to_paste(name: str, more: dict[str, Any], lines: str) -> None:
+    strategy = with_arguments(parse(name), **more) if more else parse(name)
+    assert strategy.source("net") == lines
+
+
+def test_reading_and_printing_needs_no_torch() -> None:
+    program = (
+        "import sys; from torchproof.strategies import parse;"
+        "parse('full:reduce-overhead').source(); sys.exit('torch' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
