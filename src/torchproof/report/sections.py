@@ -113,10 +113,10 @@ def details(row: Measurement) -> Iterator[str]:
         total = numbers.seconds(row.compile_s.get("total"))
         yield f"compiling takes {total}: {', '.join(phases)}"
     if row.break_even and row.strategy != "eager":
-        yield f"compiling has paid: {row.break_even}"
+        yield f"break-even: {row.break_even}"
     yield from _counted(row)
     if row.numerics and row.numerics.get("max_rel_error") is not None:
-        yield _error(row.numerics)
+        yield _error(row)
     yield from row.notes
 
 
@@ -134,8 +134,14 @@ def _starts(row: Measurement) -> Iterator[str]:
                 f"{label} start {numbers.seconds(start.get('first_call_s'))}: cache"
                 f" hits {numbers.count(start.get('hits'))},"
                 f" misses {numbers.count(start.get('misses'))},"
-                f" bypasses {numbers.count(start.get('bypasses'))}"
+                f" bypasses {numbers.count(start.get('bypasses'))}{_imports(start)}"
             )
+
+
+def _imports(start: Mapping[str, Any]) -> str:
+    """Loading the compiler is paid once a process, beside the first call."""
+    spent = start.get("imports_s")
+    return f"; {numbers.seconds(spent)} more to import the compiler" if spent else ""
 
 
 def _counted(row: Measurement) -> Iterator[str]:
@@ -153,11 +159,12 @@ def _counted(row: Measurement) -> Iterator[str]:
         yield f"{numbers.count(row.kernels['per_step'])} kernels a call{part}"
 
 
-def _error(found: Mapping[str, Any]) -> str:
+def _error(row: Measurement) -> str:
+    found = row.numerics or {}
     text = f"largest relative error {found['max_rel_error']:.1e}"
     if found.get("reference"):
         text += f" against {found['reference']}"
-    if found.get("eager_error") is not None:
+    if found.get("eager_error") is not None and row.strategy != "eager":
         text += f"; eager's own is {found['eager_error']:.1e}"
     return text
 
