@@ -146,6 +146,20 @@ def test_a_longer_tail_is_a_regression_though_the_median_is_the_same() -> None:
     assert metric(found, "tail").regression
 
 
+def test_a_tail_that_eager_has_as_well_is_the_machines() -> None:
+    def loaded(one: Measurement) -> Measurement:
+        long = tuple((*times[:-1], times[-1] * 1.5) for times in one.rounds_ms)
+        assert one.p95_ms
+        return replace(one, rounds_ms=long, p95_ms=one.p95_ms * 1.5)
+
+    found = compare(A, bench([loaded(one) for one in A.measurements]))
+    assert metric(found, "tail", "eager").verdict == "1.50x slower"
+    assert metric(found, "tail").why == (
+        "1.50x slower by the clock, while eager is 1.50x slower"
+    )
+    assert not found.regressions
+
+
 @pytest.mark.parametrize(
     ("after", "verdict", "worse"),
     [

@@ -9,7 +9,8 @@ What a verdict on speed rests on:
   memory. Counts of breaks and recompiles, and findings, are compared all the same.
 - Eager is the control. Where eager itself differs between the runs, the machine or the
   whole target changed, and nothing in the runs tells which: a compiled row is then
-  called faster or slower only if the clock and its gain over eager agree.
+  called faster or slower only if the clock and its gain over eager agree. Of a tail
+  or a compile time, only what goes beyond eager's own change counts.
 - Any growth of breaks or recompiles, a row that fails or is wrong in B alone, and an
   open finding that A did not have, are regressions.
 """
@@ -189,7 +190,8 @@ def _row(key: tuple[str, str], before: _Rows, after: _Rows, limits: Thresholds) 
     gain = metrics.gain((old, a), (new, b), limits.speed)
     if eager.significant:
         speed = _agreed(speed, gain, eager)
-        more = [_beyond(metric, eager, limits) for metric in more]
+    controls = {"tail": metrics.tail(old, new, limits.tail), "compile": eager}
+    more = [_beyond(metric, controls.get(metric.name), limits) for metric in more]
     return Row(name, (speed, replace(gain, regression=False), *more))
 
 
@@ -218,16 +220,16 @@ def _agreed(speed: Metric, gain: Metric, eager: Metric) -> Metric:
     return replace(speed, verdict=NOT_SIGNIFICANT, regression=False, why=told)
 
 
-def _beyond(metric: Metric, eager: Metric, limits: Thresholds) -> Metric:
-    """Tail and compile time, where eager differs: changed by more than eager is."""
-    if metric.name not in ("tail", "compile") or not metric.significant:
+def _beyond(metric: Metric, eager: Metric | None, limits: Thresholds) -> Metric:
+    """Tail and compile time: what eager changed by as well is not theirs."""
+    if eager is None or not eager.ratio or not metric.significant:
         return metric
-    assert metric.ratio and eager.ratio
+    assert metric.ratio
     least = 1 + getattr(limits, metric.name) / 100
     beyond = metric.ratio / eager.ratio
     if (beyond if metric.ratio > 1 else 1 / beyond) >= least:
         return metric
-    told = f"{metric.verdict} by the clock, while eager is {eager.verdict}"
+    told = f"{metric.verdict} by the clock, while eager is {in_words(eager.ratio)}"
     return replace(metric, verdict=NOT_SIGNIFICANT, regression=False, why=told)
 
 

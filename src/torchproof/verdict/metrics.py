@@ -93,10 +93,14 @@ def gain(
     return judged
 
 
+def tail(a: Measurement, b: Measurement, percent: float) -> Metric:
+    metric = Metric("tail", a.p95_ms, b.p95_ms, "ms")
+    return _judged(metric, ratios.of_tail(a, b), percent)
+
+
 def others(a: Measurement, b: Measurement, limits: Thresholds) -> Iterator[Metric]:
     """Tail, memory, compile time and counts."""
-    tail = Metric("tail", a.p95_ms, b.p95_ms, "ms")
-    yield _judged(tail, ratios.of_tail(a, b), limits.tail)
+    yield tail(a, b, limits.tail)
     yield _memory(a, b, limits.memory)
     if a.strategy != "eager" and b.strategy != "eager":
         yield _compile(a, b, limits.compile)
