@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import runpy
-import statistics
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +14,7 @@ import torch._dynamo
 from test_rules import FOLDER, describe, fits, settings
 from torch._dynamo.utils import counters
 
-from torchproof import rules
+from torchproof import rules, samples
 from torchproof.anatomy import Anatomy
 from torchproof.introspect import code_of, frame_of
 from torchproof.records import Event, Finding, Frame, Observation
@@ -41,9 +40,12 @@ TIMING = {
 
 @pytest.fixture(autouse=True)
 def fresh() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # other tests run beside these
     torch._dynamo.reset()
     yield
     torch._dynamo.reset()
+    torch.set_num_threads(threads)
 
 
 def found(kind: str, **data: Any) -> list[Finding]:
@@ -245,25 +247,28 @@ def measured(program: Path) -> Iterator[Event]:
         compiled = torch.compile(fn, **settings(program)["COMPILE"])
         first_call_s = once(compiled, calls[0]) / 1e3
         once(compiled, calls[0])
-        pairs = [(once(fn, calls[0]), once(compiled, calls[0])) for _ in range(15)]
+        eager, rounds = [], []
+        for _ in range(12):
+            eager.append([once(fn, calls[0]) for _ in range(3)])
+            rounds.append([once(compiled, calls[0]) for _ in range(3)])
         with anatomy.watching():
             for _ in range(11):
                 with anatomy.call(0):
                     compiled(*calls[0])
         inside = anatomy.to_json()
-    eager_ms, compiled_ms = (statistics.median(side) for side in zip(*pairs))  # noqa: B905
     code = code_of(fn)
     assert code is not None
-    ratio = eager_ms / compiled_ms
+    ratio = samples.compare(eager, rounds)
+    eager_ms = samples.summarise(eager).median
     yield Event(
         "timing",
         function=frame_of(code),
         data={
             "eager_ms": eager_ms,
-            "compiled_ms": compiled_ms,
-            "ratio": ratio,
-            "low": ratio * 0.9,
-            "high": ratio * 1.1,
+            "compiled_ms": samples.summarise(rounds).median,
+            "ratio": ratio.value,
+            "low": ratio.low,
+            "high": ratio.high,
             "first_call_s": first_call_s,
             "overhead_us": inside["overhead_us"],
             "gaps": inside["gaps"],

@@ -79,7 +79,7 @@ class Anatomy:
         enter(torch_private.compiled_contexts(self._contexts.append))
         enter(torch_private.frame_callbacks(self._convert))
         enter(graphs.compiled_graphs(self._graphs.append))
-        torch_private.leave_alone(self._timer(0)(len).__code__)  # type: ignore[attr-defined]
+        torch_private.leave_alone(self._timer(0)(len).__code__)
 
     def _convert(self, convert: Callable[[], Any], asked: object) -> Any:
         self._conversions += 1
@@ -88,9 +88,12 @@ class Anatomy:
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
         """Timers in the graphs' places, for calls made through `call()`."""
-        with self._timers, self._private.entered(self._contexts, self._compiled_call):
-            yield
-        self._timers, self._timed = contextlib.ExitStack(), 0
+        entered = self._private.entered(self._contexts, self._compiled_call)
+        try:
+            with self._timers, entered:
+                yield
+        finally:
+            self._timers, self._timed = contextlib.ExitStack(), 0
 
     @contextlib.contextmanager
     def call(self, index: int) -> Iterator[None]:
@@ -127,7 +130,11 @@ class Anatomy:
         def wrap(compiled: Callable[..., Any]) -> Callable[..., Any]:
             def timed(*args: Any, **kwargs: Any) -> Any:
                 # A graph inside a graph is part of the outer one.
-                if not self._depth or self._inside or self._thread is None:
+                if (
+                    not self._depth
+                    or self._inside
+                    or self._thread != threading.get_ident()
+                ):
                     return compiled(*args, **kwargs)
                 self._inside, begin = 1, clock()
                 try:

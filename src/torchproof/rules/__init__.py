@@ -110,9 +110,12 @@ def _matches(facts: Facts) -> Iterator[tuple[Rule, Subject]]:
         yield _first(WRONG, subject), subject
     for subject in answers.subjects(facts, "stale_answer"):
         yield _first(STALE, subject), subject
-    for rule in (*NO_OPS, *SPEED):
+    for rule in NO_OPS:
         for subject in rule.subjects(facts):
             yield rule, subject
+    for measured in SPEED:
+        for subject in measured.subjects(facts):
+            yield measured, subject
 
 
 def _first(rules: tuple[Rule, ...], subject: Subject) -> Rule:

@@ -12,11 +12,12 @@ from typing import Any
 
 from torchproof.places import place_of
 from torchproof.records import Event, Frame, Severity
-from torchproof.rules._rule import Facts, Subject, plural, shorten
+from torchproof.rules._rule import Facts, Subject, shorten
 from torchproof.rules.speed import Speed, about, duration, named
 
 _REPEATS = 16  # fewer iterations are a handful of layers or heads
 _COPIES = 16
+_BLOCK_NODES = 4  # smaller modules are not worth a graph of their own
 _SHARE = 0.5
 _LOOP_S = 2.0
 _BLOCKS_S = 10.0
@@ -137,11 +138,12 @@ class UnrolledLoop(Speed):
 
     def message(self, subject: Subject) -> str:
         loop, nodes = subject.extra["loop"], self._graph(subject)["nodes"]
-        times = plural(len(subject.events), "graph")
+        graphs = len(subject.events)
+        what = "it" if graphs == 1 else f"{graphs} graphs of it"
         return (
             f"the loop `{shorten(subject.expression)}` is unrolled: its body is traced"
             f" {loop.repeats} times and makes {loop.nodes} of {nodes} operations;"
-            f" compiling {times} of it took {duration(subject.extra['seconds'])}"
+            f" compiling {what} took {duration(subject.extra['seconds'])}"
         )
 
     def _graph(self, subject: Subject) -> Any:
@@ -205,7 +207,8 @@ class RepeatedBlocks(Speed):
                 continue
             for line in data["lines"]:
                 many = line["copies"] >= _COPIES and line["repeats"] < _REPEATS
-                if many and line["nodes"] >= _SHARE * data["nodes"]:
+                large = line["nodes"] >= _BLOCK_NODES * line["copies"]
+                if many and large and line["nodes"] >= _SHARE * data["nodes"]:
                     frame = Frame(line["file"], line["line"], line["function"])
                     place = place_of((frame,))
                     yield Subject((event,), place, facts, extra={"line": line})

@@ -118,9 +118,9 @@ def _breaking(data: Any, gaps: list[Any]) -> Reason:
 def _small_work(data: Any, overhead_us: float) -> Reason:
     work = duration(data["eager_ms"] * 1e-3)
     return Reason(
-        f"the work of one call is too small: eager does it in {work}, and guards,"
-        " unpacking of arguments and dispatch of a compiled call take"
-        f" {duration(overhead_us * 1e-6)} before any work is done",
+        f"the work of one call is too small: eager does it in {work}, and a compiled"
+        f" call spends {duration(overhead_us * 1e-6)} on guards, unpacking of arguments"
+        " and dispatch besides",
         "do not compile this by itself: compile a larger region that contains it, or"
         " batch the work of several calls into one",
     )
