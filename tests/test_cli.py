@@ -28,6 +28,7 @@ FLAGS = {
     | {"--train", "--device", "--size", "--timeout", "--effort", "--skip"}
     | {"--select", "--ignore", "--fail-on"}
     | OUTPUT,
+    "compare": {"-h", "--help", "A", "B", "--threshold"} | OUTPUT,
     "show": {"-h", "--help", "RUN", "--list"} | OUTPUT,
     "rule": {"-h", "--help", "CODE"},
 }
@@ -121,7 +122,8 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 LIGHT = ["--help", "--version", "check --help", "check --list", "rule", "rule GB101"]
-LIGHT += ["show", "show --list", "show --format json"]
+LIGHT += ["show", "show --list", "show --format json", "show --format md"]
+LIGHT += ["compare 20260102 20260102-0304-a"]
 
 
 @pytest.mark.parametrize("line", LIGHT)

@@ -21,6 +21,7 @@ PACKAGE = ROOT / "src" / "torchproof"
 
 MAY_IMPORT: dict[str, set[str]] = {
     "records": set(),
+    "samples": set(),
     "torch_private": set(),
     "workloads": {"torch_private"},
     "guards": set(),
@@ -28,20 +29,33 @@ MAY_IMPORT: dict[str, set[str]] = {
     "stacks": {"records"},
     "store": {"records"},
     "tracelog": {"records", "guards", "stacks"},
+    "reads": {"records", "places"},
     "rules": {"records", "places", "guards"},
-    "report": {"records"},
+    "anatomy": {"records", "places"},
+    "verdict": {"records", "samples"},
+    "report": {"records", "verdict"},
     "target": {"records", "workloads"},
     # In the child process, with torch.
     "introspect": {"records"},
     "observe": {"records", "introspect", "tracelog"},
+    "numerics": {"records", "torch_private"},
     "calls": {"records", "target", "workloads"},
-    "child": {"records", "observe", "target", "calls"},
+    "environment": set(),
+    "gauges": set(),
+    "strategies": {"records", "guards", "torch_private"},
+    "child": {"records", "observe", "target", "calls", "environment"},
+    "arm": {"records", "target", "calls", "environment", "gauges"}
+    | {"numerics", "samples", "strategies", "torch_private"},
+    "diagnosis": {"records", "target", "calls", "introspect", "numerics", "places"}
+    | {"reads", "stacks", "torch_private"},
     # Starts the child and reads its stream, without torch.
     "capture": {"records", "places", "target", "tracelog"},
-    "api": {"records", "store", "rules", "target", "capture"},
+    "measure": {"records", "samples", "strategies", "target"},
+    "questions": {"records", "measure", "strategies"},
+    "api": {"records", "store", "rules", "target", "capture", "measure", "questions"},
     "flags": {"records"},
     "cli": {"__init__", "flags", "records", "store", "rules", "report", "target"}
-    | {"capture", "workloads"},
+    | {"capture", "verdict", "workloads"},
     "__init__": set(),
     "__main__": {"cli"},
 }
@@ -49,19 +63,25 @@ MAY_IMPORT_LATE = {
     "cli": {"api"},
     "__init__": {"api", "records"},
     "observe": {"torch_private"},
+    "anatomy": {"torch_private"},
 }
 
 # Rooms that never import torch, not even inside a function.
 DESK = (
     "records",
+    "samples",
     "places",
     "guards",
     "stacks",
+    "reads",
     "tracelog",
     "store",
     "rules",
+    "verdict",
     "report",
     "capture",
+    "measure",
+    "questions",
     "api",
     "flags",
     "cli",

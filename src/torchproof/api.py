@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 
-from torchproof import rules, store
+from torchproof import measure, questions, rules, store
 from torchproof.capture import Options, observe
+from torchproof.questions import Questions
 from torchproof.records import (
     Event,
     Finding,
@@ -87,6 +89,67 @@ def check(
         ),
         save_in,
     )
+
+
+def bench(
+    target: str | Target,
+    options: Options | None = None,
+    *,
+    asked: Questions | None = None,
+    seconds: float | None = None,
+    profile: bool = False,
+    progress: Callable[[str], None] = lambda text: None,
+    command: str = "",
+    save_in: Path = store.RUNS,
+) -> Run:
+    """What compiling the target is worth; the run is saved and returned."""
+    target = parse_target(target) if isinstance(target, str) else target
+    options, asked = options or Options(), asked or Questions()
+    _assert_measurable(target, options)
+    store.assert_writable(save_in)
+    started = datetime.datetime.now()
+    if asked.ablate:
+        changes = questions.settled(asked.ablate, measure.switches())
+        asked = replace(asked, ablate=changes)
+    arms = questions.arms(asked, options.compile)
+    plan = measure.Plan(
+        target,
+        measure.AS_WRITTEN if options.as_written else arms,
+        by_default=not asked.names_arms,
+        shapes=asked.shapes,
+        train=options.train,
+        device=options.device,
+        size=options.size,
+        timeout_s=options.timeout_s,
+        quiet=options.quiet,
+        profiles=profile,
+    )
+    if seconds is not None:
+        plan = replace(plan, seconds=seconds)
+    with store.scratch(save_in) as folder:
+        found = measure.measure(plan, folder, progress)
+        run = Run(
+            id=f"{started:%Y%m%d-%H%M}-{target.name}",
+            target=target.text,
+            strategy=", ".join(dict.fromkeys(row.strategy for row in found.rows)),
+            environment=found.environment,
+            counts=dict.fromkeys(counts_of(Observation((), {}))),
+            measurements=found.rows,
+            verb="bench",
+            command=command,
+            started=started.isoformat(timespec="seconds"),
+            ending=found.ending,
+        )
+        return store.save(run, save_in, folder)
+
+
+def _assert_measurable(target: Target, options: Options) -> None:
+    if target.kind in {"source", "trace"}:
+        what = "a folder" if target.kind == "source" else "a trace"
+        raise UserError(
+            f"{target.text} is {what}: bench needs a workload, a factory or a script"
+        )
+    assert_size(target, options.size)
 
 
 def _assert_possible(

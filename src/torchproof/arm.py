@@ -9,13 +9,17 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import gc
 import importlib
+import itertools
 import json
 import os
+import resource
 import sys
 import time
 import traceback
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +69,7 @@ class Arm:
         self.strategy = Strategy.from_json(job["strategy"])
         self.references: dict[int, numerics.Reference] = {}
         self.lookups: list[tuple[str, bool]] = []
+        self.seen: Counter[str] = Counter()
         self.hooks = contextlib.ExitStack()
 
     # -- commands ------------------------------------------------------------------
@@ -127,6 +132,7 @@ class Arm:
 
     def reshape(self, shape: dict[str, int], answers: str | None) -> dict[str, Any]:
         """The same target and compiled code, with the calls of another shape."""
+        self._look_anew()
         self._load(shape)
         return {"imports_s": 0.0} | self._first_pass(answers)
 
@@ -161,11 +167,14 @@ class Arm:
                 break
             if time.monotonic() - begin > _SETTLE_S and len(times) > 2:
                 break
+        gc.collect()
+        gc.freeze()  # what stays for good need not be gone through before each round
         return {"passes": len(times), "steady": steady, "pass_ms": times[-1]}
 
     def sample(self, seconds: float) -> dict[str, Any]:
         """One round: passes for a while; garbage is collected before, not within."""
         times: list[float] = []
+        yields = [_yields()]
         before = self._compilations()
         gc.collect()
         gc.disable()
@@ -173,11 +182,16 @@ class Arm:
             end = time.monotonic() + seconds
             while not times or time.monotonic() < end:
                 times.append(self._pass() / len(self.loaded.calls))
+                yields.append(_yields())
                 if len(times) == _MOST_SAMPLES:
                     break
         finally:
             gc.enable()
-        return {"times_ms": times, "compilations": self._compilations() - before}
+        return {
+            "times_ms": times,
+            "interrupted": [b > a for a, b in itertools.pairwise(yields)],
+            "compilations": self._compilations() - before,
+        }
 
     def examine(self, trace: str | None = None) -> dict[str, Any]:
         """Memory, guards and kernels, apart from all timing."""
@@ -262,7 +276,7 @@ class Arm:
             calls.before(self.loaded, index)
             if self.train:
                 calls.forget_gradients(self.loaded.fn, call)
-            total += self.clock.milliseconds(lambda call=call: self._invoke(call))
+            total += self.clock.milliseconds(functools.partial(self._invoke, call))
         return total
 
     # -- what the compiler did -----------------------------------------------------
@@ -275,24 +289,43 @@ class Arm:
         return sum(not c.runtime for c in costs.compilations())
 
     def _compiled(self) -> dict[str, Any]:
-        """Seconds by phase, counts, and where the code came from; so far."""
+        """Seconds by phase, counts, and where the code came from, for this shape."""
         if not self.strategy.compiles:
             return {"compile_s": None, "counts": None, "cache": None}
         from torchproof.torch_private import costs
 
-        done = costs.compilations()
+        done = costs.compilations()[self.seen["compilations"] :]
         phases = {
             phase: sum(getattr(each, phase) for each in done) for phase in _PHASES
         }
+        cache = {k: v - self.seen[k] for k, v in costs.cache_counts().items()}
         return {
             "compile_s": phases | {"total": sum(phases.values())},
             "counts": {
-                "graphs": costs.graph_count(),
+                "graphs": costs.graph_count() - self.seen["graphs"],
                 "recompiles": sum(each.again for each in done),
                 "artifacts": sum(not each.runtime and not each.failed for each in done),
             },
-            "cache": costs.cache_counts() | {"lookups": self.lookups},
+            "cache": cache | {"lookups": self.lookups[self.seen["lookups"] :]},
         }
+
+    def _look_anew(self) -> None:
+        """What was compiled so far belongs to an earlier shape."""
+        if not self.strategy.compiles:
+            return
+        from torchproof.torch_private import costs
+
+        self.seen = Counter(
+            compilations=len(costs.compilations()),
+            graphs=costs.graph_count(),
+            lookups=len(self.lookups),
+            **costs.cache_counts(),
+        )
+
+
+def _yields() -> int:
+    """How often this thread had to give up its core to another program."""
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw
 
 
 def _save(found: calls.Answers, path: str | None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import json
 import os
@@ -12,12 +13,16 @@ import signal
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from torchproof import flags, store
+from torchproof.capture import Options
 from torchproof.records import SEVERITIES, Run, UserError
+
+if TYPE_CHECKING:
+    from torchproof.verdict import Comparison
 
 
 class _Parser(argparse.ArgumentParser):
@@ -68,6 +73,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     verbs = parser.add_subparsers(metavar="VERB", required=True, parser_class=_Parser)
     flags.check_flags(_verb(verbs, check, "torchproof check train.py -- --epochs 1"))
+    flags.bench_flags(_verb(verbs, bench, "torchproof bench workload:gpt --modes"))
+    flags.compare_flags(_verb(verbs, compare, "torchproof compare before.json after"))
     flags.show_flags(_verb(verbs, show, "torchproof show --list"))
     rule_flags = _verb(verbs, rule, "torchproof rule GB101")
     rule_flags.add_argument(
@@ -94,25 +101,13 @@ def check(options: argparse.Namespace) -> int:
             "check needs a TARGET; torchproof check --list names the workloads"
         )
     from torchproof import api
-    from torchproof.capture import Options
     from torchproof.target import parse
 
     _assert_writable(options.output)
-    # A job that is cancelled ends as one that is interrupted: saved, no child left.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    progress = _Progress(options.quiet)
-    try:
+    with _progress(options) as progress:
         run = api.check(
             parse(options.target, options.script),
-            Options(
-                compile=flags.compile_arguments(options.compile),
-                as_written=options.as_written,
-                train=options.train,
-                device=options.device,
-                size=options.size,
-                timeout_s=options.timeout,
-                quiet=options.quiet,
-            ),
+            _options(options),
             effort=options.effort,
             skip=flags.names(options.skip),
             select=flags.names(options.select),
@@ -120,10 +115,66 @@ def check(options: argparse.Namespace) -> int:
             progress=progress,
             command=options.command,
         )
-    finally:
-        progress.end()
     _print(run, options)
     return _exit_code(run, options)
+
+
+def bench(options: argparse.Namespace) -> int:
+    """Measure what compiling a target is worth, and in which way."""
+    from torchproof import api, questions, verdict
+    from torchproof.target import parse
+
+    _assert_writable(options.output)
+    baseline = store.load(options.baseline) if options.baseline else None
+    asked = questions.Questions(
+        strategies=tuple(flags.names(options.strategies)),
+        modes=options.modes,
+        latency=options.latency,
+        guards=options.guards,
+        ablate=questions.read_ablation(options.ablate),
+        batch=questions.read_sizes(options.batch, "--batch"),
+        sequence=questions.read_sizes(options.sequence, "--sequence"),
+        backends=tuple(flags.names(options.backends)),
+        dtypes=questions.read_types(options.dtype),
+    )
+    with _progress(options) as progress:
+        run = api.bench(
+            parse(options.target, options.script),
+            _options(options),
+            asked=asked,
+            seconds=options.seconds,
+            profile=options.profile,
+            progress=progress,
+            command=options.command,
+        )
+    found = verdict.compare(baseline, run) if baseline else None
+    _print(run, options, found)
+    if run.ending == "interrupted":
+        return 130
+    return int(bool(found and found.regressions))
+
+
+def _options(options: argparse.Namespace) -> Options:
+    return Options(
+        compile=flags.compile_arguments(options.compile),
+        as_written=options.as_written,
+        train=options.train,
+        device=options.device,
+        size=options.size,
+        timeout_s=options.timeout,
+        quiet=options.quiet,
+    )
+
+
+@contextlib.contextmanager
+def _progress(options: argparse.Namespace) -> Iterator[_Progress]:
+    # A job that is cancelled ends as one that is interrupted: saved, no child left.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    progress = _Progress(options.quiet)
+    try:
+        yield progress
+    finally:
+        progress.end()
 
 
 def _list_workloads(options: argparse.Namespace) -> int:
@@ -168,6 +219,18 @@ def _exit_code(run: Run, options: argparse.Namespace) -> int:
         return 0
     bad = SEVERITIES[: SEVERITIES.index(options.fail_on) + 1]
     return int(any(f.status == "open" and f.severity in bad for f in run.findings))
+
+
+def compare(options: argparse.Namespace) -> int:
+    """Say whether run B is better or worse than run A, or neither significantly."""
+    from torchproof import report, verdict
+
+    _assert_writable(options.output)
+    limits = verdict.Thresholds.parse(options.threshold)
+    found = verdict.compare(store.load(options.a), store.load(options.b), limits)
+    text = report.render_comparison(found, options.format, width=_width(options))
+    _write(text, options)
+    return int(bool(found.regressions))
 
 
 def show(options: argparse.Namespace) -> int:
@@ -217,18 +280,32 @@ def _assert_writable(output: str | None) -> None:
         raise UserError(f"-o {output}: {path.parent} is no folder to write in")
 
 
-def _print(run: Run, options: argparse.Namespace) -> None:
+def _print(
+    run: Run, options: argparse.Namespace, compared: Comparison | None = None
+) -> None:
+    """The run, and what its comparison with a baseline gave; one JSON document."""
     from torchproof import report
+
+    if compared and options.format == "json":
+        run = dataclasses.replace(run, other={"comparison": compared.to_json()})
 
     terminal = options.output is None and sys.stdout.isatty()
     text = report.render(
         run,
         options.format,
         colour=terminal and "NO_COLOR" not in os.environ,
-        width=min(shutil.get_terminal_size().columns, 110) if terminal else 80,
+        width=_width(options),
         verbose=options.verbose,
     )
+    if compared and options.format != "json":
+        width = _width(options)
+        text += "\n" + report.render_comparison(compared, options.format, width=width)
     _write(text, options)
+
+
+def _width(options: argparse.Namespace) -> int:
+    terminal = options.output is None and sys.stdout.isatty()
+    return min(shutil.get_terminal_size().columns, 110) if terminal else 80
 
 
 def _write_rows(

@@ -9,7 +9,7 @@ from typing import Any
 
 from torchproof.records import SEVERITIES, UserError
 
-FORMATS = ("text", "json")
+FORMATS = ("text", "json", "md")
 EFFORTS = ("quick", "normal", "full")
 
 
@@ -26,6 +26,12 @@ def check_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--list", action="store_true", help="name the bundled workloads and end"
     )
+    _run_flags(parser)
+    _check_scope_flags(parser)
+    _output_flags(parser)
+
+
+def _run_flags(parser: argparse.ArgumentParser) -> None:
     run = parser.add_argument_group("how to run it")
     run.add_argument(
         "--compile",
@@ -53,8 +59,6 @@ def check_flags(parser: argparse.ArgumentParser) -> None:
     run.add_argument(
         "--timeout", type=_seconds, metavar="S", help="end the target after S seconds"
     )
-    _check_scope_flags(parser)
-    _output_flags(parser)
 
 
 def _seconds(text: str) -> float:
@@ -84,6 +88,60 @@ def _check_scope_flags(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def bench_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "target",
+        metavar="TARGET",
+        help="workload:NAME, file.py:factory, package.module:factory, script.py",
+    )
+    arms = parser.add_argument_group("what to compare")
+    arms.add_argument(
+        "--strategies",
+        metavar="NAMES",
+        default="",
+        help=(
+            "eager, full, core:METHOD, regional; each with :MODE, :fullgraph, :dynamic,"
+            " :static or :marks after it (eager,full,regional; on CUDA also"
+            " full:reduce-overhead)"
+        ),
+    )
+    arms.add_argument(
+        "--modes", action="store_true", help="full in all modes of torch.compile"
+    )
+    arms.add_argument(
+        "--latency", action="store_true", help="first calls: full against regional"
+    )
+    arms.add_argument(
+        "--guards",
+        action="store_true",
+        help="what guards cost a call, and ways to check fewer",
+    )
+    arms.add_argument(
+        "--ablate",
+        metavar="SWITCHES",
+        default="",
+        help="Inductor's switches, each alone and all: 'max_autotune;NAME=VALUE'",
+    )
+    arms.add_argument("--backends", metavar="NAMES", default="", help="which layer")
+    arms.add_argument("--dtype", metavar="NAMES", default="", help="float32,bfloat16")
+    arms.add_argument("--batch", metavar="SIZES", default="", help="in this order")
+    arms.add_argument("--sequence", metavar="LENGTHS", default="", help="in this order")
+    _run_flags(parser)
+    how = parser.add_argument_group("how to measure")
+    how.add_argument(
+        "--seconds", type=_seconds, metavar="S", help="of sampling, an arm (2)"
+    )
+    how.add_argument(
+        "--profile",
+        action="store_true",
+        help="keep Chrome traces, graphs and generated code with the run",
+    )
+    how.add_argument(
+        "--baseline", metavar="RUN", help="exit 1 if this run is worse than RUN"
+    )
+    _output_flags(parser)
+
+
 def show_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "run",
@@ -92,6 +150,22 @@ def show_flags(parser: argparse.ArgumentParser) -> None:
         help="id, start of an id, folder or JSON file; the latest if left out",
     )
     parser.add_argument("--list", action="store_true", help="list the saved runs")
+    _output_flags(parser)
+
+
+def compare_flags(parser: argparse.ArgumentParser) -> None:
+    for name, text in (("a", "the run to compare with"), ("b", "the run to judge")):
+        parser.add_argument(
+            name,
+            metavar=name.upper(),
+            help=f"{text}: id, start of an id, folder or JSON file",
+        )
+    parser.add_argument(
+        "--threshold",
+        metavar="METRIC=PERCENT,...",
+        default="",
+        help="what counts as worse (speed=5,memory=5,tail=10,compile=20)",
+    )
     _output_flags(parser)
 
 

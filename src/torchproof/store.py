@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,30 +24,42 @@ def assert_writable(root: Path = RUNS) -> None:
         raise UserError(f"cannot save runs in {root}: {nearest} is not writable")
 
 
-def save(run: Run, root: Path = RUNS) -> Run:
-    """Saves a run under its id, or the id with a number if that is taken."""
+@contextlib.contextmanager
+def scratch(root: Path = RUNS) -> Iterator[Path]:
+    """A folder for what is to be saved with a run; gone at the end if it was not."""
     assert_writable(root)
     root.mkdir(parents=True, exist_ok=True)
-    scratch = Path(tempfile.mkdtemp(prefix=".saving-", dir=root))
-    scratch.chmod(0o755)
+    folder = Path(tempfile.mkdtemp(prefix=".saving-", dir=root))
+    folder.chmod(0o755)
     try:
-        for number in range(1, 10_000):
-            named = replace(run, id=run.id if number == 1 else f"{run.id}-{number}")
-            if (root / named.id).exists():
-                continue
-            text = json.dumps(named.to_json(), indent=1)
-            (scratch / "run.json").write_text(text + "\n", encoding="utf-8")
-            try:
-                # A folder is never renamed over one that holds a run: who loses a race
-                # takes the next number.
-                os.rename(scratch, root / named.id)
-                return named
-            except OSError:
-                if not (root / named.id).exists():
-                    raise
-        raise UserError(f"too many runs named {run.id} in {root}: delete some")
+        yield folder
     finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def save(run: Run, root: Path = RUNS, beside: Path | None = None) -> Run:
+    """Saves a run under its id, or the id with a number if that is taken.
+
+    `beside` is a folder made by `scratch`: it becomes the run's, with all it holds.
+    """
+    if beside is None:
+        with scratch(root) as beside:
+            return save(run, root, beside)
+    for number in range(1, 10_000):
+        named = replace(run, id=run.id if number == 1 else f"{run.id}-{number}")
+        if (root / named.id).exists():
+            continue
+        text = json.dumps(named.to_json(), indent=1)
+        (beside / "run.json").write_text(text + "\n", encoding="utf-8")
+        try:
+            # A folder is never renamed over one that holds a run: who loses a race
+            # takes the next number.
+            os.rename(beside, root / named.id)
+            return named
+        except OSError:
+            if not (root / named.id).exists():
+                raise
+    raise UserError(f"too many runs named {run.id} in {root}: delete some")
 
 
 def load(name: str | None, root: Path = RUNS) -> Run:

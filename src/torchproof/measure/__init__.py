@@ -68,7 +68,7 @@ class Plan:
     size: str | None = None
     seconds: float = samples.SITTINGS * samples.ROUNDS * samples.ROUND_MS / 1e3
     sittings: int = samples.SITTINGS
-    profile: Path | None = None  # a folder for traces
+    profiles: bool = False  # keep traces of every arm
     timeout_s: float | None = None
     quiet: bool = False
 
@@ -110,8 +110,11 @@ def switches() -> dict[str, Any]:
         process.close()
 
 
-def measure(plan: Plan, progress: Progress) -> Measured:
-    """Measures all arms of a plan; what an interruption left is kept."""
+def measure(plan: Plan, keep: Path, progress: Progress) -> Measured:
+    """Measures all arms of a plan; what an interruption left is kept.
+
+    Traces, where the plan wants them, are left in the folder `keep`.
+    """
     from torchproof.measure.session import Session
 
-    return Session(plan, progress).run()
+    return Session(plan, keep, progress).run()

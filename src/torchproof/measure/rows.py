@@ -84,7 +84,8 @@ def _with_times(
     rounds = [tuple(times) for part in facts["rounds"] for times in part]
     if not rounds:
         return row
-    spread = samples.summarise(rounds)
+    share = facts["interrupted"] / facts["steps"]
+    spread = samples.summarise(rounds, interrupted=share)
     row = replace(
         row,
         rounds_ms=tuple(rounds),

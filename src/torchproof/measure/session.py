@@ -62,8 +62,8 @@ class Seat:
 class Session:
     """Measures the arms of a plan side by side."""
 
-    def __init__(self, plan: Plan, progress: Progress) -> None:
-        self.plan, self.progress = plan, progress
+    def __init__(self, plan: Plan, keep: Path, progress: Progress) -> None:
+        self.plan, self.keep, self.progress = plan, keep, progress
         self.references: dict[tuple[str | None, int], dict[str, Any]] = {}
         self.sittings = plan.sittings
         self.apart = False  # not all arms fitted in memory beside each other
@@ -212,7 +212,8 @@ class Session:
         facts |= seat.ask("settle", limit)
         self.largest = {k: max(v, facts["bytes"][k]) for k, v in self.largest.items()}
         if sitting == 0:
-            seat.facts.append(facts | {"rounds": [], "compilations": 0})
+            none = dict.fromkeys(("compilations", "steps", "interrupted"), 0)
+            seat.facts.append(facts | none | {"rounds": []})
         elif number == 0 and seat.warm is None:
             seat.warm = facts
         seat.facts[number]["rounds"].append([])
@@ -245,8 +246,11 @@ class Session:
     def _sample(self, seat: Seat, number: int) -> None:
         seconds = self.plan.seconds / self.plan.sittings / samples.ROUNDS
         answer = seat.ask("sample", self.plan.timeout_s, seconds=seconds)
-        seat.facts[number]["rounds"][-1].append(samples.thinned(answer["times_ms"]))
-        seat.facts[number]["compilations"] += answer["compilations"]
+        facts, interrupted = seat.facts[number], answer["interrupted"]
+        facts["rounds"][-1].append(samples.kept(answer["times_ms"], interrupted))
+        facts["compilations"] += answer["compilations"]
+        facts["steps"] += len(interrupted)
+        facts["interrupted"] += sum(interrupted)
 
     def _examine(self, group: list[Seat], number: int) -> None:
         """Memory, guards and kernels, once, after all timing of the shape."""
@@ -259,9 +263,9 @@ class Session:
                     )
 
     def _trace(self, seat: Seat) -> str | None:
-        if self.plan.profile is None:
+        if not self.plan.profiles:
             return None
-        return str(self.plan.profile / f"{seat.spec.file_name}.trace.json")
+        return str(self.keep / f"{seat.spec.file_name}.trace.json")
 
     def _judge_draws(self, seat: Seat) -> None:
         """Another random stream is no wrong answer: told apart by drawing as eager."""
