@@ -178,7 +178,7 @@ class _File:
 
 
 def _first_line(node: _Function) -> int:
-    decorators = getattr(node, "decorator_list", [])
+    decorators: list[ast.expr] = getattr(node, "decorator_list", [])
     return min([node.lineno, *(each.lineno for each in decorators)])
 
 

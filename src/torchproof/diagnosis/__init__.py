@@ -50,7 +50,7 @@ def diagnose(target: Target, job: dict[str, Any], *, wrong: bool) -> list[Event]
 def _function(trial: Trial) -> Frame:
     """The target's own function, or where the factory makes it of torch's parts."""
     loaded = trial.fresh()
-    code = code_of(loaded.fn)
+    code = code_of(getattr(loaded.fn, "_orig_mod", loaded.fn))
     if code is None or whose(code.co_filename) not in {"user", "library"}:
         return loaded.place
     return frame_of(code)
@@ -62,7 +62,7 @@ def _explain(trial: Trial, seen: Watch, function: Frame) -> list[Event]:
         return _unexplained(trial, function)
     if changes := _changes(trial, layer, seen):
         return [_stale(change, function, layer) for change in changes]
-    if layer.rung == _TRACING or trial.job["compile"].get("backend") == _TRACING:
+    if layer.name == LADDER[_TRACING]:
         return _in_tracing(trial, layer, function)
     blamed = suspects(trial, layer.rung)
     return [

@@ -19,7 +19,7 @@ import torch
 
 from torchproof import torch_private
 from torchproof.calls import Answers
-from torchproof.diagnosis.trials import Trial, same
+from torchproof.diagnosis.trials import Trial, changed_compile, same
 from torchproof.introspect import frame_of, stack
 from torchproof.places import whose
 from torchproof.reads import reads_of
@@ -170,7 +170,11 @@ def _watched_hooks(seen: Watch) -> Iterator[None]:
 
 def stale(trial: Trial, rung: str | None, call: int, seen: Watch) -> list[Stale]:
     """Why the answers of a call are those of an earlier one; empty if they are not."""
-    if call == 0 or _still_wrong(trial, rung, anew=True):
+    if call == 0:
+        return []
+    if left_out := _left_out_guards(trial, rung, call):
+        return left_out
+    if _still_wrong(trial, rung, anew=True):
         return []
     if changed := list(_changed_variables(seen, call)):
         return changed
@@ -182,8 +186,6 @@ def stale(trial: Trial, rung: str | None, call: int, seen: Watch) -> list[Stale]
             return _from_hooks(late)
     if constant := _constant_results(trial, rung, call):
         return constant
-    if not _still_wrong(trial, rung, filtered=False):
-        return [Stale("guards", call)]
     return [Stale("other", call)]
 
 
@@ -205,15 +207,18 @@ def _from_hooks(hooks: Sequence[LateHook]) -> list[Stale]:
     ]
 
 
-def _still_wrong(
-    trial: Trial, rung: str | None, *, anew: bool = False, filtered: bool = True
-) -> bool:
+def _still_wrong(trial: Trial, rung: str | None, *, anew: bool = False) -> bool:
+    """Whether it makes no difference; what cannot run makes none."""
+
     def prepare(index: int) -> None:
         if anew:
             torch.compiler.reset()
 
-    with costs.as_eager_draws():
-        answers = trial.compiled(rung, prepare, filtered=filtered)
+    try:
+        with costs.as_eager_draws():
+            answers = trial.compiled(rung, prepare)
+    except Exception:
+        return True
     return trial.wrong(answers) is not None
 
 
@@ -247,6 +252,31 @@ def _constant_results(trial: Trial, rung: str | None, call: int) -> list[Stale]:
     return [
         Stale("constant_result", call, read.name, (read.frame,)) for read in calls_of
     ] or [Stale("constant_result", call, name) for name in sorted(names)]
+
+
+def _left_out_guards(trial: Trial, rung: str | None, call: int) -> list[Stale]:
+    """What keeps guards from being checked, if that is why the answers are stale."""
+    dropped: dict[str, tuple[Frame, ...]] = {}
+    set_stance = torch.compiler.set_stance
+
+    def keep_all(arguments: dict[str, Any]) -> dict[str, Any]:
+        options = dict(arguments.get("options") or {})
+        if options.pop("guard_filter_fn", None):
+            dropped["guard_filter_fn"] = stack()
+        return {**arguments, "options": options or None}
+
+    def check_all(*args: Any, **kwargs: Any) -> Any:
+        if kwargs.pop("skip_guard_eval_unsafe", False):
+            dropped["skip_guard_eval_unsafe"] = stack()
+        return set_stance(*args, **kwargs)
+
+    with (
+        changed_compile(keep_all),
+        torch_private.patched(torch.compiler, "set_stance", check_all),
+    ):
+        if _still_wrong(trial, rung):
+            return []
+    return [Stale("guards", call, name, at) for name, at in dropped.items()]
 
 
 def traced(trial: Trial, rung: str | None) -> list[Frame]:

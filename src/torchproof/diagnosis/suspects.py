@@ -55,15 +55,13 @@ class Suspect:
 
 def first_wrong_layer(trial: Trial) -> Layer | None:
     """Backends tried in the order of what they add; None if all give right answers."""
-    backend = trial.job["compile"].get("backend", "inductor")
-    rungs = list(LADDER)
-    below = rungs[: rungs.index(backend)] if backend in rungs else rungs[:2]
+    rungs, own = list(LADDER), trial.backend
+    below = rungs[: rungs.index(own)] if own in rungs else rungs[:2]
     for rung in [*below, None]:
         with costs.as_eager_draws():
             wrong = _wrong(trial, rung)
         if wrong is not None:
-            name = LADDER.get(rung or backend, f"the backend {backend}")
-            return Layer(rung, name, wrong)
+            return Layer(rung, LADDER.get(rung or own, f"the backend {own}"), wrong)
     return None
 
 
@@ -210,7 +208,8 @@ def _changed(old: Any, value: Any) -> bool:
 
 def _copied(gm: torch.fx.GraphModule) -> tuple[torch.fx.GraphModule, dict[Any, Any]]:
     """The same graph apart, and which of its nodes stands for which."""
-    graph, nodes = torch.fx.Graph(), {}
+    graph = torch.fx.Graph()
+    nodes: dict[Any, Any] = {}
     graph.output(graph.graph_copy(gm.graph, nodes))
     return torch.fx.GraphModule(gm, graph), nodes
 

@@ -85,19 +85,33 @@ class Trial:
         prepare: Callable[[int], None] = _nothing,
         *,
         load: Load = _itself,
-        filtered: bool = True,
     ) -> Answers:
-        """A pass under torch.compile, with the job's backend or another one.
-
-        With `filtered=False` compiled code checks all its guards, also those that the
-        program's own filter leaves out.
-        """
+        """A pass under torch.compile, with the program's own backend or another one."""
         torch.compiler.reset()
-        with _kept_environment(), _compiling_with(backend, filtered=filtered):
+        with (
+            _kept_environment(),
+            torch.compiler.set_stance("default"),  # whatever the program sets meanwhile
+            _compiling_with(backend),
+        ):
             loaded = load(self.fresh)()
             fn = self.compile(loaded)
             train = calls.trains(loaded, self.job)
             return calls.answers(loaded, fn, train=train, prepare=prepare)
+
+    @functools.cached_property
+    def backend(self) -> str:
+        """The name of the backend that the program asks for."""
+        asked: list[Any] = []
+
+        def note(arguments: dict[str, Any]) -> dict[str, Any]:
+            asked.append(arguments.get("backend") or "inductor")
+            return arguments
+
+        with changed_compile(note):
+            self.compile(self.fresh())
+        [first, *others] = asked or ["inductor"]
+        name = first if isinstance(first, str) else getattr(first, "__name__", "")
+        return name if all(other == first for other in others) else ""
 
     def compile(self, loaded: Loaded) -> Callable[..., Any]:
         if compiles_itself(loaded.fn, self.job):
@@ -161,26 +175,39 @@ def _kept_environment() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _compiling_with(backend: Backend | None, *, filtered: bool) -> Iterator[None]:
+def _compiling_with(backend: Backend | None) -> Iterator[None]:
     """Every torch.compile of the program uses this backend; None: its own."""
+
+    def choose(arguments: dict[str, Any]) -> dict[str, Any]:
+        if backend is None:
+            return arguments
+        options = arguments.get("options") or {}
+        guards = {k: v for k, v in options.items() if k == "guard_filter_fn"}
+        chosen = backend if isinstance(backend, str) else backend(arguments)
+        # The mode and the other options are Inductor's.
+        return {**arguments, "backend": chosen, "mode": None, "options": guards or None}
+
+    with changed_compile(choose):
+        yield
+
+
+@contextlib.contextmanager
+def changed_compile(
+    change: Callable[[dict[str, Any]], dict[str, Any]],
+) -> Iterator[None]:
+    """torch.compile gets other arguments than the program gives it."""
     original = torch.compile
 
     @functools.wraps(original)
-    def compile_with(model: Any = None, **arguments: Any) -> Any:
+    def compile_changed(model: Any = None, **arguments: Any) -> Any:
         if model is None:  # a decorator with arguments
-            return lambda decorated: compile_with(decorated, **arguments)
-        options = dict(arguments.pop("options", None) or {})
-        guards = options.pop("guard_filter_fn", None)
-        if backend is not None:
-            told = {**arguments, "options": options}
-            chosen = backend if isinstance(backend, str) else backend(told)
-            arguments = {**arguments, "backend": chosen, "mode": None}
-            options = {}
-        if guards is not None and filtered:
-            options["guard_filter_fn"] = guards
-        return original(model, **arguments, options=options or None)
+            return lambda decorated: compile_changed(decorated, **arguments)
+        changed = change(arguments)
+        options = changed.get("options")
+        # torch.compile takes options out of the dictionary it is given.
+        return original(model, **{**changed, "options": options and dict(options)})
 
-    torch.compile = compile_with
+    torch.compile = compile_changed
     try:
         yield
     finally:

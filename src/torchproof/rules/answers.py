@@ -246,7 +246,7 @@ class OtherRandomNumbers(WrongAnswer):
     code = "NM404"
 
     def matches(self, subject: Subject) -> bool:
-        return subject.data.get("layer") == "the random stream"
+        return bool(subject.data.get("layer") == "the random stream")
 
     def severity(self, subject: Subject) -> Severity:
         return "low"

@@ -207,11 +207,12 @@ class ConstantResult(StaleAnswer):
         )
 
 
-class FilteredGuards(StaleAnswer):
-    """The guard that would have seen a change is filtered out.
+class LeftOutGuards(StaleAnswer):
+    """The guard that would have seen a change is not checked.
 
     ## Why
-    guard_filter_fn leaves checks out; what they would have caught goes unnoticed.
+    guard_filter_fn and skip_guard_eval_unsafe leave checks out: what they would have
+    caught goes unnoticed.
 
     ## Bad
         options={"guard_filter_fn": torch.compiler.skip_all_guards_unsafe}
@@ -228,19 +229,19 @@ class FilteredGuards(StaleAnswer):
 
     def message(self, subject: Subject) -> str:
         return (
-            f"{subject.function} is compiled with a guard filter, and goes on with code"
-            f" that no longer fits, {self.since(subject)}"
+            f"with {subject.data['name']}, set here, compiled code goes on where it no"
+            f" longer fits, {self.since(subject)}"
         )
 
     def cause(self, subject: Subject) -> str:
         return (
-            "guard_filter_fn leaves out the guard on what has changed; with all guards"
-            " compiled code gives eager's answers"
+            f"{subject.data['name']} leaves out the guard on what has changed; with all"
+            " guards compiled code gives eager's answers"
         )
 
     def fix(self, subject: Subject) -> str:
         return (
-            "drop guard_filter_fn, or let it keep the guards on what changes between"
+            f"drop {subject.data['name']}, or keep the guards on what changes between"
             f" calls; or {_RESET}"
         )
 
@@ -288,6 +289,6 @@ STALE: tuple[StaleAnswer, ...] = (
     LateHook(),
     NumpySeed(),
     ConstantResult(),
-    FilteredGuards(),
+    LeftOutGuards(),
     OtherStaleState(),
 )

@@ -11,4 +11,4 @@ def make():
     return quantise, [(torch.tensor([-1.53, 2.57, -0.37]),)]
 
 
-EXPECT = [{"code": "NM401", "kind": "numerics", "severity": "high", "line": ".to(torch.uint8)", "fix": ["signed", "clamp"]}]
+EXPECT = [{"code": "NM401", "kind": "numerics", "severity": "high", "torch": "<2.14", "line": ".to(torch.uint8)", "fix": ["signed", "clamp"]}]

@@ -17,4 +17,4 @@ def before_call(fn, index):
     GAIN = 1.0 + index
 
 
-EXPECT = [{"code": "NM415", "kind": "stale_state", "severity": "high", "line": "def f(x)", "fix": ["guard_filter_fn"]}]
+EXPECT = [{"code": "NM415", "kind": "stale_state", "severity": "high", "line": "torch.compile(f", "fix": ["guard_filter_fn"]}]
