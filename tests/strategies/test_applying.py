@@ -190,7 +190,7 @@ def test_marks_where_nothing_varies_are_left_out(counter: CompileCounter) -> Non
 
 
 def test_marks_beside_marks_of_the_target(counter: CompileCounter) -> None:
-    model, calls = nanovlm.make()
+    model, calls = nanovlm.make(batch=2)
     with torch.no_grad():
         applied("full:marks", model, calls[:2])
     assert counter.frame_count == 1
@@ -296,13 +296,13 @@ def test_blocks_that_did_not_run_compiled_say_so(counter: CompileCounter) -> Non
 def test_two_regions_of_a_workload_share_one_artifact_each(
     counter: CompileCounter,
 ) -> None:
-    model, calls = nanovlm.make()
+    model, calls = nanovlm.make(batch=2)
     with torch.no_grad():
-        assert artifacts(applied("regional", model, calls[:3])) == {
+        assert artifacts(applied("regional", model, calls[:2])) == {
             "VisionBlock": 1,
             "DecoderBlock": 1,
         }
-    model, calls = gpt.make(train=True)
+    model, calls = gpt.make(batch=2, train=True)
     assert artifacts(applied("regional:marks", model, calls[:2])) == {"Block": 1}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -162,6 +163,29 @@ def test_a_block_that_writes_into_its_input() -> None:
         assert paths(Net(flow, blocks=many(Writer, 2))) == [numbered("blocks", 0, 1)]
 
 
+def test_blocks_that_hand_on_a_record() -> None:
+    @dataclass
+    class State:
+        x: Tensor
+
+    class Stateful(Block):
+        def forward(self, state: State) -> State:  # type: ignore[override]
+            return State(super().forward(state.x))
+
+    net = Net(lambda net, x: net.b(net.a(State(x))).x, a=Stateful(), b=Stateful())
+    assert paths(net) == [("a", "b")]
+
+
+def test_what_is_in_between_may_be_anybodys_function() -> None:
+    class Double(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            return x * 2
+
+    net = Net(lambda net, x: net.b(Double.apply(net.a(x))), a=Block(), b=Block())
+    assert paths(net) == [("a", "b")]
+
+
 # -- what is none ----------------------------------------------------------------------
 
 
@@ -302,6 +326,59 @@ def test_models_of_a_library(kind: str) -> None:
     pytest.importorskip("transformers")
     model, call = small(kind)
     assert [region.place for region in plan(model, call).regions] == PLACES[kind]
+
+
+# -- as Python -------------------------------------------------------------------------
+
+
+def odd_names(net: Any, x: Tensor) -> Tensor:
+    for name in ("first", "two words"):
+        x = net.held[name](x)
+    return x
+
+
+PYTHON = {
+    "a whole list": (
+        Net(one_after_the_other, blocks=many(Block, 3)),
+        "MODEL.blocks",
+    ),
+    "the end of a list": (
+        Net(one_after_the_other, blocks=blocks(OtherBlock(), Block(), Block())),
+        "MODEL.blocks[1:]",
+    ),
+    "the middle of a list": (
+        nn.Sequential(nn.Linear(8, 8), Block(), Block(), nn.Linear(8, 8)),
+        "MODEL[1:3]",
+    ),
+    "here and there": (
+        Net(one_after_the_other, blocks=blocks(Block(), OtherBlock(), Block())),
+        "(MODEL.blocks[0], MODEL.blocks[2])",
+    ),
+    "lists and more": (
+        Net(
+            lambda net, x: one_after_the_other(net, net.first(x)),
+            first=Block(),
+            blocks=many(Block, 2),
+        ),
+        "(MODEL.first, *MODEL.blocks)",
+    ),
+    "names that are no names": (
+        Net(
+            odd_names,
+            held=nn.ModuleDict({"first": Block(), "two words": Block()}),
+        ),
+        "(MODEL.held.first, MODEL.get_submodule('held.two words'))",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PYTHON)
+def test_the_blocks_as_one_writes_them(name: str) -> None:
+    net, place = PYTHON[name]
+    (region,) = plan(net).regions
+    assert region.place == place
+    held = eval(place, {"MODEL": net})
+    assert list(held) == [net.get_submodule(path) for path in region.paths]
 
 
 def test_watching_leaves_no_hook_behind() -> None:

@@ -22,7 +22,7 @@ from torchproof import guards, torch_private
 from torchproof.records import UserError
 from torchproof.strategies import Strategy
 from torchproof.strategies.plans import Plan, Site
-from torchproof.strategies.watching import tensors_in
+from torchproof.strategies.watching import every_tensor
 from torchproof.torch_private import recompiles
 
 NAME = "model"
@@ -193,6 +193,6 @@ def _owner(frame: Any) -> Any:
 
 
 def _circumstances(block: nn.Module, frame: Any) -> tuple[Any, ...]:
-    given = {k: value for k, value in frame.f_locals.items() if value is not block}
-    shapes = tuple((w, t.shape, t.dtype) for w, t in tensors_in(given))
+    given = [value for value in frame.f_locals.values() if value is not block]
+    shapes = ((tensor.shape, tensor.dtype) for tensor in every_tensor(given))
     return (frame.f_code, *shapes, block.training, torch.is_grad_enabled())

@@ -151,14 +151,13 @@ def _names(root: nn.Module, found: list[tuple[str, ...]]) -> list[str]:
 
 def _what_stays_eager(root: nn.Module, watch: Watch, sites: list[Site]) -> str:
     """Sentences that name what is compiled, and the rest that runs as it is."""
-    blocks = [path for site in sites for path in site.paths]
-    shares = regions.parameters_in(map(root.get_submodule, blocks))
-    share = 1 - shares / regions.parameters_in([root])
+    blocks = {path for site in sites for path in site.paths}
+    compiled = regions.parameters_in(map(root.get_submodule, blocks))
+    share = 1 - compiled / regions.parameters_in([root])
     rest: list[str] = []
+    named = blocks | {holder for path in blocks for holder in regions.above(path)}
     for path in sorted(watch.sights, key=lambda path: path.count(".")):
-        related = any(f"{block}.".startswith(f"{path}.") for block in blocks)
-        inside = any(f"{path}.".startswith(f"{known}.") for known in (*blocks, *rest))
-        if not related and not inside:
+        if path not in named and blocks.union(rest).isdisjoint(regions.above(path)):
             rest.append(path)
     many = len(rest) - _NAMED
     names = ", ".join(rest[:_NAMED]) + (f" and {many} more" if many > 0 else "")

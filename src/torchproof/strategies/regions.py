@@ -8,7 +8,9 @@ that share the weights of all layers, is a region where there is no other.
 
 from __future__ import annotations
 
+import functools
 import itertools
+import operator
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -30,12 +32,14 @@ def find(root: nn.Module, watch: Watch) -> list[tuple[str, ...]]:
         alike[structure(root.get_submodule(path))].append(path)
     chains = [_in_sequence(paths, watch) for paths in alike.values()]
     regions = _outermost(c for c in chains if _is_worthwhile(root, c))
-    found = {path for region in regions for path in region}
+    taken = {path for region in regions for path in region}
+    holders = {holder for path in taken for holder in above(path)}
     for path in watch.sights:
-        related = any(_contains(path, f) or _contains(f, path) for f in found)
-        if path in watch.looped and not related and _is_worthwhile(root, [path]):
+        if path not in watch.looped or path in taken | holders:
+            continue
+        if taken.isdisjoint(above(path)) and _is_worthwhile(root, [path]):
             regions.append((path,))
-            found.add(path)
+            taken.add(path)
     return regions
 
 
@@ -55,11 +59,16 @@ def structure(module: nn.Module) -> tuple[Any, ...]:
 
 def _in_sequence(paths: list[str], watch: Watch) -> list[str]:
     """Those that feed, or are fed by, another one in the same call of their parent."""
+    siblings = defaultdict(list)
+    for path in paths:
+        siblings[watch.sights[path].parent].append(path)
     linked = set()
-    for first, second in itertools.combinations(paths, 2):
-        one, two = watch.sights[first], watch.sights[second]
-        if one.parent == two.parent and two.fed_by & watch.bits[first]:
-            linked |= {first, second}
+    for together in siblings.values():
+        bits = functools.reduce(operator.or_, map(watch.bits.__getitem__, together))
+        fed = functools.reduce(operator.or_, (watch.sights[p].fed_by for p in together))
+        for path in together:
+            if watch.sights[path].fed_by & bits or watch.bits[path] & fed:
+                linked.add(path)
     return [path for path in paths if path in linked]
 
 
@@ -84,14 +93,15 @@ def parameters_in(modules: Iterable[nn.Module]) -> int:
 
 def _outermost(chains: Iterable[list[str]]) -> list[tuple[str, ...]]:
     kept = list(chains)
-    every = [path for chain in kept for path in chain]
-    inner = {path for path in every if any(_contains(other, path) for other in every)}
-    outer = [tuple(path for path in chain if path not in inner) for chain in kept]
+    every = {path for chain in kept for path in chain}
+    outer = [tuple(p for p in chain if every.isdisjoint(above(p))) for chain in kept]
     return [paths for paths in outer if paths]
 
 
-def _contains(outer: str, inner: str) -> bool:
-    return inner.startswith(f"{outer}.")
+def above(path: str) -> Iterator[str]:
+    """The paths of the modules that hold this one, from the inside out."""
+    while path := path.rpartition(".")[0]:
+        yield path
 
 
 # -- as Python -------------------------------------------------------------------------

@@ -9,9 +9,10 @@ input has not is its neighbour's equal.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import itertools
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,12 +30,25 @@ def tensors_in(value: Any, where: Where = ()) -> Iterator[tuple[Where, Tensor]]:
     """The tensors in nested tuples, lists and dicts, and the way to each."""
     if isinstance(value, Tensor):
         yield where, value
-    elif isinstance(value, dict):
-        for key, item in value.items():
-            yield from tensors_in(item, (*where, key))
-    elif isinstance(value, (list, tuple)) and not isinstance(value, torch.Size):
-        for index, item in enumerate(value):
-            yield from tensors_in(item, (*where, index))
+    for key, item in _items(value):
+        yield from tensors_in(item, (*where, key))
+
+
+def every_tensor(value: Any) -> Iterator[Tensor]:
+    """The tensors in nested containers, the fields of dataclasses among them."""
+    if isinstance(value, Tensor):
+        yield value
+    fields = vars(value).items() if dataclasses.is_dataclass(value) else ()
+    for _, item in (*_items(value), *fields):
+        yield from every_tensor(item)
+
+
+def _items(value: Any) -> Iterable[tuple[int | str, Any]]:
+    if isinstance(value, dict):
+        return value.items()
+    if isinstance(value, (list, tuple)) and not isinstance(value, torch.Size):
+        return enumerate(value)
+    return ()
 
 
 class Sizes:
@@ -143,12 +157,12 @@ class Watch(TorchFunctionMode):
 
     def _bits_of(self, value: Any) -> int:
         bits = 0
-        for _, tensor in tensors_in(value):
+        for tensor in every_tensor(value):
             bits |= self._origins.get(tensor, 0)
         return bits
 
     def _carry(self, value: Any, bits: int) -> None:
-        for _, tensor in tensors_in(value):
+        for tensor in every_tensor(value):
             self._origins[tensor] = self._origins.get(tensor, 0) | bits
 
 
