@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from torchproof.diagnosis import surroundings
-from torchproof.diagnosis.surroundings import Stale, Watch
+from torchproof.diagnosis.surroundings import Stale
 from torchproof.diagnosis.suspects import LADDER, Layer, first_wrong_layer, suspects
 from torchproof.diagnosis.trials import Trial, Wrong, same
+from torchproof.diagnosis.watch import Watch, watch
 from torchproof.introspect import code_of, frame_of
 from torchproof.places import whose
 from torchproof.reads import Read, reads_of
@@ -30,7 +31,7 @@ def diagnose(target: Target, job: dict[str, Any], *, wrong: bool) -> list[Event]
     Where eager does not give the same answers twice, nothing can be said.
     """
     trial = Trial(target, job)
-    seen, answers = surroundings.watch(trial)
+    seen, answers = watch(trial)
     if not same(answers, trial.eager()):
         return []
     function = _function(trial)
