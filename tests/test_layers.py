@@ -42,17 +42,20 @@ MAY_IMPORT: dict[str, set[str]] = {
     "calls": {"records", "target", "workloads"},
     "environment": set(),
     "gauges": set(),
+    "guard_filters": {"strategies"},
     "strategies": {"records", "guards", "torch_private"},
     "child": {"records", "observe", "target", "calls", "environment"},
-    "arm": {"records", "target", "calls", "environment", "gauges"}
-    | {"numerics", "samples", "strategies", "torch_private"},
+    "arm": {"records", "target", "calls", "environment", "gauges", "guard_filters"}
+    | {"anatomy", "diagnosis", "numerics", "samples", "strategies", "torch_private"},
     "diagnosis": {"records", "target", "calls", "introspect", "numerics", "places"}
     | {"reads", "stacks", "torch_private"},
     # Starts the child and reads its stream, without torch.
     "capture": {"records", "places", "target", "tracelog"},
     "measure": {"records", "samples", "strategies", "target"},
-    "questions": {"records", "measure", "strategies"},
-    "api": {"records", "store", "rules", "target", "capture", "measure", "questions"},
+    "questions": {"records", "guard_filters", "measure", "strategies"},
+    "parts": {"records", "capture", "measure", "strategies", "target"},
+    "api": {"records", "store", "rules", "target", "capture", "measure", "questions"}
+    | {"parts"},
     "flags": {"records"},
     "cli": {"__init__", "flags", "records", "store", "rules", "report", "target"}
     | {"capture", "verdict", "workloads"},
@@ -82,6 +85,7 @@ DESK = (
     "capture",
     "measure",
     "questions",
+    "parts",
     "api",
     "flags",
     "cli",

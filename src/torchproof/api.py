@@ -9,10 +9,12 @@ from pathlib import Path
 
 from torchproof import measure, questions, rules, store
 from torchproof.capture import Options, observe
+from torchproof.parts import MEASURED, Examination, Found
 from torchproof.questions import Questions
 from torchproof.records import (
     Event,
     Finding,
+    Frame,
     Observation,
     Part,
     Run,
@@ -59,11 +61,18 @@ def check(
     rules.select([], select, ignore)  # a wrong code fails before the run
     store.assert_writable(save_in)
     started = datetime.datetime.now()
-    if "breaks" in left_out:
-        observation = Observation((), {"torch": None, "device": None})
-    else:
+    observation = Observation((), {"torch": None, "device": None})
+    if "breaks" not in left_out:
         observation = observe(target, options, progress)
-    every = rules.check(observation)
+    wanted = [n for n in EFFORTS[effort] if n in MEASURED and n not in left_out]
+    measured = _measured(target, options, wanted, (observation, progress))
+    observation = replace(
+        observation,
+        events=(*observation.events, *measured.events),
+        environment=observation.environment | measured.environment,
+        ending="interrupted" if measured.interrupted else observation.ending,
+    )
+    every = rules.with_costs(rules.check(observation), measured.gaps)
     counts = counts_of(observation, every)
     if "breaks" in left_out:  # not observed is None, never 0
         counts = dict.fromkeys(counts)
@@ -76,8 +85,10 @@ def check(
             environment=observation.environment,
             counts=counts,
             findings=tuple(found),
+            measurements=tuple(measured.rows),
             parts={
                 name: _part(name, effort, left_out)
+                or measured.part(name, found)
                 or _breaks(observation, every=every, found=found)
                 for name in PARTS
             },
@@ -89,6 +100,32 @@ def check(
         ),
         save_in,
     )
+
+
+def _measured(
+    target: Target,
+    options: Options,
+    wanted: list[str],
+    so_far: tuple[Observation, Callable[[str], None]],
+) -> Found:
+    """The parts that measure, where the target runs at all and can run again."""
+    observation, progress = so_far
+    why = None
+    if target.kind == "script":
+        why = "a script is run once; torchproof bench measures it"
+    elif target.kind == "trace":
+        why = "a trace cannot be run"
+    elif observation.error or observation.ending != "finished":
+        why = "the target did not run to its end"
+    if why or not wanted:
+        return Found(parts={name: Part("skipped", why or "") for name in wanted})
+    return Examination(target, options, progress).run(wanted, _function(observation))
+
+
+def _function(observation: Observation) -> Frame | None:
+    """The target's own function: the first thing that was compiled."""
+    compiled = [e for e in observation.events if e.kind == "wrapper" and e.function]
+    return compiled[0].function if compiled else None
 
 
 def bench(
@@ -209,7 +246,7 @@ def _part(name: str, effort: str, left_out: set[str]) -> Part | None:
         return Part("skipped", "left out with --skip")
     if name not in EFFORTS[effort]:
         return Part("skipped", f"not part of --effort {effort}")
-    if name != "breaks":
+    if name in {"static", "lifetimes"}:
         return Part("skipped", "not in this version")
     return None
 

@@ -23,7 +23,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from torchproof import calls, gauges, numerics, samples
+from torchproof import calls, gauges, guard_filters, numerics, samples
+from torchproof.anatomy import Anatomy
 from torchproof.environment import describe
 from torchproof.records import UserError
 from torchproof.strategies import Strategy
@@ -31,6 +32,7 @@ from torchproof.target import Loaded, Target
 
 _PHASES = ("dynamo", "aot_autograd", "inductor", "triton", "graph_recording")
 _PROFILED_PASSES = 3
+_WATCHED_PASSES = 11
 _SETTLE_S = 20.0
 _MOST_SAMPLES = 1000  # of one round
 
@@ -70,6 +72,8 @@ class Arm:
         self.references: dict[int, numerics.Reference] = {}
         self.lookups: list[tuple[str, bool]] = []
         self.seen: Counter[str] = Counter()
+        self.dropped: Counter[str] = Counter()  # guards that are not checked
+        self.anatomy: Anatomy | None = None
         self.hooks = contextlib.ExitStack()
 
     # -- commands ------------------------------------------------------------------
@@ -117,18 +121,26 @@ class Arm:
     def prepare(self, answers: str | None) -> dict[str, Any]:
         """The strategy applied, the first call timed, the answers saved."""
         plan = self._plan()
+        if self.job["anatomy"] and self.strategy.compiles:
+            self.anatomy = self.hooks.enter_context(Anatomy())
         self._load({})
         gauges.wake(self.device)
-        imports_s = self._import_compiler()
-        if self.job["as_written"]:
-            self.fn, source, notes = self.loaded.fn, "", []
-        else:
+        told: dict[str, Any] = {"source": "", "notes": []}
+        told["imports_s"] = self._import_compiler()
+        self.fn, self.applied = self.loaded.fn, None
+        if not self.job["as_written"]:
+            self._filter_guards()
             self.applied = self.strategy.apply(self.loaded.fn, self.loaded.calls, plan)
-            self.fn, source = self.applied.fn, self.applied.source
+            self.fn, told["source"] = self.applied.fn, self.applied.source
             self.hooks.enter_context(self.applied.watched())
-            notes = [note for note in [self.applied.note] if note]
-        told = {"imports_s": imports_s, "source": source, "notes": notes}
+            told["notes"] += [note for note in [self.applied.note] if note]
         return told | self._first_pass(answers)
+
+    def _filter_guards(self) -> None:
+        method = self.job["guards"]
+        if method and method != guard_filters.STANCE:
+            self.strategy = guard_filters.filtered(self.strategy, method)
+            self.dropped = self.hooks.enter_context(guard_filters.dropped(method))
 
     def reshape(self, shape: dict[str, int], answers: str | None) -> dict[str, Any]:
         """The same target and compiled code, with the calls of another shape."""
@@ -157,6 +169,11 @@ class Arm:
 
     def settle(self) -> dict[str, Any]:
         """Passes until the times are steady and nothing compiles any more."""
+        if self.job["guards"] == guard_filters.STANCE:
+            import torch
+
+            self._pass()  # every guard is checked once more before they are skipped
+            torch.compiler.set_stance(skip_guard_eval_unsafe=True)
         times: list[float] = []
         begin, compiled = time.monotonic(), self._compilations()
         while True:
@@ -205,7 +222,36 @@ class Arm:
         profile = gauges.profile(
             self.device, passes, steps=steps, trace=Path(trace) if trace else None
         )
-        return {"memory": memory, "profile": profile, **self._compiled()}
+        told = {"dropped": dict(self.dropped), "sharing": [], **self._compiled()}
+        if self.applied and self.applied.regions:
+            from torchproof.strategies import applied
+
+            blocks = {site.name: len(site.paths) for site in self.applied.regions}
+            shared = applied.artifacts(self.applied)
+            told["counts"] |= {"artifacts_of": shared, "blocks_of": blocks}
+            told["sharing"] = applied.sharing(self.applied)
+        told["anatomy"] = self._dissected()
+        return {"memory": memory, "profile": profile, **told}
+
+    def _dissected(self) -> dict[str, Any] | None:
+        if self.anatomy is None:
+            return None
+        with self.anatomy.watching():
+            for _ in range(_WATCHED_PASSES):
+                for index, call in enumerate(self.loaded.calls):
+                    calls.before(self.loaded, index)
+                    if self.train:
+                        calls.forget_gradients(self.loaded.fn, call)
+                    with self.anatomy.call(index):
+                        self._invoke(call)
+        return self.anatomy.to_json()
+
+    def diagnose(self, wrong: bool) -> dict[str, Any]:
+        """Why compiled answers differ from eager's, as events."""
+        from torchproof import diagnosis
+
+        found = diagnosis.diagnose(self.target, self.job, wrong=wrong)
+        return {"events": [dataclasses.asdict(event) for event in found]}
 
     def draw_as_eager(self, answers: str) -> dict[str, Any]:
         """The answers again, compiled to draw random numbers as eager does."""
@@ -305,6 +351,7 @@ class Arm:
                 "graphs": costs.graph_count() - self.seen["graphs"],
                 "recompiles": sum(each.again for each in done),
                 "artifacts": sum(not each.runtime and not each.failed for each in done),
+                "guards": sum(each.guards for each in done),
             },
             "cache": cache | {"lookups": self.lookups[self.seen["lookups"] :]},
         }

@@ -8,18 +8,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from torchproof import strategies
+from torchproof import guard_filters, strategies
 from torchproof.measure import EAGER, Spec
 from torchproof.records import UserError
 from torchproof.strategies import Strategy
 
 NUMBER_TYPES = ("float32", "float16", "bfloat16", "float64")
-# Ways to check fewer guards, and what each no longer notices.
-GUARD_METHODS = {
-    "skip_guard_eval_unsafe": "all but what tells compiled versions apart",
-    "skip_guard_on_inbuilt_nn_modules_unsafe": "changes to torch.nn modules",
-    "skip_guard_on_all_nn_modules_unsafe": "changes to any module",
-}
 CONTROL, TOGETHER = "control", "all together"
 
 
@@ -61,7 +55,7 @@ def arms(asked: Questions, compile_with: Mapping[str, Any]) -> tuple[Spec, ...]:
         found += [Spec(full), Spec(strategies.parse("regional"))]
     if asked.guards:
         found.append(Spec(full))
-        for method in GUARD_METHODS:
+        for method in guard_filters.METHODS:
             found.append(Spec(full, variant={"guards": method}, guards=method))
     for backend in asked.backends:
         arm = strategies.with_arguments(full, backend=backend)

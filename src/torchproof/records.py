@@ -65,6 +65,11 @@ class Frame:
     code: str = ""
     columns: tuple[int, int] | None = None
 
+    @classmethod
+    def from_json(cls, plain: Mapping[str, Any]) -> Frame:
+        columns = tuple(plain["columns"]) if plain["columns"] else None
+        return cls(**{**plain, "columns": columns})
+
     @property
     def expression(self) -> str:
         """The underlined part of the line, or all of it."""
@@ -87,6 +92,13 @@ class Event:
     function: Frame | None = None
     data: Mapping[str, Any] = field(default_factory=dict)
     call: int | None = None
+
+    @classmethod
+    def from_json(cls, plain: Mapping[str, Any]) -> Event:
+        """What another process gave out with `dataclasses.asdict`."""
+        frames = tuple(map(Frame.from_json, plain["frames"]))
+        function = plain["function"] and Frame.from_json(plain["function"])
+        return cls(**{**plain, "frames": frames, "function": function})
 
 
 @dataclass(frozen=True)

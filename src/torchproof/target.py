@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import functools
 import importlib
@@ -97,6 +98,31 @@ def assert_size(target: Target, size: str | None) -> None:
     if size not in sizes:
         known = ", ".join(sizes)
         raise UserError(f"{target.text} has no size {size!r}: choose one of {known}")
+
+
+def keywords(target: Target) -> set[str]:
+    """The parameters of the target's factory, read from its source."""
+    path = Path(target.where)
+    if target.kind == "workload" or not target.where.endswith(".py"):
+        module = target.where
+        if target.kind == "workload":
+            module = WORKLOADS[target.where].module
+        try:
+            found = importlib.util.find_spec(module)
+        except (ImportError, ValueError):
+            return set()
+        if found is None or found.origin is None:
+            return set()
+        path = Path(found.origin)
+    try:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+    except (OSError, SyntaxError, ValueError):
+        return set()
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef) and node.name == target.factory:
+            given = node.args
+            return {a.arg for a in (*given.posonlyargs, *given.args, *given.kwonlyargs)}
+    return set()
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from torchproof import samples
-from torchproof.records import Measurement, UserError
+from torchproof.records import Event, Measurement, UserError
 from torchproof.strategies import Strategy, parse
 from torchproof.target import Target
 
@@ -69,6 +69,8 @@ class Plan:
     seconds: float = samples.SITTINGS * samples.ROUNDS * samples.ROUND_MS / 1e3
     sittings: int = samples.SITTINGS
     profiles: bool = False  # keep traces of every arm
+    diagnoses: bool = False  # take what was compiled apart, explain wrong answers
+    compile_with: Mapping[str, Any] = field(default_factory=dict, hash=False)
     timeout_s: float | None = None
     quiet: bool = False
 
@@ -83,6 +85,8 @@ class Plan:
             "guards": spec.guards,
             "strategy": spec.strategy.to_json(),
             "as_written": spec.as_written,
+            "anatomy": self.diagnoses,
+            "compile": dict(self.compile_with),
             **shape,
         }
 
@@ -95,6 +99,8 @@ class Measured:
     environment: Mapping[str, Any]
     ending: str = "finished"
     apart: bool = False  # the arms did not fit in memory beside each other
+    events: tuple[Event, ...] = ()  # why answers differ
+    anatomy: Mapping[str, Any] | None = None  # of the first arm that compiles
 
 
 def switches() -> dict[str, Any]:

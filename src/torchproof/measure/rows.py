@@ -71,7 +71,8 @@ def _row(seat: Seat, number: int, reference: Mapping[str, Any]) -> Measurement:
         numerics=facts["numerics"],
         memory=facts.get("memory"),
         peak_bytes=_peak(facts.get("memory")),
-        counts=facts["counts"],
+        counts=facts["counts"]
+        and facts["counts"] | {"while_timed": facts["compilations"]},
         source=facts.get("source") or row.source,
         notes=tuple(_notes(seat, facts, reference)),
     )
@@ -103,7 +104,7 @@ def _with_times(
         row = replace(row, throughput=amount / spread.median * 1e3, unit=f"{unit}/s")
     if profile := facts.get("profile"):
         row = replace(
-            row, guards=_guards(profile, spread.median), kernels=_kernels(profile, row)
+            row, guards=_guards(facts, spread.median), kernels=_kernels(profile, row)
         )
     return row
 
@@ -156,6 +157,11 @@ def _notes(seat: Seat, facts: Mapping[str, Any], reference: Mapping[str, Any]) -
             f"compiled {facts['compilations']} times while it was being timed: what is"
             " compiled does not settle; torchproof check says why"
         )
+    yield from facts.get("sharing", ())
+    if facts.get("counts", {}) and facts["counts"].get("artifacts_of"):
+        for name, count in facts["counts"]["artifacts_of"].items():
+            if count == 1:
+                yield f"all {name} share one artifact, by compile counts"
     if facts["counts"] and not facts["counts"]["graphs"]:
         yield "nothing was compiled: torchproof check says why"
     for name in ("host_copies", "not_exact"):
@@ -171,11 +177,14 @@ def _peak(memory: Mapping[str, int | None] | None) -> int | None:
     return memory["host_rss"] if allocated is None else allocated
 
 
-def _guards(profile: Mapping[str, Any], step_ms: float) -> dict[str, Any] | None:
-    if profile["lookup_us"] is None:
+def _guards(facts: Mapping[str, Any], step_ms: float) -> dict[str, Any] | None:
+    lookup_us = facts["profile"]["lookup_us"]
+    if lookup_us is None:
         return None
-    share = profile["lookup_us"] / (step_ms * 1e3)
-    return {"lookup_us": profile["lookup_us"], "share": share}
+    found = {"lookup_us": lookup_us, "share": lookup_us / (step_ms * 1e3)}
+    if facts["counts"]:
+        found["guards"] = facts["counts"]["guards"]
+    return found | {"not_checked": facts["dropped"] or None}
 
 
 def _kernels(profile: Mapping[str, Any], row: Measurement) -> dict[str, Any] | None:

@@ -15,7 +15,7 @@ import psutil
 from torchproof import samples
 from torchproof.measure import AS_WRITTEN, EAGER, Measured, Plan, Progress, Spec, rows
 from torchproof.measure.process import ArmError, Process, free_vram
-from torchproof.records import UserError
+from torchproof.records import Event, UserError
 
 _SITTINGS_APART = 3  # of arms that cannot be in memory beside each other
 _ROOM = 1.3  # times what an arm took must be free before another stays beside it
@@ -69,6 +69,7 @@ class Session:
         self.apart = False  # not all arms fitted in memory beside each other
         self.largest = {"host": 0, "cuda": 0}
         self.judges: dict[str | None, Process] = {}
+        self.events: list[Event] = []
 
     def run(self) -> Measured:
         ending = "finished"
@@ -85,6 +86,8 @@ class Session:
                 while sitting < self.sittings and self._running():
                     self._sit(sitting)
                     sitting += 1
+                if self.plan.diagnoses:
+                    self._diagnose()
             except KeyboardInterrupt:
                 ending = "interrupted"
             finally:
@@ -97,7 +100,25 @@ class Session:
             environment=next(iter(self.references.values()), {}).get("environment", {}),
             ending=ending,
             apart=self.apart,
+            events=tuple(self.events),
+            anatomy=self._compiled_facts().get("anatomy"),
         )
+
+    def _compiled_facts(self) -> dict[str, Any]:
+        """What the first arm that compiles gave."""
+        compiled = [seat for seat in self.seats if seat.spec.strategy.compiles]
+        return compiled[0].facts[0] if compiled and compiled[0].facts else {}
+
+    def _diagnose(self) -> None:
+        """Why answers differ, or would if the surroundings changed."""
+        [judge] = self.judges.values()
+        judged = self._compiled_facts().get("numerics") or {}
+        self.progress("what compiled code does not notice")
+        with contextlib.suppress(ArmError):  # a diagnosis is an extra
+            found = judge.ask(
+                "diagnose", self.plan.timeout_s, wrong=judged.get("verdict") == "wrong"
+            )
+            self.events += map(Event.from_json, found["events"])
 
     # -- references ----------------------------------------------------------------
 
@@ -106,7 +127,9 @@ class Session:
         for dtype in dict.fromkeys(seat.spec.dtype for seat in self.seats):
             spec = Spec(EAGER, dtype=dtype)
             job = self.plan.job(spec, self.plan.shapes[0])
-            self.judges[dtype] = Process(job, {}, quiet=self.plan.quiet)
+            # A diagnosis compiles in the judge: it finds what the first arm compiled.
+            own = self.seats[-1].environment if self.plan.diagnoses else {}
+            self.judges[dtype] = Process(job, own, quiet=self.plan.quiet)
             for number, shape in enumerate(self.plan.shapes):
                 self.progress(f"reference answers in eager{_named(shape)}")
                 told = {"number": number, "shape": dict(shape)}

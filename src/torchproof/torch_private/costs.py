@@ -21,6 +21,7 @@ PROBES: dict[str, tuple[str, ...]] = {
         "torch._dynamo.utils:CompilationMetrics.inductor_cumulative_compile_time_us",
         "torch._dynamo.utils:CompilationMetrics.triton_compile_time_us",
         "torch._dynamo.utils:CompilationMetrics.runtime_cudagraphify_time_us",
+        "torch._dynamo.utils:CompilationMetrics.guard_count",
     ),
     "compile counts": ("torch._dynamo.utils:counters",),
     "cache lookups": ("torch._inductor.codecache:FxGraphCache.load_with_key",),
@@ -46,6 +47,7 @@ class Compilation:
     again: bool  # a recompile
     runtime: bool  # work at run time: autotuning, graph recording
     failed: bool
+    guards: int
 
 
 def keep_every_compilation() -> None:
@@ -77,6 +79,7 @@ def _compilation(entry: Any) -> Compilation:
         again=bool(getattr(entry, "recompile_reason", None)),
         runtime=bool(entry.is_runtime),
         failed=bool(entry.fail_type),
+        guards=entry.guard_count or 0,
     )
 
 
