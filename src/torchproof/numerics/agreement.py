@@ -103,12 +103,14 @@ def _agree_floats(seen: _Seen, kind: torch.finfo) -> Agreement:
         told = seen.example(infinite.int())
         return wrong(f"infinity on one side only, in {_share(infinite)}: {told}")
     samples = [s for s in (e, *seen.nudged) if s is not x]
-    noise = torch.stack([_distance(s, x) for s in samples or [x]]).amax(0)
+    noise = torch.zeros_like(x)
+    for sample in samples:
+        noise = torch.maximum(noise, _distance(sample, x))
     error = torch.where(e.isnan(), 0.0, _distance(a, x))
-    close = (a == e) | (_distance(a, e) <= FEW_ROUNDINGS * kind.eps * e.abs())
-    close |= _distance(a, e) <= kind.tiny
+    few = FEW_ROUNDINGS * kind.eps * e.abs() + kind.tiny
+    close = (a == e) | (a.isfinite() & e.isfinite() & (_distance(a, e) <= few))
     allowed = _allowed(x, noise, samples=len(samples), kind=kind)
-    excess = torch.where(close & e.isfinite(), 0.0, error / allowed)
+    excess = torch.where(close, 0.0, error / allowed)
     worst = float(excess.amax()) if excess.numel() else 0.0
     verdict: Verdict | None = "same" if bool((close | e.isnan()).all()) else "rounding"
     why = ""

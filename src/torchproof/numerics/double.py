@@ -50,7 +50,7 @@ class Recording(TorchDispatchMode):
         super().__init__()
         self.draws: list[Draw] = []
 
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         parts = _in_parts(self, func, args, kwargs)
         if parts is not NotImplemented:
@@ -84,7 +84,7 @@ class _DoublePrecision(TorchDispatchMode):
         super().__init__()
         self.left = list(reversed(draws))
 
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         parts = _in_parts(self, func, args, kwargs)
         if parts is not NotImplemented:
@@ -108,7 +108,7 @@ class _DoublePrecision(TorchDispatchMode):
 class _MixedTypes(TorchFunctionMode):
     """Some functions check that types agree before any operation is dispatched."""
 
-    def __torch_function__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+    def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         try:
             return func(*args, **kwargs)

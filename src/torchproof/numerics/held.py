@@ -70,7 +70,8 @@ def _can_change(tensor: torch.Tensor) -> bool:
 
 def reachable(root: Any) -> Iterator[torch.Tensor]:
     """The tensors an object holds, through what a user's program is made of."""
-    waiting, seen = [root], {}
+    waiting: list[Any] = [root]
+    seen: dict[int, Any] = {}
     while waiting and len(seen) < _MOST_OBJECTS:
         value = waiting.pop()
         if id(value) in seen or isinstance(value, _LEAVES):

@@ -1,0 +1,286 @@
+"""Verdicts on answers: planted lies are caught, rounding is excused."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from torchproof.numerics import Numerics, judge
+from torchproof.numerics.agreement import EXCUSE
+
+BF16, F32, F64 = torch.bfloat16, torch.float32, torch.float64
+
+
+def one(given: Any, eager: Any, exact: Any = None, *nudged: Any) -> Numerics:
+    """The verdict on a single answer."""
+    return judge(
+        {"output": given},
+        {"output": eager},
+        None if exact is None else {"output": exact},
+        nudged=lambda: [{"output": other} for other in nudged],
+    )
+
+
+def randn(*shape: int, seed: int = 0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(shape, generator=generator, dtype=F64)
+
+
+def rounded(exact: torch.Tensor, seed: int, roundings: float = 4) -> torch.Tensor:
+    """float32 answers with noise of one size everywhere, as a product of matrices."""
+    noise = randn(*exact.shape, seed=seed) * torch.finfo(F32).eps * roundings
+    return (exact + noise).to(F32)
+
+
+# -- planted lies ----------------------------------------------------------------------
+
+
+def test_one_wrong_element_in_a_million_is_caught() -> None:
+    exact = randn(1_000_000)
+    eager, given = rounded(exact, 1), rounded(exact, 2)
+    assert one(given, eager, exact).verdict == "rounding"
+    given[271_828] += 0.001
+    told = one(given, eager, exact)
+    assert told.verdict == "wrong"
+    assert "1 of 1000000 elements" in told.why and "element 271828" in told.why
+
+
+def test_a_small_wrong_element_is_not_excused_by_large_ones() -> None:
+    exact = randn(4096).exp() ** 8  # twenty orders of magnitude, each with its error
+    eager = (exact * (1 + randn(4096, seed=1) * 1e-6)).to(F32)
+    given = (exact * (1 + randn(4096, seed=2) * 1e-6)).to(F32)
+    assert one(given, eager, exact).verdict == "rounding"
+    small = int(exact.abs().argmin())
+    given[small] *= 2
+    assert one(given, eager, exact).verdict == "wrong"
+
+
+def test_a_wrong_element_among_three_of_all_sizes() -> None:
+    exact = torch.tensor([2.0, 1e20, 1e30], dtype=F64)
+    given = exact.to(F32)
+    given[0] = 5.0
+    assert one(given, exact.to(F32), exact).verdict == "wrong"
+
+
+def test_a_systematic_error_is_wrong_though_each_part_is_small() -> None:
+    exact = randn(1000)
+    assert one((exact * 1.001).to(F32), exact.to(F32), exact).verdict == "wrong"
+
+
+def test_computing_in_a_shorter_type_is_wrong() -> None:
+    exact = randn(64, 64) @ randn(64, 64, seed=1)
+    eager = (randn(64, 64).to(F32) @ randn(64, 64, seed=1).to(F32)).to(F32)
+    short = (randn(64, 64).to(BF16) @ randn(64, 64, seed=1).to(BF16)).to(F32)
+    assert one(short, eager, exact).verdict == "wrong"
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("kind", [BF16, F32, F64, torch.complex64])
+def test_nan_and_infinity_never_pass(value: float, kind: torch.dtype) -> None:
+    eager = randn(8).to(kind)
+    given = eager.clone()
+    given[3] = value
+    told = one(given, eager, eager.to(F64) if kind.is_floating_point else None)
+    assert told.verdict == "wrong"
+    assert ("NaN" if math.isnan(value) else "infinity") in told.why
+
+
+def test_nan_of_eager_cannot_be_judged_and_hides_nothing() -> None:
+    exact = randn(8)
+    eager = exact.to(F32)
+    eager[2] = math.nan
+    told = one(eager.clone(), eager, exact)
+    assert told.verdict is None and "eager itself gives NaN" in told.why
+    given = eager.clone()
+    given[5] += 1
+    assert one(given, eager, exact).verdict == "wrong"
+
+
+def test_an_infinity_of_the_other_sign_is_wrong() -> None:
+    eager = torch.tensor([math.inf, -math.inf, 1.0])
+    assert one(eager.clone(), eager, eager.to(F64)).verdict == "same"
+    assert one(-eager, eager, eager.to(F64)).verdict == "wrong"
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        (torch.ones(3, dtype=F64), "its dtype is torch.float64"),
+        (torch.ones(3, 1), "its shape is [3, 1], eager gives [3]"),
+        (1.0, "it is of type float, eager gives Tensor"),
+        (None, "it is of type NoneType"),
+    ],
+)
+def test_another_form_is_wrong(given: Any, why: str) -> None:
+    told = one(given, torch.ones(3), torch.ones(3, dtype=F64))
+    assert told.verdict == "wrong" and why in told.why
+
+
+def test_an_answer_too_many_or_too_few_is_wrong() -> None:
+    both = {"output": torch.ones(2), "gradient of w": torch.ones(2)}
+    less = {"output": torch.ones(2)}
+    assert judge(less, both, both).where == "gradient of w"
+    assert judge(both, less, less).verdict == "wrong"
+    assert judge({}, {}, {}).verdict is None
+
+
+@pytest.mark.parametrize(
+    ("given", "eager"), [("a", "b"), (3, 4), (True, False), (None, "x"), (0.5, 0.6)]
+)
+def test_plain_values_are_compared(given: Any, eager: Any) -> None:
+    assert one(eager, eager, eager).verdict == "same"
+    assert one(given, eager, eager).verdict == "wrong"
+
+
+def test_integers_differ_where_eager_is_sure() -> None:
+    eager = torch.arange(100)
+    given = eager.clone()
+    given[7] = 0
+    told = one(given, eager, eager)
+    assert told.verdict == "wrong" and "element 7 is 0, eager gives 7" in told.why
+    assert one(given, eager).verdict == "wrong"
+
+
+# -- rounding --------------------------------------------------------------------------
+
+
+def test_a_few_roundings_from_eager_are_the_same() -> None:
+    eager = randn(100).to(F32)
+    near = torch.nextafter(eager, torch.tensor(math.inf))
+    assert one(near, eager, eager.to(F64)).verdict == "same"
+    assert one(eager.clone(), eager).verdict == "same"
+
+
+def test_fewer_roundings_than_eager_are_excused() -> None:
+    x = randn(4096)
+    eager = ((x.to(BF16) * 3.1 + 1.7).sin() * x.to(BF16)) - x.to(BF16).cos()
+    exact = (x.to(BF16).to(F64) * 3.1 + 1.7).sin() * x.to(BF16) - x.to(BF16).cos()
+    assert one(exact.to(BF16), eager, exact).verdict == "rounding"
+    told = one(exact.to(BF16), eager, exact)
+    assert told.max_rel_error is not None and told.eager_error is not None
+    assert told.max_rel_error < told.eager_error
+
+
+@pytest.mark.parametrize("size", [1, 3, 30, 3000])
+def test_a_gradient_that_cancels_is_nothing_but_rounding(size: int) -> None:
+    exact = randn(size) * 1e-18
+    runs = [(randn(size, seed=s) * 1e-8).to(F32) for s in range(1, 7)]
+    told = one(runs[0], runs[1], exact, *runs[2:])
+    assert told.verdict == "rounding"
+
+
+def test_luck_of_eager_is_no_measure() -> None:
+    """A scalar on which eager happens to be exact, as other roundings show."""
+    exact = torch.tensor(0.693147, dtype=F64)
+    given, eager = (exact + 3e-6).to(F32), exact.to(F32)
+    near = [(exact + by).to(F32) for by in (1e-6, -2e-6, 4e-6, 5e-7)]
+    assert one(given, eager, exact).verdict == "wrong"
+    assert one(given, eager, exact, *near).verdict == "rounding"
+    assert one(given + 0.01, eager, exact, *near).verdict == "wrong"
+
+
+def test_nudged_runs_are_asked_for_only_in_doubt() -> None:
+    asked = []
+
+    def nudged() -> list[dict[str, Any]]:
+        asked.append(True)
+        return []
+
+    exact = randn(1000)
+    arm = {"output": rounded(exact, 1)}
+    judge(arm, {"output": rounded(exact, 2)}, {"output": exact}, nudged=nudged)
+    assert not asked
+    judge({"output": arm["output"] + 1}, arm, {"output": exact}, nudged=nudged)
+    assert asked == [True]
+
+
+def test_without_float64_the_nudged_runs_tell_the_error() -> None:
+    exact = randn(1000)
+    eager, *near = (rounded(exact, s, 200) for s in range(6))
+    assert one(near[0], eager).verdict == "wrong"
+    told = one(near[0], eager, None, *near[1:])
+    assert (told.verdict, told.reference) == ("rounding", "eager")
+    near[0][0] += 1
+    assert one(near[0], eager, None, *near[1:]).verdict == "wrong"
+
+
+def test_zeros_of_a_kink_are_off_by_the_noise_before_it() -> None:
+    before = randn(1000) - 1
+    exact = before.relu()
+    eager, given = exact.to(F32), exact.to(F32)
+    live = exact > 0
+    eager[live] = rounded(exact, 1)[live]
+    given[live] = rounded(exact, 2)[live]
+    given[int((~live).int().argmax())] = 1e-7
+    assert one(given, eager, exact).verdict == "rounding"
+    given[int((~live).int().argmax())] = 1e-2
+    assert one(given, eager, exact).verdict == "wrong"
+
+
+def test_ties_are_excused_as_often_as_eager_has_them() -> None:
+    exact = torch.arange(1000)
+    eager, given = exact.clone(), exact.clone()
+    eager[:3] += 1
+    given[3:5] += 1
+    assert one(given, eager, exact).verdict == "rounding"
+    given[:100] += 1
+    assert one(given, eager, exact).verdict == "wrong"
+
+
+def test_overflow_on_the_way_is_eagers_own() -> None:
+    half = torch.float16
+    x = torch.tensor([300.0, 2.0], dtype=half)
+    eager, exact = x * x * half_of(1e-3), x.to(F64) * x.to(F64) * 1e-3
+    assert eager[0] == math.inf
+    assert one(exact.to(half), eager, exact).verdict == "rounding"
+    assert one(torch.tensor([45.0, 0.004], dtype=half), eager, exact).verdict == "wrong"
+
+
+def half_of(value: float) -> torch.Tensor:
+    return torch.tensor(value, dtype=torch.float16)
+
+
+def test_what_is_shown_is_the_largest_error_that_means_something() -> None:
+    exact = {"loss": randn(10), "gradient of bias": randn(10) * 1e-20}
+    eager = {"loss": rounded(exact["loss"], 1), "gradient of bias": noise(1)}
+    given = {"loss": rounded(exact["loss"], 2), "gradient of bias": noise(2)}
+    told = judge(given, eager, exact)
+    assert (told.verdict, told.where) == ("rounding", "loss")
+    assert told.max_rel_error is not None and told.max_rel_error < 1e-5
+    assert told.to_json()["reference"] == "float64"
+
+
+def noise(seed: int) -> torch.Tensor:
+    return (randn(10, seed=seed) * 1e-8).to(F32)
+
+
+def test_noise_rarely_passes_for_a_lie() -> None:
+    """Of 300 pairs with the same noise, of all sizes, none is called wrong."""
+    for seed in range(300):
+        exact = randn(2 ** (seed % 12), seed=seed) * 10.0 ** (seed % 7)
+        spread = torch.finfo(F32).eps * 16 * exact.abs().amax()
+        runs = [
+            (exact + randn(*exact.shape, seed=seed * 10 + k) * spread).to(F32)
+            for k in range(6)
+        ]
+        told = one(runs[0], runs[1], exact, *runs[2:])
+        assert told.verdict in ("same", "rounding"), (seed, told)
+
+
+def test_a_lie_beyond_what_is_excused_never_passes_for_noise() -> None:
+    for seed in range(100):
+        exact = randn(2 ** (seed % 12), seed=seed)
+        runs = [rounded(exact, seed * 10 + k) for k in range(6)]
+        largest = max(float((run - exact).abs().amax()) for run in runs[1:])
+        runs[0][seed % len(exact)] += 3 * EXCUSE * largest + 1e-5
+        assert one(runs[0], runs[1], exact, *runs[2:]).verdict == "wrong", seed
+
+
+def test_sparse_and_empty_answers() -> None:
+    sparse = torch.eye(4).to_sparse()
+    assert one(sparse, sparse.clone(), sparse.to(F64)).verdict == "same"
+    assert one(sparse * 2, sparse, sparse.to(F64)).verdict == "wrong"
+    assert one(torch.empty(0), torch.empty(0), torch.empty(0)).verdict == "same"
+    assert_close(sparse.to_dense(), torch.eye(4))
