@@ -17,7 +17,8 @@ def make(batch: int = 1, sequence: int = 128) -> tuple[Any, list[dict[str, Any]]
     device = "cuda" if torch.cuda.is_available() else "cpu"
     number_type = torch.bfloat16 if device == "cuda" else torch.float32
     with torch.device(device):
-        model = GPT2LMHeadModel(config).to(number_type).eval()
+        model: Any = GPT2LMHeadModel(config)  # type: ignore[no-untyped-call]
+        model = model.to(number_type).eval()
         tokens = torch.randint(config.vocab_size, (batch, sequence))
     return model, [{"input_ids": tokens, "labels": tokens}]
 

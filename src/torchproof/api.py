@@ -69,7 +69,7 @@ def check(
     observation = replace(
         observation,
         events=(*observation.events, *measured.events),
-        environment=observation.environment | measured.environment,
+        environment={**observation.environment, **measured.environment},
         ending="interrupted" if measured.interrupted else observation.ending,
     )
     every = rules.with_costs(rules.check(observation), measured.gaps)
@@ -134,6 +134,7 @@ def bench(
     *,
     asked: Questions | None = None,
     seconds: float | None = None,
+    sittings: int | None = None,
     profile: bool = False,
     progress: Callable[[str], None] = lambda text: None,
     command: str = "",
@@ -160,9 +161,9 @@ def bench(
         timeout_s=options.timeout_s,
         quiet=options.quiet,
         profiles=profile,
+        seconds=seconds or measure.Plan.seconds,
+        sittings=sittings or measure.Plan.sittings,
     )
-    if seconds is not None:
-        plan = replace(plan, seconds=seconds)
     with store.scratch(save_in) as folder:
         found = measure.measure(plan, folder, progress)
         run = Run(

@@ -143,6 +143,7 @@ def bench(options: argparse.Namespace) -> int:
             _options(options),
             asked=asked,
             seconds=options.seconds,
+            sittings=options.sittings,
             profile=options.profile,
             progress=progress,
             command=options.command,

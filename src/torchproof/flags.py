@@ -127,9 +127,21 @@ def bench_flags(parser: argparse.ArgumentParser) -> None:
     arms.add_argument("--batch", metavar="SIZES", default="", help="in this order")
     arms.add_argument("--sequence", metavar="LENGTHS", default="", help="in this order")
     _run_flags(parser)
+    _measuring_flags(parser)
+    _output_flags(parser)
+
+
+def _measuring_flags(parser: argparse.ArgumentParser) -> None:
     how = parser.add_argument_group("how to measure")
     how.add_argument(
         "--seconds", type=_seconds, metavar="S", help="of sampling, an arm (2)"
+    )
+    how.add_argument(
+        "--sittings",
+        type=int,
+        choices=range(1, 10),
+        metavar="N",
+        help="processes an arm is sampled in (2); with 1 there is no warm start",
     )
     how.add_argument(
         "--profile",
@@ -139,7 +151,6 @@ def bench_flags(parser: argparse.ArgumentParser) -> None:
     how.add_argument(
         "--baseline", metavar="RUN", help="exit 1 if this run is worse than RUN"
     )
-    _output_flags(parser)
 
 
 def show_flags(parser: argparse.ArgumentParser) -> None:

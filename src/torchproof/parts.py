@@ -94,8 +94,7 @@ class Examination:
                 continue
             try:
                 why = getattr(self, f"_{name}")()
-                status = "skipped" if why else "passed"
-                self.found.parts[name] = Part(status, why or "")
+                self.found.parts[name] = Part("skipped", why) if why else Part("passed")
             except (UserError, _Failed) as error:
                 self.found.parts[name] = Part("failed", str(error))
         return self.found

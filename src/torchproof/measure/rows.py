@@ -71,8 +71,7 @@ def _row(seat: Seat, number: int, reference: Mapping[str, Any]) -> Measurement:
         numerics=facts["numerics"],
         memory=facts.get("memory"),
         peak_bytes=_peak(facts.get("memory")),
-        counts=facts["counts"]
-        and facts["counts"] | {"while_timed": facts["compilations"]},
+        counts=_counts(facts),
         source=facts.get("source") or row.source,
         notes=tuple(_notes(seat, facts, reference)),
     )
@@ -167,6 +166,12 @@ def _notes(seat: Seat, facts: Mapping[str, Any], reference: Mapping[str, Any]) -
     for name in ("host_copies", "not_exact"):
         if reference.get(name):
             yield reference[name]
+
+
+def _counts(facts: Mapping[str, Any]) -> dict[str, Any] | None:
+    if facts["counts"] is None:
+        return None
+    return {**facts["counts"], "while_timed": facts["compilations"]}
 
 
 def _peak(memory: Mapping[str, int | None] | None) -> int | None:
