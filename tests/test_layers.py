@@ -37,20 +37,23 @@ MAY_IMPORT: dict[str, set[str]] = {
     "target": {"records", "workloads"},
     # In the child process, with torch.
     "introspect": {"records"},
-    "observe": {"records", "introspect", "tracelog"},
+    "streams": set(),
+    "script": {"streams", "target"},
+    "observe": {"records", "introspect", "streams", "tracelog"},
     "numerics": {"records", "torch_private"},
     "calls": {"records", "target", "workloads"},
     "environment": set(),
     "gauges": set(),
     "guard_filters": {"strategies"},
     "strategies": {"records", "guards", "torch_private"},
-    "child": {"records", "observe", "target", "calls", "environment"},
+    "child": {"records", "observe", "target", "calls", "environment"}
+    | {"script", "streams"},
     "arm": {"records", "target", "calls", "environment", "gauges", "guard_filters"}
     | {"anatomy", "diagnosis", "numerics", "samples", "strategies", "torch_private"},
     "diagnosis": {"records", "target", "calls", "introspect", "numerics", "places"}
     | {"reads", "stacks", "torch_private"},
     # Starts the child and reads its stream, without torch.
-    "capture": {"records", "places", "target", "tracelog"},
+    "capture": {"records", "places", "streams", "target", "tracelog"},
     "measure": {"records", "samples", "strategies", "target"},
     "questions": {"records", "guard_filters", "measure", "strategies"},
     "parts": {"records", "capture", "measure", "strategies", "target"},
@@ -82,6 +85,7 @@ DESK = (
     "rules",
     "verdict",
     "report",
+    "streams",
     "capture",
     "measure",
     "questions",

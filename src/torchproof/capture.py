@@ -6,28 +6,19 @@ nothing that was seen before.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
-import os
-import signal
-import subprocess
-import sys
-import tempfile
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from torchproof.places import whose
 from torchproof.records import Event, Frame, Observation, UserError
+from torchproof.streams import Conditions, Followed, follow
 from torchproof.target import Target
 from torchproof.tracelog import Record, interpret, read_folder
 
-_POLL_S = 0.1
 # Where torch defines the frame it compiles in place of an object with `__call__`.
 _AROUND_CALLABLES = "torch/_dynamo/external_utils.py"
 _WRAPPER_FACTS = ("name", "what", "arguments", "off", "by_torchproof", "in_place")
@@ -52,25 +43,10 @@ def observe(
     """What happens when the target runs, or what its trace says happened."""
     if target.kind == "trace":
         return _read_trace(target)
-    with tempfile.TemporaryDirectory(prefix="torchproof-") as scratch:
-        stream = Path(scratch) / "stream.jsonl"
-        stream.touch()
-        started = time.monotonic()
-        process = _start(target, options, stream)
-        ending, lines = "finished", _Lines(stream, progress)
-        try:
-            while process.poll() is None:
-                time.sleep(_POLL_S)
-                lines.read(time.monotonic() - started)
-                if options.timeout_s and time.monotonic() - started > options.timeout_s:
-                    ending = "timeout"
-                    break
-        except KeyboardInterrupt:
-            ending = "interrupted"
-        finally:
-            _end(process)
-        lines.read(time.monotonic() - started)
-    return gather(lines.entries, ending, process.returncode, target)
+    told = job(target, options)
+    under = Conditions(timeout_s=options.timeout_s, quiet=options.quiet)
+    seen = follow("torchproof.child", told, _Telling(progress), under)
+    return gather(seen.entries, seen.ending, seen.code, target)
 
 
 def _read_trace(target: Target) -> Observation:
@@ -94,48 +70,18 @@ def job(target: Target, options: Options) -> str:
     return json.dumps(plain)
 
 
-def _start(target: Target, options: Options, stream: Path) -> subprocess.Popen[bytes]:
-    told = job(target, options)
-    command = [sys.executable, "-m", "torchproof.child", told, str(stream)]
-    # The program's own output goes to stderr: stdout carries the answer only.
-    quiet = subprocess.DEVNULL if options.quiet else None
-    return subprocess.Popen(
-        command, stdout=quiet or sys.stderr, stderr=quiet, start_new_session=True
-    )
+class _Telling:
+    """Says what is being compiled, as the stream tells of it."""
 
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Ends a child that still runs, and everything it started."""
-    if process.poll() is not None:
-        return
-    family = psutil.Process(process.pid).children(recursive=True)
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    for member in family:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            member.kill()
-    process.wait()
-
-
-class _Lines:
-    """Reads the stream as it grows."""
-
-    def __init__(self, stream: Path, progress: Callable[[str], None]) -> None:
-        self._file = stream.open(encoding="utf-8")
-        self._rest = ""
+    def __init__(self, progress: Callable[[str], None]) -> None:
         self._progress = progress
         self._planned: int | None = None
-        self.entries: list[dict[str, Any]] = []
 
-    def read(self, seconds: float) -> None:
-        *lines, self._rest = (self._rest + self._file.read()).split("\n")
-        for line in lines:
-            entry = json.loads(line)
-            self.entries.append(entry)
-            if entry["kind"] == "plan":
-                self._planned = entry["calls"]
-            if entry["kind"] == "trace" and "dynamo_start" in entry["metadata"]:
-                self._tell(entry, seconds)
+    def __call__(self, entry: Mapping[str, Any], seconds: float) -> None:
+        if entry["kind"] == "plan":
+            self._planned = entry["calls"]
+        if entry["kind"] == "trace" and "dynamo_start" in entry["metadata"]:
+            self._tell(entry, seconds)
 
     def _tell(self, entry: Mapping[str, Any], seconds: float) -> None:
         if seconds < 1:  # silence under one second
@@ -148,46 +94,25 @@ class _Lines:
 
 
 def gather(
-    entries: Sequence[Mapping[str, Any]], ending: str, code: int | None, target: Target
+    entries: Sequence[dict[str, Any]], ending: str, code: int | None, target: Target
 ) -> Observation:
     """The child's stream as an observation; `code` is the child's exit code."""
+    seen = Followed(list(entries), ending, code)
+    for entry in seen.of("unusable"):
+        raise UserError(entry["message"])
     by_kind: dict[str, list[Mapping[str, Any]]] = {}
     for entry in entries:
         by_kind.setdefault(entry["kind"], []).append(entry)
-    for entry in by_kind.get("unusable", ()):
-        raise UserError(entry["message"])
-    counts = by_kind.get("counts", [{}])[-1]
-    environment = dict(by_kind.get("environment", [{}])[-1])
-    environment.pop("kind", None)
-    error = _failure(by_kind, code, target) if ending == "finished" else None
-    if ending == "finished" and (code or 0) < 0:
-        ending = "crashed"
+    counts = seen.last("counts")
     return Observation(
         events=tuple(_events(by_kind, counts)),
-        environment=environment,
+        environment=seen.last("environment"),
         calls=counts.get("calls"),
         compiled_calls=counts.get("compiled_calls"),
-        ending=ending,
+        ending="crashed" if seen.crashed else ending,
         exit_code=code,
-        error=error,
+        error=seen.failure(script=target.kind == "script"),
     )
-
-
-def _failure(
-    by_kind: Mapping[str, Sequence[Mapping[str, Any]]], code: int | None, target: Target
-) -> str | None:
-    """One line on why a child that ended by itself did not do its work."""
-    if code and code < 0:
-        return f"the target was killed by {signal.Signals(-code).name}"
-    if target.kind == "script" and code:
-        reason = by_kind.get("script_end", [{}])[-1].get("error")
-        why = f": {reason}" if reason else ""
-        return f"the script ended with exit code {code}{why}"
-    if code:
-        return f"the child process ended with exit code {code}"
-    if "environment" not in by_kind:
-        return "the target ended its process, with os._exit or the like"
-    return None
 
 
 def _events(

@@ -5,18 +5,16 @@ Started by `capture` as `python -m torchproof.child JOB STREAM`, where JOB is JS
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import sys
 import traceback
-import types
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-from torchproof import calls, environment
-from torchproof.observe import Observer, Stream
+from torchproof import calls, environment, script
+from torchproof.observe import Observer
 from torchproof.records import UserError
+from torchproof.streams import Stream
 from torchproof.target import Loaded, Target
 
 
@@ -26,7 +24,8 @@ def main(arguments: list[str]) -> int:
     observer = Observer(stream, calls_are_wrapper_calls=target.kind == "script")
     try:
         if target.kind == "script":
-            return _run_script(target, observer)
+            script.when_imported("torch", observer.attach)
+            return script.run(target, stream)
         return _run_factory(target, job, observer)
     except UserError as error:
         stream.write("unusable", message=str(error))
@@ -34,9 +33,6 @@ def main(arguments: list[str]) -> int:
     finally:
         observer.detach()
         stream.write("environment", **environment.describe(job))
-
-
-# -- factories -------------------------------------------------------------------------
 
 
 def _run_factory(target: Target, job: dict[str, Any], observer: Observer) -> int:
@@ -132,70 +128,6 @@ def _explain_failure(
         message=last,
         site=[[f.filename, f.lineno, f.name] for f in frames],
     )
-
-
-# -- scripts ---------------------------------------------------------------------------
-
-
-def _run_script(target: Target, observer: Observer) -> int:
-    path = Path(target.where).resolve()
-    when_imported("torch", observer.attach)
-    sys.argv = [target.where, *target.arguments]
-    sys.path[0] = str(path.parent)
-    main_module = types.ModuleType("__main__")
-    main_module.__dict__.update(
-        __file__=str(path), __builtins__=__builtins__, __spec__=None
-    )
-    sys.modules["__main__"] = main_module
-    code, error = 0, None
-    try:
-        exec(compile(path.read_bytes(), str(path), "exec"), main_module.__dict__)
-    except SystemExit as exit_:
-        code = (
-            exit_.code if isinstance(exit_.code, int) else int(exit_.code is not None)
-        )
-        error = exit_.code if isinstance(exit_.code, str) else None
-    except BaseException as raised:
-        code, error = 1, traceback.format_exception_only(raised)[-1].strip()
-        _print_traceback(raised, path)
-    observer.stream.write("script_end", code=code, error=error)
-    return code
-
-
-def _print_traceback(raised: BaseException, script: Path) -> None:
-    """As Python would have printed it, without torchproof's own frames."""
-    tb = raised.__traceback__
-    while tb is not None and tb.tb_frame.f_code.co_filename != str(script):
-        tb = tb.tb_next
-    traceback.print_exception(type(raised), raised, tb or raised.__traceback__)
-
-
-def when_imported(name: str, act: Callable[[], None]) -> None:
-    """`act()` right after the program's first import of a module."""
-    sys.meta_path.insert(0, _Finder(name, act))
-
-
-class _Finder:
-    """A meta-path finder for one import of one module."""
-
-    def __init__(self, name: str, act: Callable[[], None]) -> None:
-        self._name, self._act = name, act
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        if name != self._name:
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
-        if spec is None or spec.loader is None:
-            return spec
-        execute = spec.loader.exec_module
-
-        def execute_and_act(module: types.ModuleType) -> None:
-            execute(module)
-            self._act()
-
-        spec.loader.exec_module = execute_and_act  # type: ignore[method-assign]
-        return spec
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
 """Watches what torch.compile does in this process, and streams it as it happens.
 
-Each line of the stream is flushed when it is written, so a killed process loses
-nothing. Dynamo's answers are left as they are, but for one thing: a frame that failed
+Dynamo's answers are left as they are, but for one thing: a frame that failed
 to compile runs eagerly instead of raising, so that the program goes on.
 """
 
@@ -9,8 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import json
-import os
 import threading
 import time
 import types
@@ -28,26 +25,11 @@ from torchproof.introspect import (
     what,
 )
 from torchproof.records import Frame
+from torchproof.streams import Stream
 from torchproof.tracelog import ARTIFACTS, NAMES, PAYLOAD_NOT_NEEDED
 
 _FLUSH_S = 0.25
 _STACKS_PER_PLACE = 3
-
-
-class Stream:
-    """JSON lines to a file; silent in processes forked from this one."""
-
-    def __init__(self, path: str) -> None:
-        self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115 (open until exit)
-        self._lock = threading.Lock()
-        self._owner = os.getpid()
-
-    def write(self, kind: str, **values: Any) -> None:
-        if os.getpid() == self._owner:
-            line = json.dumps({"kind": kind, **values}, default=str)
-            with self._lock:
-                self._file.write(line + "\n")
-                self._file.flush()
 
 
 class Wrapper:
