@@ -174,8 +174,8 @@ def test_a_gradient_that_cancels_is_nothing_but_rounding(size: int) -> None:
 def test_luck_of_eager_is_no_measure() -> None:
     """A scalar on which eager happens to be exact, as other roundings show."""
     exact = torch.tensor(0.693147, dtype=F64)
-    given, eager = (exact + 3e-6).to(F32), exact.to(F32)
-    near = [(exact + by).to(F32) for by in (1e-6, -2e-6, 4e-6, 5e-7)]
+    given, eager = (exact + 3e-5).to(F32), exact.to(F32)
+    near = [(exact + by).to(F32) for by in (1e-5, -2e-5, 4e-5, 5e-6)]
     assert one(given, eager, exact).verdict == "wrong"
     assert one(given, eager, exact, *near).verdict == "rounding"
     assert one(given + 0.01, eager, exact, *near).verdict == "wrong"

@@ -148,12 +148,13 @@ def _allowed(x: Tensor, noise: Tensor, *, samples: int, kind: torch.finfo) -> Te
     """How far each element may be off: eager's errors, times what is excused."""
     size = torch.where(x.isfinite(), x.abs(), 0.0)
     few = FEW_ROUNDINGS * kind.eps * size + kind.tiny
+    many = (MANY_ROUNDINGS if kind.bits > 16 else MANY_SHORT_ROUNDINGS) * kind.eps
     if not samples:
-        typical = size.square().mean().sqrt()
-        many = MANY_ROUNDINGS if kind.bits > 16 else MANY_SHORT_ROUNDINGS
-        return few + many * kind.eps * (size + typical)
+        return few + many * (size + size.square().mean().sqrt())
     if not size.numel():
         return few
+    if samples * size.numel() < ENOUGH_SAMPLES:
+        few += many * size
     # Both bound each of eager's errors: its largest one at this size, and the largest
     # one relative to the element. A zero is what a kink or a mask cut off.
     peak = _peaks(size, noise, samples)
