@@ -22,6 +22,7 @@ PACKAGE = ROOT / "src" / "torchproof"
 MAY_IMPORT: dict[str, set[str]] = {
     "records": set(),
     "samples": set(),
+    "layout": set(),
     "torch_private": set(),
     "workloads": {"torch_private"},
     "guards": set(),
@@ -44,11 +45,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     "calls": {"records", "target", "workloads"},
     "environment": set(),
     "gauges": set(),
+    "ledger": {"torch_private"},
     "guard_filters": {"strategies"},
     "strategies": {"records", "guards", "torch_private"},
     "child": {"records", "observe", "target", "calls", "environment"}
     | {"script", "streams"},
     "arm": {"records", "target", "calls", "environment", "gauges", "guard_filters"}
+    | {"ledger"}
     | {"anatomy", "diagnosis", "numerics", "samples", "strategies", "torch_private"},
     "diagnosis": {"records", "target", "calls", "introspect", "numerics", "places"}
     | {"reads", "stacks", "torch_private"},
@@ -76,6 +79,7 @@ MAY_IMPORT_LATE = {
 DESK = (
     "records",
     "samples",
+    "layout",
     "places",
     "guards",
     "stacks",

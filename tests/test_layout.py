@@ -1,0 +1,57 @@
+"""Processes of one number lie alike in memory, others elsewhere."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from torchproof import layout
+
+ROOT = Path(__file__).resolve().parent.parent
+# Where a library of the process begins: the first mapping of libc.
+WHERE = """
+import sys
+lines = open("/proc/self/maps").read().splitlines()
+print(next(line.split("-")[0] for line in lines if "libc" in line), *sys.argv[1:])
+"""
+
+
+@pytest.fixture
+def module(tmp_path: Path) -> dict[str, str]:
+    """An environment in which the module `where` tells where the process lies."""
+    (tmp_path / "where.py").write_text(WHERE)
+    path = os.pathsep.join([str(ROOT / "src"), str(tmp_path)])
+    return {**os.environ, "PYTHONPATH": path}
+
+
+def place(environment: dict[str, str], *command: str) -> str:
+    return subprocess.check_output(
+        [sys.executable, "-m", *command], env=environment, text=True
+    )
+
+
+@pytest.mark.skipif(not layout.is_possible(), reason="the system forbids it")
+def test_a_number_is_a_layout(module: dict[str, str]) -> None:
+    one = place(module, "torchproof.layout", "1", "where", "--flag", "a b")
+    assert one.endswith(" --flag a b\n")
+    assert place(module, "torchproof.layout", "1", "where", "--flag", "a b") == one
+    other = [place(module, "torchproof.layout", n, "where") for n in ("2", "3")]
+    assert len({one.split()[0], *(text.strip() for text in other)}) == 3
+
+
+def test_asking_changes_nothing(module: dict[str, str]) -> None:
+    layout.is_possible()
+    assert len({place(module, "where") for _ in range(4)}) > 1
+
+
+def test_where_it_is_forbidden_the_module_runs_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    started: list[list[str]] = []
+    monkeypatch.setattr(layout, "_personality", lambda persona: -1)
+    monkeypatch.setattr(os, "execv", lambda path, command: started.append(command))
+    assert not layout.is_possible()
+    layout.main(["1", "where", "x"])
+    assert started == [[sys.executable, "-m", "where", "x"]]
