@@ -11,11 +11,9 @@ import contextlib
 import dataclasses
 import functools
 import gc
-import importlib
 import itertools
 import json
 import os
-import resource
 import sys
 import time
 import traceback
@@ -26,11 +24,11 @@ from typing import Any
 from torchproof import calls, gauges, guard_filters, numerics, samples
 from torchproof.anatomy import Anatomy
 from torchproof.environment import describe
+from torchproof.ledger import Ledger
 from torchproof.records import UserError
 from torchproof.strategies import Strategy
 from torchproof.target import Loaded, Target
 
-_PHASES = ("dynamo", "aot_autograd", "inductor", "triton", "graph_recording")
 _PROFILED_PASSES = 3
 _WATCHED_PASSES = 11
 _SETTLE_S = 20.0
@@ -70,8 +68,7 @@ class Arm:
             self.target = Target(**{**told, "arguments": tuple(told["arguments"])})
         self.strategy = Strategy.from_json(job["strategy"])
         self.references: dict[int, numerics.Reference] = {}
-        self.lookups: list[tuple[str, bool]] = []
-        self.seen: Counter[str] = Counter()
+        self.ledger = Ledger()
         self.dropped: Counter[str] = Counter()  # guards that are not checked
         self.anatomy: Anatomy | None = None
         self.hooks = contextlib.ExitStack()
@@ -126,7 +123,7 @@ class Arm:
         self._load({})
         gauges.wake(self.device)
         told: dict[str, Any] = {"source": "", "notes": []}
-        told["imports_s"] = self._import_compiler()
+        told["imports_s"] = self.ledger.open() if self.strategy.compiles else 0.0
         self.fn, self.applied = self.loaded.fn, None
         if not self.job["as_written"]:
             self._filter_guards()
@@ -144,7 +141,7 @@ class Arm:
 
     def reshape(self, shape: dict[str, int], answers: str | None) -> dict[str, Any]:
         """The same target and compiled code, with the calls of another shape."""
-        self._look_anew()
+        self.ledger.look_anew()
         self._load(shape)
         return {"imports_s": 0.0} | self._first_pass(answers)
 
@@ -164,7 +161,7 @@ class Arm:
             "first_call_s": first[0],
             "numerics": None,
             "bytes": gauges.held(self.device),
-            **self._compiled(),
+            **self.ledger.page(),
         }
 
     def settle(self) -> dict[str, Any]:
@@ -175,11 +172,11 @@ class Arm:
             self._pass()  # every guard is checked once more before they are skipped
             torch.compiler.set_stance(skip_guard_eval_unsafe=True)
         times: list[float] = []
-        begin, compiled = time.monotonic(), self._compilations()
+        begin, compiled = time.monotonic(), self.ledger.compilations()
         while True:
             times.append(self._pass())
-            if self._compilations() != compiled:
-                times, compiled = [], self._compilations()
+            if self.ledger.compilations() != compiled:
+                times, compiled = [], self.ledger.compilations()
             if steady := samples.steady(times):
                 break
             if time.monotonic() - begin > _SETTLE_S and len(times) > 2:
@@ -191,15 +188,15 @@ class Arm:
     def sample(self, seconds: float) -> dict[str, Any]:
         """One round: passes for a while; garbage is collected before, not within."""
         times: list[float] = []
-        yields = [_yields()]
-        before = self._compilations()
+        yields = [gauges.yields()]
+        before = self.ledger.compilations()
         gc.collect()
         gc.disable()
         try:
             end = time.monotonic() + seconds
             while not times or time.monotonic() < end:
                 times.append(self._pass() / len(self.loaded.calls))
-                yields.append(_yields())
+                yields.append(gauges.yields())
                 if len(times) == _MOST_SAMPLES:
                     break
         finally:
@@ -207,7 +204,7 @@ class Arm:
         return {
             "times_ms": times,
             "interrupted": [b > a for a, b in itertools.pairwise(yields)],
-            "compilations": self._compilations() - before,
+            "compilations": self.ledger.compilations() - before,
         }
 
     def examine(self, trace: str | None = None) -> dict[str, Any]:
@@ -222,7 +219,7 @@ class Arm:
         profile = gauges.profile(
             self.device, passes, steps=steps, trace=Path(trace) if trace else None
         )
-        told = {"dropped": dict(self.dropped), "sharing": [], **self._compiled()}
+        told = {"dropped": dict(self.dropped), "sharing": [], **self.ledger.page()}
         if self.applied and self.applied.regions:
             from torchproof.strategies import applied
 
@@ -296,22 +293,6 @@ class Arm:
         self.device = str(describe(self.job)["device"])
         self.clock = gauges.Clock(self.device)
 
-    def _import_compiler(self) -> float:
-        """Torch imports its compiler when it is first used; that is timed apart."""
-        if not self.strategy.compiles:
-            return 0.0
-        begin = time.perf_counter()
-        from torchproof.torch_private import costs
-
-        importlib.import_module("torch._dynamo")
-        importlib.import_module(costs.CACHE_MODULE)
-        costs.keep_every_compilation()
-        self.hooks.enter_context(costs.cache_lookups(self._looked_up))
-        return time.perf_counter() - begin
-
-    def _looked_up(self, key: str, hit: bool) -> None:
-        self.lookups.append((key, hit))
-
     def _invoke(self, call: Any) -> Any:
         return calls.invoke(self.fn, call, train=self.train)
 
@@ -324,55 +305,6 @@ class Arm:
                 calls.forget_gradients(self.loaded.fn, call)
             total += self.clock.milliseconds(functools.partial(self._invoke, call))
         return total
-
-    # -- what the compiler did -----------------------------------------------------
-
-    def _compilations(self) -> int:
-        if not self.strategy.compiles:
-            return 0
-        from torchproof.torch_private import costs
-
-        return sum(not c.runtime for c in costs.compilations())
-
-    def _compiled(self) -> dict[str, Any]:
-        """Seconds by phase, counts, and where the code came from, for this shape."""
-        if not self.strategy.compiles:
-            return {"compile_s": None, "counts": None, "cache": None}
-        from torchproof.torch_private import costs
-
-        done = costs.compilations()[self.seen["compilations"] :]
-        phases = {
-            phase: sum(getattr(each, phase) for each in done) for phase in _PHASES
-        }
-        cache = {k: v - self.seen[k] for k, v in costs.cache_counts().items()}
-        return {
-            "compile_s": phases | {"total": sum(phases.values())},
-            "counts": {
-                "graphs": costs.graph_count() - self.seen["graphs"],
-                "recompiles": sum(each.again for each in done),
-                "artifacts": sum(not each.runtime and not each.failed for each in done),
-                "guards": sum(each.guards for each in done),
-            },
-            "cache": cache | {"lookups": self.lookups[self.seen["lookups"] :]},
-        }
-
-    def _look_anew(self) -> None:
-        """What was compiled so far belongs to an earlier shape."""
-        if not self.strategy.compiles:
-            return
-        from torchproof.torch_private import costs
-
-        self.seen = Counter(
-            compilations=len(costs.compilations()),
-            graphs=costs.graph_count(),
-            lookups=len(self.lookups),
-            **costs.cache_counts(),
-        )
-
-
-def _yields() -> int:
-    """How often this thread had to give up its core to another program."""
-    return resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw
 
 
 def _save(found: calls.Answers, path: str | None) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import resource
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -50,6 +51,11 @@ class Clock:
             import torch
 
             torch.cuda.synchronize()
+
+
+def yields() -> int:
+    """How often this thread had to give up its core to another program."""
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw
 
 
 def wake(device: str) -> None:

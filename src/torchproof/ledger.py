@@ -1,0 +1,87 @@
+"""What the compiler did in this process: seconds by phase, counts, and cache lookups.
+
+The program's own imports decide when torch is there: nothing here imports it before a
+method is called.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import time
+from collections import Counter
+from typing import Any
+
+_PHASES = ("dynamo", "aot_autograd", "inductor", "triton", "graph_recording")
+
+
+class Ledger:
+    """Kept from the compiler's import on; `look_anew` closes a page."""
+
+    def __init__(self) -> None:
+        self._lookups: list[tuple[str, bool]] = []
+        self._seen: Counter[str] = Counter()
+        self._hooks = contextlib.ExitStack()
+        self._open = False
+
+    def open(self, *, inductor: bool = True) -> float:
+        """Imports the compiler, which torch does at its first use; in seconds.
+
+        Without Inductor nothing looks into its cache.
+        """
+        begin = time.perf_counter()
+        from torchproof.torch_private import costs
+
+        importlib.import_module("torch._dynamo")
+        costs.keep_every_compilation()
+        self._open = True
+        if inductor:
+            importlib.import_module(costs.CACHE_MODULE)
+            self._hooks.enter_context(costs.cache_lookups(self._looked_up))
+        return time.perf_counter() - begin
+
+    def _looked_up(self, key: str, hit: bool) -> None:
+        self._lookups.append((key, hit))
+
+    def compilations(self) -> int:
+        """How often something was compiled so far."""
+        if not self._open:
+            return 0
+        from torchproof.torch_private import costs
+
+        return sum(not each.runtime for each in costs.compilations())
+
+    def page(self) -> dict[str, Any]:
+        """Seconds by phase, counts, and where the code came from, on this page."""
+        if not self._open:
+            return {"compile_s": None, "counts": None, "cache": None}
+        from torchproof.torch_private import costs
+
+        done = costs.compilations()[self._seen["compilations"] :]
+        phases = {
+            phase: sum(getattr(each, phase) for each in done) for phase in _PHASES
+        }
+        cache = {k: v - self._seen[k] for k, v in costs.cache_counts().items()}
+        return {
+            "compile_s": phases | {"total": sum(phases.values())},
+            "counts": {
+                "graphs": costs.graph_count() - self._seen["graphs"],
+                "recompiles": sum(each.again for each in done),
+                "artifacts": sum(not each.runtime and not each.failed for each in done),
+                "guards": sum(each.guards for each in done),
+            },
+            "cache": cache | {"lookups": self._lookups[self._seen["lookups"] :]},
+        }
+
+    def look_anew(self) -> None:
+        """What was compiled so far belongs to an earlier page."""
+        if not self._open:
+            return
+        from torchproof.torch_private import costs
+
+        self._seen = Counter(
+            compilations=len(costs.compilations()),
+            graphs=costs.graph_count(),
+            lookups=len(self._lookups),
+            **costs.cache_counts(),
+        )
