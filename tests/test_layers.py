@@ -45,7 +45,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "calls": {"records", "target", "workloads"},
     "environment": set(),
     "gauges": set(),
-    "ledger": {"torch_private"},
+    "caches": set(),
+    "ledger": {"caches", "torch_private"},
     "guard_filters": {"strategies"},
     "strategies": {"records", "guards", "torch_private"},
     "child": {"records", "observe", "target", "calls", "environment"}

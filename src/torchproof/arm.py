@@ -117,6 +117,8 @@ class Arm:
 
     def prepare(self, answers: str | None) -> dict[str, Any]:
         """The strategy applied, the first call timed, the answers saved."""
+        from torchproof.torch_private import costs
+
         plan = self._plan()
         if self.job["anatomy"] and self.strategy.compiles:
             self.anatomy = self.hooks.enter_context(Anatomy())
@@ -124,6 +126,8 @@ class Arm:
         gauges.wake(self.device)
         told: dict[str, Any] = {"source": "", "notes": []}
         told["imports_s"] = self.ledger.open() if self.strategy.compiles else 0.0
+        told["switches"] = costs.changed_switches()
+        told["compiled_before"] = self.ledger.compilations()
         self.fn, self.applied = self.loaded.fn, None
         if not self.job["as_written"]:
             self._filter_guards()

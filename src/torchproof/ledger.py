@@ -12,6 +12,8 @@ import time
 from collections import Counter
 from typing import Any
 
+from torchproof.caches import Caches
+
 _PHASES = ("dynamo", "aot_autograd", "inductor", "triton", "graph_recording")
 
 
@@ -19,16 +21,13 @@ class Ledger:
     """Kept from the compiler's import on; `look_anew` closes a page."""
 
     def __init__(self) -> None:
-        self._lookups: list[tuple[str, bool]] = []
+        self._caches = Caches()
         self._seen: Counter[str] = Counter()
         self._hooks = contextlib.ExitStack()
         self._open = False
 
     def open(self, *, inductor: bool = True) -> float:
-        """Imports the compiler, which torch does at its first use; in seconds.
-
-        Without Inductor nothing looks into its cache.
-        """
+        """Imports the compiler, which torch does at its first use; in seconds."""
         begin = time.perf_counter()
         from torchproof.torch_private import costs
 
@@ -37,11 +36,14 @@ class Ledger:
         self._open = True
         if inductor:
             importlib.import_module(costs.CACHE_MODULE)
-            self._hooks.enter_context(costs.cache_lookups(self._looked_up))
+            self.watch_cache()
         return time.perf_counter() - begin
 
-    def _looked_up(self, key: str, hit: bool) -> None:
-        self._lookups.append((key, hit))
+    def watch_cache(self) -> None:
+        """Once Inductor is imported."""
+        from torchproof.torch_private import costs
+
+        self._hooks.enter_context(costs.cache_lookups(self._caches.note))
 
     def compilations(self) -> int:
         """How often something was compiled so far."""
@@ -70,7 +72,11 @@ class Ledger:
                 "artifacts": sum(not each.runtime and not each.failed for each in done),
                 "guards": sum(each.guards for each in done),
             },
-            "cache": cache | {"lookups": self._lookups[self._seen["lookups"] :]},
+            "cache": cache
+            | {
+                "lookups": self._caches.lookups[self._seen["lookups"] :],
+                "filled_before": self._caches.filled_before(),
+            },
         }
 
     def look_anew(self) -> None:
@@ -82,6 +88,6 @@ class Ledger:
         self._seen = Counter(
             compilations=len(costs.compilations()),
             graphs=costs.graph_count(),
-            lookups=len(self._lookups),
+            lookups=len(self._caches.lookups),
             **costs.cache_counts(),
         )

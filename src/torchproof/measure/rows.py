@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from torchproof import samples
 from torchproof.measure import Plan, Spec
+from torchproof.measure.starts import started
 from torchproof.records import Measurement, one_line
 
 if TYPE_CHECKING:
@@ -15,11 +16,19 @@ if TYPE_CHECKING:
 
 References = Mapping[tuple[str | None, int], Mapping[str, Any]]
 
+_APART = (
+    "too little memory for all arms at once: they were timed one after the other, so"
+    " that a machine that slows down meanwhile can pass for a slower arm"
+)
+
 
 def rows(
-    seats: Sequence[Seat], plan: Plan, references: References
+    seats: Sequence[Seat], plan: Plan, references: References, *, apart: bool = False
 ) -> tuple[Measurement, ...]:
-    """One measurement an arm and shape, compared with eager of the same shape."""
+    """One measurement an arm and shape, compared with eager of the same shape.
+
+    `apart`: the arms were not all sampled side by side.
+    """
     found: list[Measurement] = []
     for number, shape in enumerate(plan.shapes):
         _cut_to_common_rounds(seats, number)
@@ -30,6 +39,8 @@ def rows(
         for seat, row in zip(seats, plain, strict=True):
             base = _eager_of(seat.spec, seats, plain)
             row = replace(row, variant={**seat.spec.variant, **shape})
+            if apart and row.rounds_ms:
+                row = replace(row, notes=(*row.notes, _APART))
             found.append(_judged(row, base, seat))
     return tuple(found)
 
@@ -108,37 +119,6 @@ def _with_times(
     return row
 
 
-def started(label: str, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """A start, with what torch says of its caches; a label they contradict is refused.
-
-    In a cold start a graph can be found in the cache only after it was put there by the
-    same process, so each key has missed before it hits. In a warm start nothing misses.
-    """
-    cache = facts["cache"]
-    start: dict[str, Any] = {"label": label, "hits": None, "misses": None}
-    start |= {"bypasses": None, "imports_s": facts["imports_s"], "refused": None}
-    if cache is None:
-        return start
-    start |= {name: cache[name] for name in ("hits", "misses", "bypasses")}
-    missed: set[str] = set()
-    foreign = 0
-    for key, hit in cache["lookups"]:
-        foreign += hit and key not in missed
-        if not hit:
-            missed.add(key)
-    if label == "cold" and foreign:
-        start["refused"] = (
-            f"called cold, but {foreign} of {len(cache['lookups'])} graphs came from a"
-            " cache that was filled before"
-        )
-    if label == "warm" and missed:
-        start["refused"] = (
-            f"called warm, but {len(missed)} of {len(cache['lookups'])} graphs were not"
-            " in the cache"
-        )
-    return start
-
-
 def _warm(seat: Seat) -> dict[str, Any] | None:
     if seat.warm is None:
         return None
@@ -163,6 +143,9 @@ def _notes(seat: Seat, facts: Mapping[str, Any], reference: Mapping[str, Any]) -
                 yield f"all {name} share one artifact, by compile counts"
     if facts["counts"] and not facts["counts"]["graphs"]:
         yield "nothing was compiled: torchproof check says why"
+    if switches := facts.get("switches") if facts["counts"] else None:
+        told = ", ".join(f"{name}={value!r}" for name, value in switches.items())
+        yield f"the target sets the compiler's switches itself: {told}"
     for name in ("host_copies", "not_exact"):
         if reference.get(name):
             yield reference[name]

@@ -96,7 +96,7 @@ class Session:
                 for judge in self.judges.values():
                     judge.close()
         return Measured(
-            rows.rows(self.seats, self.plan, self.references),
+            rows.rows(self.seats, self.plan, self.references, apart=self.apart),
             environment=next(iter(self.references.values()), {}).get("environment", {}),
             ending=ending,
             apart=self.apart,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -24,14 +25,20 @@ PROBES: dict[str, tuple[str, ...]] = {
         "torch._dynamo.utils:CompilationMetrics.guard_count",
     ),
     "compile counts": ("torch._dynamo.utils:counters",),
-    "cache lookups": ("torch._inductor.codecache:FxGraphCache.load_with_key",),
+    "cache lookups": (
+        "torch._inductor.codecache:FxGraphCache.load_with_key",
+        "torch._functorch._aot_autograd.autograd_cache:AOTAutogradCache._lookup",
+    ),
     "Inductor's switches": (
         "torch._inductor.config:get_config_copy",
         "torch._inductor.config:patch",
         "torch._inductor.config:fallback_random",
+        "torch._inductor.config:_config",
+        "torch._dynamo.config:_config",
     ),
 }
 CACHE_MODULE = "torch._inductor.codecache"
+_AUTOGRAD_CACHE = "torch._functorch._aot_autograd.autograd_cache"
 _UNLIMITED = 1_000_000  # torch keeps the last 64 compilations unless told otherwise
 
 
@@ -90,28 +97,43 @@ def graph_count() -> int:
 
 
 def cache_counts() -> dict[str, int]:
-    """Hits, misses and bypasses as torch counts them, over both caches."""
+    """Hits, misses and bypasses as torch counts them, over both caches.
+
+    And how many graphs were saved in AOTAutograd's.
+    """
     counters = importlib.import_module("torch._dynamo.utils").counters
-    return {
+    words = {"hits": "hit", "misses": "miss", "bypasses": "bypass"}
+    found = {
         what: counters["inductor"][f"fxgraph_cache_{word}"]
         + counters["aot_autograd"][f"autograd_cache_{word}"]
-        for what, word in (("hits", "hit"), ("misses", "miss"), ("bypasses", "bypass"))
+        for what, word in words.items()
     }
+    return found | {"saved": counters["aot_autograd"]["autograd_cache_saved"]}
 
 
 @contextlib.contextmanager
-def cache_lookups(note: Callable[[str, bool], None]) -> Iterator[None]:
-    """`note(key, hit)` for each graph looked up in Inductor's cache."""
-    owner = importlib.import_module(CACHE_MODULE).FxGraphCache
-    original = owner.load_with_key
+def cache_lookups(note: Callable[[str, str, bool], None]) -> Iterator[None]:
+    """`note(cache, key, hit)` for each graph looked up in a cache of graphs."""
+    graphs = importlib.import_module(CACHE_MODULE).FxGraphCache
+    autograd = importlib.import_module(_AUTOGRAD_CACHE).AOTAutogradCache
+    load, look_up = graphs.load_with_key, autograd._lookup
 
-    @functools.wraps(original)
+    @functools.wraps(load)
     def load_with_key(key: str, *args: Any, **kwargs: Any) -> Any:
-        graph, info = original(key, *args, **kwargs)
-        note(key, graph is not None)
+        graph, info = load(key, *args, **kwargs)
+        note("inductor", key, graph is not None)
         return graph, info
 
-    with patched(owner, "load_with_key", staticmethod(load_with_key)):
+    @functools.wraps(look_up)
+    def _lookup(key: str, *args: Any, **kwargs: Any) -> Any:
+        entry = look_up(key, *args, **kwargs)
+        note("aot_autograd", key, entry is not None)
+        return entry
+
+    with (
+        patched(graphs, "load_with_key", staticmethod(load_with_key)),
+        patched(autograd, "_lookup", staticmethod(_lookup)),
+    ):
         yield
 
 
@@ -119,6 +141,24 @@ def inductor_defaults() -> dict[str, Any]:
     """Every switch of Inductor and its value in this process."""
     config = importlib.import_module("torch._inductor.config")
     return dict(config.get_config_copy())
+
+
+def changed_switches() -> dict[str, Any]:
+    """Switches of the compiler that are not at torch's default, in this process.
+
+    Read before anything is compiled; nothing is imported for it.
+    """
+    found: dict[str, Any] = {}
+    for name in ("torch._inductor.config", "torch._dynamo.config"):
+        config = sys.modules.get(name)
+        if config is None:
+            continue
+        for switch, value in config.get_config_copy().items():
+            if not config._is_default(switch):
+                default = config._config[switch].default
+                if value is not default and value != default:
+                    found[f"{name}.{switch}"] = value
+    return found
 
 
 def as_eager_draws() -> contextlib.AbstractContextManager[Any]:
