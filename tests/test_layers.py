@@ -47,6 +47,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "gauges": set(),
     "caches": set(),
     "ledger": {"caches", "torch_private"},
+    "steps": {"introspect", "torch_private"},
+    "alternation": {"target", "environment", "gauges", "ledger", "samples"}
+    | {"script", "steps", "streams", "torch_private"},
     "guard_filters": {"strategies"},
     "strategies": {"records", "guards", "torch_private"},
     "child": {"records", "observe", "target", "calls", "environment"}
@@ -58,7 +61,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     | {"reads", "stacks", "torch_private"},
     # Starts the child and reads its stream, without torch.
     "capture": {"records", "places", "streams", "target", "tracelog"},
-    "measure": {"records", "samples", "strategies", "target"},
+    "measure": {"records", "samples", "strategies", "streams", "target"},
     "questions": {"records", "guard_filters", "measure", "strategies"},
     "parts": {"records", "capture", "measure", "strategies", "target"},
     "api": {"records", "store", "rules", "target", "capture", "measure", "questions"}

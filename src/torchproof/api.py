@@ -144,22 +144,11 @@ def bench(
     target = parse_target(target) if isinstance(target, str) else target
     options, asked = options or Options(), asked or Questions()
     _assert_measurable(target, options)
+    _assert_as_written(target, options, asked, bool(profile or sittings))
     store.assert_writable(save_in)
     started = datetime.datetime.now()
-    if asked.ablate:
-        changes = questions.settled(asked.ablate, measure.switches())
-        asked = replace(asked, ablate=changes)
-    arms = questions.arms(asked, options.compile)
-    plan = measure.Plan(
-        target,
-        measure.AS_WRITTEN if options.as_written else arms,
-        by_default=not asked.names_arms,
-        shapes=asked.shapes,
-        train=options.train,
-        device=options.device,
-        size=options.size,
-        timeout_s=options.timeout_s,
-        quiet=options.quiet,
+    plan = replace(
+        _plan(target, options, asked),
         profiles=profile,
         seconds=seconds or measure.Plan.seconds,
         sittings=sittings or measure.Plan.sittings,
@@ -177,8 +166,28 @@ def bench(
             command=command,
             started=started.isoformat(timespec="seconds"),
             ending=found.ending,
+            exit_code=found.exit_code,
+            error=found.error,
         )
         return store.save(run, save_in, folder)
+
+
+def _plan(target: Target, options: Options, asked: Questions) -> measure.Plan:
+    if asked.ablate:
+        changes = questions.settled(asked.ablate, measure.switches())
+        asked = replace(asked, ablate=changes)
+    arms = questions.arms(asked, options.compile)
+    return measure.Plan(
+        target,
+        measure.AS_WRITTEN if options.as_written else arms,
+        by_default=not asked.names_arms,
+        shapes=asked.shapes,
+        train=options.train,
+        device=options.device,
+        size=options.size,
+        timeout_s=options.timeout_s,
+        quiet=options.quiet,
+    )
 
 
 def _assert_measurable(target: Target, options: Options) -> None:
@@ -188,6 +197,20 @@ def _assert_measurable(target: Target, options: Options) -> None:
             f"{target.text} is {what}: bench needs a workload, a factory or a script"
         )
     assert_size(target, options.size)
+
+
+def _assert_as_written(
+    target: Target, options: Options, asked: Questions, more: bool
+) -> None:
+    """A script decides itself what it compiles, with which data, and where."""
+    given = {**vars(options), **vars(asked), "profile or --sittings": more}
+    for name, value in given.items() if target.kind == "script" else ():
+        if value and name not in {"as_written", "timeout_s", "quiet"}:
+            flag = {"dtypes": "dtype"}.get(name, name)
+            raise UserError(
+                f"{target.text} is a script and measured as it is written: --{flag} is"
+                " for workloads and factories"
+            )
 
 
 def _assert_possible(

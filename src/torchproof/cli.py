@@ -150,9 +150,8 @@ def bench(options: argparse.Namespace) -> int:
         )
     found = verdict.compare(baseline, run) if baseline else None
     _print(run, options, found)
-    if run.ending == "interrupted":
-        return 130
-    return int(bool(found and found.regressions))
+    failed = _not_run(run, options)
+    return int(bool(found and found.regressions)) if failed is None else failed
 
 
 def _options(options: argparse.Namespace) -> Options:
@@ -205,6 +204,17 @@ def _count(parameters: int) -> str:
 
 
 def _exit_code(run: Run, options: argparse.Namespace) -> int:
+    failed = _not_run(run, options)
+    if failed is not None:
+        return failed
+    if options.fail_on == "never":
+        return 0
+    bad = SEVERITIES[: SEVERITIES.index(options.fail_on) + 1]
+    return int(any(f.status == "open" and f.severity in bad for f in run.findings))
+
+
+def _not_run(run: Run, options: argparse.Namespace) -> int | None:
+    """The exit code of a run that was not made to its end; None for one that was."""
     if run.ending == "interrupted":
         return 130
     if run.ending == "timeout":
@@ -216,10 +226,7 @@ def _exit_code(run: Run, options: argparse.Namespace) -> int:
     if run.error:
         print(f"torchproof: error: {run.error}", file=sys.stderr)
         return 2
-    if options.fail_on == "never":
-        return 0
-    bad = SEVERITIES[: SEVERITIES.index(options.fail_on) + 1]
-    return int(any(f.status == "open" and f.severity in bad for f in run.findings))
+    return None
 
 
 def compare(options: argparse.Namespace) -> int:

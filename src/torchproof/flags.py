@@ -92,7 +92,10 @@ def bench_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "target",
         metavar="TARGET",
-        help="workload:NAME, file.py:factory, package.module:factory, script.py",
+        help=(
+            "workload:NAME, file.py:factory, package.module:factory, script.py [--"
+            " args...]"
+        ),
     )
     arms = parser.add_argument_group("what to compare")
     arms.add_argument(

@@ -7,7 +7,6 @@ method is called.
 from __future__ import annotations
 
 import contextlib
-import importlib
 import time
 from collections import Counter
 from typing import Any
@@ -31,11 +30,10 @@ class Ledger:
         begin = time.perf_counter()
         from torchproof.torch_private import costs
 
-        importlib.import_module("torch._dynamo")
+        costs.import_compiler(inductor=inductor)
         costs.keep_every_compilation()
         self._open = True
         if inductor:
-            importlib.import_module(costs.CACHE_MODULE)
             self.watch_cache()
         return time.perf_counter() - begin
 

@@ -101,6 +101,8 @@ class Measured:
     apart: bool = False  # the arms did not fit in memory beside each other
     events: tuple[Event, ...] = ()  # why answers differ
     anatomy: Mapping[str, Any] | None = None  # of the first arm that compiles
+    exit_code: int | None = None  # of a script
+    error: str | None = None  # one line: why a script did not run to its end
 
 
 def switches() -> dict[str, Any]:
@@ -121,6 +123,9 @@ def measure(plan: Plan, keep: Path, progress: Progress) -> Measured:
 
     Traces, where the plan wants them, are left in the folder `keep`.
     """
+    from torchproof.measure import script
     from torchproof.measure.session import Session
 
+    if plan.target.kind == "script":
+        return script.measure(plan, progress)
     return Session(plan, keep, progress).run()

@@ -17,7 +17,7 @@ import psutil
 from torchproof.records import UserError
 
 # Caches on other machines would make a start warm that is called cold.
-_NO_REMOTE_CACHES = {
+NO_REMOTE_CACHES = {
     f"TORCHINDUCTOR_{name}_REMOTE_CACHE": "0"
     for name in ("FX_GRAPH", "AUTOGRAD", "AUTOTUNE", "BUNDLED_AUTOTUNE")
 }
@@ -42,7 +42,7 @@ class Process:
             stdout=output,
             stderr=output,
             pass_fds=(write,),
-            env={**os.environ, **_NO_REMOTE_CACHES, **environment},
+            env={**os.environ, **NO_REMOTE_CACHES, **environment},
             start_new_session=True,
         )
         os.close(write)

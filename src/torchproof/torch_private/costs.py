@@ -57,6 +57,12 @@ class Compilation:
     guards: int
 
 
+def import_compiler(*, inductor: bool) -> None:
+    importlib.import_module("torch._dynamo")
+    if inductor:
+        importlib.import_module(CACHE_MODULE)
+
+
 def keep_every_compilation() -> None:
     utils = importlib.import_module("torch._dynamo.utils")
     utils.set_compilation_metrics_limit(_UNLIMITED)

@@ -54,7 +54,9 @@ def trouble(row: Measurement) -> str | None:
     if (row.numerics or {}).get("verdict") == "wrong" or row.verdict == "wrong":
         why = (row.numerics or {}).get("why")
         return f"gives wrong outputs: {why}" if why else "gives wrong outputs"
-    return None if row.median_ms is not None else "was not measured"
+    if row.median_ms is not None:
+        return None
+    return f"was not measured{': ' + '; '.join(row.notes) if row.notes else ''}"
 
 
 def decision(run: Run, thresholds: Thresholds | None = None) -> Decision:
