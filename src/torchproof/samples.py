@@ -9,9 +9,9 @@ Three things spoil a comparison of timings, each met by a way of sampling:
 - Other programs interrupt. Samples in which the process had to yield its core are left
   out; medians within a round and over the rounds ignore what is spoiled otherwise.
 - Two processes that run the same code differ, by where their memory happens to lie:
-  by more than sampling error, and however long they are sampled. So each arm is sampled
-  in several sittings, each a process of its own, and every interval contains the luck
-  of the processes.
+  by more than sampling error, and however long they are sampled. So the arms of a
+  sitting share one layout (see `layout`), each arm is sampled in several sittings, each
+  of other processes and another layout, and every interval contains the luck of those.
 """
 
 from __future__ import annotations
@@ -30,9 +30,12 @@ LEAST_ROUNDS = 8  # of a sitting, before it may end early
 ROUND_MS = 60.0  # what a round lasts for one arm
 ROUND_SAMPLES = 20  # kept of a round
 
-# Standard deviation of a process's speed, for the same code on a CPU. Measured over
-# eight processes each: torch modules of 1 to 6 ms 0.006 to 0.028, a hash 0.015.
+# Standard deviation of a process's speed, for the same code on a CPU. Recorded over
+# processes of one layout: 0.0004 to 0.008. Arms run different code, for which the same
+# layout can be of different merit: hence more. With layouts drawn by lot, over eight
+# processes each: a hash 0.015, torch modules 0.006 to 0.028, small operations 0.12.
 LUCK = 0.02
+LUCK_BY_LOT = 0.05
 PRECISION = 0.015  # of a sitting's ratio: more rounds would drown in the luck
 
 _RESAMPLES = 1000
@@ -75,6 +78,7 @@ class Ratio:
     low: float | None
     high: float | None
     verdict: RatioVerdict
+    advice: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -239,7 +243,14 @@ def compare(
         verdict = "faster"
     elif high < 1 / (1 + least):
         verdict = "slower"
-    return Ratio(value, float(low), float(high), verdict)
+    return Ratio(value, float(low), float(high), verdict, _disagreement(centres))
+
+
+def _disagreement(centres: _Floats) -> tuple[str, ...]:
+    apart = math.exp(float(np.ptp(centres))) - 1
+    if apart < 0.1:
+        return ()
+    return (f"the ratio differs by {apart:.0%} between sittings: raise --sittings",)
 
 
 def _drawn(parts: list[_Floats], centres: _Floats, luck: float) -> _Floats:

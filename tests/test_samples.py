@@ -1,0 +1,343 @@
+"""The statistics, on recorded timings and on series made to mislead them.
+
+tests/data/series.json holds sittings of four arms that do the same work, recorded on a
+busy machine with two cores; benchmarks/record_series.py made it.
+"""
+
+import itertools
+import json
+from collections import defaultdict
+from pathlib import Path
+
+import numpy
+import pytest
+
+from torchproof import samples
+from torchproof.samples import Ratio, break_even, compare, enough, kept, summarise
+
+SERIES = Path(__file__).parent / "data" / "series.json"
+REPLAYS = 200
+Rounds = list[list[float]]
+
+
+@pytest.fixture(scope="module")
+def recorded() -> list[list[list[Rounds]]]:
+    """By kind of work its sittings, each the rounds of its arms in milliseconds."""
+    series = json.loads(SERIES.read_text(encoding="utf-8"))
+    kinds: dict[tuple[str, float], list[list[Rounds]]] = defaultdict(list)
+    for sitting in series["sittings"]:
+        arms = [
+            [[time * series["unit_ms"] for time in times] for times in rounds]
+            for rounds in sitting["arms"]
+        ]
+        kinds[sitting["kind"], sitting["step_ms"]].append(arms)
+    return list(kinds.values())
+
+
+def replay(
+    recorded: list[list[list[Rounds]]],
+    number: int,
+    *,
+    slower: float,
+) -> Ratio:
+    """A measurement of two arms as bench makes it, the second slower by a factor."""
+    random = numpy.random.default_rng(number)
+    sittings = recorded[number % len(recorded)]
+    base, other, lengths = [], [], []
+    for chosen in random.choice(len(sittings), samples.SITTINGS, replace=False):
+        first, second = random.choice(len(sittings[chosen]), 2, replace=False)
+        one = sittings[chosen][first]
+        two = [[t * slower for t in times] for times in sittings[chosen][second]]
+        length = samples.LEAST_ROUNDS
+        while length < len(one) and not enough({"1": one[:length], "2": two[:length]}):
+            length += 1
+        base += one[:length]
+        other += two[:length]
+        lengths.append(length)
+    return compare(base, other, sittings=lengths)
+
+
+def different(ratio: Ratio) -> bool:
+    return ratio.verdict != "not significant"
+
+
+def test_equal_arms_are_called_equal(recorded: list[list[list[Rounds]]]) -> None:
+    ratios = [replay(recorded, number, slower=1.0) for number in range(REPLAYS)]
+    assert sum(map(different, ratios)) <= 0.05 * REPLAYS
+
+
+def test_sampling_error_alone_would_call_equal_arms_different(
+    recorded: list[list[list[Rounds]]],
+) -> None:
+    """Why intervals contain the luck of processes."""
+    sittings = itertools.chain.from_iterable(recorded)
+    pairs = [pair for arms in sittings for pair in itertools.combinations(arms, 2)]
+    naive = [compare(one, two, luck=0.0) for one, two in pairs]
+    assert sum(map(different, naive)) > 0.1 * len(pairs)
+    assert sum(different(compare(one, two)) for one, two in pairs) <= 0.05 * len(pairs)
+
+
+def test_a_tenth_is_found(recorded: list[list[list[Rounds]]]) -> None:
+    ratios = [replay(recorded, number, slower=1.1) for number in range(REPLAYS)]
+    found = [ratio.verdict for ratio in ratios]
+    assert found.count("slower") >= 0.95 * REPLAYS
+    assert "faster" not in found
+    value = float(numpy.median([ratio.value for ratio in ratios]))
+    assert value == pytest.approx(1 / 1.1, rel=0.01)
+
+
+def test_a_tenth_in_favour_is_found(recorded: list[list[list[Rounds]]]) -> None:
+    ratios = [replay(recorded, number, slower=1 / 1.1) for number in range(60)]
+    assert sum(ratio.verdict == "faster" for ratio in ratios) >= 57
+
+
+# -- a machine that gets slower --------------------------------------------------------
+
+
+def throttled(rounds: Rounds, begin: float, end: float) -> Rounds:
+    """The rounds on a machine that slows down from one factor to another meanwhile."""
+    factors = numpy.linspace(begin, end, len(rounds))
+    return [
+        [t * factor for t in times]
+        for times, factor in zip(rounds, factors, strict=True)
+    ]
+
+
+def test_eager_measured_last_on_a_throttled_machine(
+    recorded: list[list[list[Rounds]]],
+) -> None:
+    side_by_side, in_sequence = [], []
+    for sittings in recorded[:5]:
+        for compiled, eager, *_ in sittings:
+            ratio = compare(throttled(eager, 1, 1.3), throttled(compiled, 1, 1.3))
+            side_by_side.append(ratio.verdict)
+            ratio = compare(throttled(eager, 1.15, 1.3), throttled(compiled, 1, 1.15))
+            in_sequence.append(ratio.verdict)
+    count = len(side_by_side)
+    assert side_by_side.count("not significant") >= 0.95 * count
+    assert in_sequence.count("faster") >= 0.9 * count
+
+
+def test_drift_is_told() -> None:
+    steady = noise(rounds=20)
+    assert summarise(steady).stable
+    (told,) = summarise(throttled(steady, 1, 1.3)).advice
+    assert "rose by" in told and "cool" in told
+    (told,) = summarise(throttled(steady, 1.3, 1)).advice
+    assert "fell by" in told
+
+
+# -- one arm ---------------------------------------------------------------------------
+
+
+def noise(rounds: int, count: int = 20, spread: float = 0.01, seed: int = 0) -> Rounds:
+    """Rounds of about 1 ms."""
+    random = numpy.random.default_rng(seed)
+    return random.normal(1.0, spread, (rounds, count)).tolist()
+
+
+def test_summary_of_quiet_rounds() -> None:
+    spread = summarise(noise(rounds=16))
+    assert spread.median == pytest.approx(1.0, abs=0.005)
+    assert spread.low < 1.0 < spread.high < spread.low + 0.02
+    assert (spread.count, spread.outliers) == (320, 0)
+    assert spread.p95 == pytest.approx(1.0165, abs=0.005)
+    assert spread.stable
+
+
+def test_the_interval_of_the_median_covers_it() -> None:
+    spreads = [summarise(noise(12, 5, 0.05, seed)) for seed in range(200)]
+    covered = sum(spread.low <= 1.0 <= spread.high for spread in spreads)
+    assert 0.90 * 200 <= covered < 200
+
+
+@pytest.mark.parametrize("rounds", [4, 8, 16])
+def test_the_interval_of_a_ratio_covers_it(rounds: int) -> None:
+    random = numpy.random.default_rng(rounds)
+    covered = 0
+    for _ in range(200):
+        base, other = numpy.exp(random.normal(0, 0.05, (2, rounds, 1))).tolist()
+        ratio = compare(base, other, luck=0.0)
+        assert ratio.low is not None and ratio.high is not None
+        covered += ratio.low <= 1.0 <= ratio.high
+    assert 0.89 * 200 <= covered < 200
+
+
+def test_hiccups_change_nothing() -> None:
+    rounds = noise(rounds=16)
+    clean = summarise(rounds)
+    for times in rounds[::2]:
+        times[3] *= 10
+    spread = summarise(rounds)
+    assert spread.median == pytest.approx(clean.median, rel=0.002)
+    assert spread.high - spread.low < 0.02
+    assert spread.outliers == 8
+    assert spread.stable
+
+
+def test_a_first_call_among_the_samples_moves_the_mean_but_not_the_summary() -> None:
+    rounds = noise(rounds=16)
+    rounds[0][0] = 5000.0
+    assert numpy.mean(rounds) > 16
+    spread = summarise(rounds)
+    assert spread.median == pytest.approx(1.0, abs=0.005)
+    assert spread.p95 < 1.03
+    assert spread.outliers == 1
+
+
+def test_unstable_times_come_with_advice() -> None:
+    two_speeds = noise(rounds=16)
+    for times in two_speeds:
+        times[::2] = [t * 1.4 for t in times[::2]]
+    unstable = {
+        "only 6 samples": noise(rounds=3, count=2),
+        "two speeds, near 1 and 1.4 ms": two_speeds,
+        "half of the samples spread": noise(rounds=16, spread=0.15),
+        "outliers": [[1.0, *times[1:], 8.0, 9.0] for times in noise(rounds=16)],
+    }
+    for words, rounds in unstable.items():
+        spread = summarise(rounds)
+        assert words in " ".join(spread.advice), (words, spread)
+        assert not spread.stable
+    assert "interrupted" in summarise(noise(16), interrupted=0.7).advice[0]
+
+
+def test_a_round_keeps_what_was_not_interrupted() -> None:
+    assert kept([5.0, 9.0, 5.1], [False, True, False]) == [5.0, 5.1]
+    assert kept([9.0, 13.0], [True, True]) == [9.0, 13.0]
+    times = [float(number) for number in range(500)]
+    thinned = kept(times, [False] * 500)
+    assert len(thinned) == samples.ROUND_SAMPLES
+    assert (thinned[0], thinned[-1]) == (0.0, 499.0)
+
+
+# -- two arms --------------------------------------------------------------------------
+
+
+def constant(value: float, rounds: int = 16) -> Rounds:
+    return [[value] * 5] * rounds
+
+
+def test_what_two_processes_differ_by_is_no_difference() -> None:
+    """However exact: another process of the same code might be as far away."""
+    assert not different(compare(constant(1.03), constant(1.0), sittings=[8, 8]))
+    ratio = compare(constant(1.1), constant(1.0), sittings=[8, 8])
+    assert ratio.verdict == "faster"
+    assert ratio.value == pytest.approx(1.1)
+    assert ratio.low is not None and ratio.high is not None
+    assert 1.04 < ratio.low < 1.08 and 1.12 < ratio.high < 1.16
+
+
+def test_more_sittings_tell_finer_differences() -> None:
+    one = compare(constant(1.05), constant(1.0))
+    four = compare(constant(1.05), constant(1.0), sittings=[4] * 4)
+    assert not different(one)
+    assert four.verdict == "faster"
+
+
+def test_sittings_that_disagree_show_nothing() -> None:
+    base = constant(1.2, 8) + constant(1.0, 8)
+    ratio = compare(base, constant(1.0), sittings=[8, 8])
+    assert not different(ratio)
+    assert ratio.advice == (
+        "the ratio differs by 20% between sittings: raise --sittings",
+    )
+    agreed = compare(constant(1.1), constant(1.0), sittings=[8, 8])
+    assert different(agreed)
+    assert agreed.advice == ()
+
+
+def test_a_difference_must_exceed_what_is_asked_for() -> None:
+    assert compare(constant(1.1), constant(1.0)).verdict == "faster"
+    assert not different(compare(constant(1.1), constant(1.0), least=0.08))
+    assert compare(constant(1.0), constant(1.3), least=0.08).verdict == "slower"
+
+
+def test_too_few_rounds_give_no_interval() -> None:
+    ratio = compare(constant(2.0, 3), constant(1.0, 3))
+    assert (ratio.value, ratio.low, ratio.high) == (pytest.approx(2.0), None, None)
+    assert not different(ratio)
+
+
+# -- when to begin and to stop ---------------------------------------------------------
+
+
+def calls_until_steady(times: list[float]) -> int | None:
+    return next((n for n in range(len(times)) if samples.steady(times[:n])), None)
+
+
+def test_the_first_call_is_warm_up() -> None:
+    times = [8000.0, *numpy.ravel(noise(1, 400)).tolist()]
+    count = calls_until_steady(times)
+    assert count is not None and 100 < count < 250
+
+
+def test_slow_steps_need_few_calls() -> None:
+    assert calls_until_steady([9000.0, *[500.0] * 10]) == 6
+
+
+def test_what_falls_is_not_steady() -> None:
+    number = numpy.arange(120)
+    falling = (100 * (1 + 2 * 0.9**number)).tolist()
+    count = calls_until_steady(falling)
+    assert count is not None
+    assert falling[count] < 110
+    assert calls_until_steady([1000.0 * 0.8**n for n in range(20)]) is None
+
+
+def test_a_late_compilation_is_not_steady() -> None:
+    assert samples.steady([20.0] * 9)
+    assert not samples.steady([20.0] * 8 + [900.0])
+
+
+def test_noise_does_not_keep_a_warm_up_from_ending() -> None:
+    ended = [
+        calls_until_steady(numpy.ravel(noise(1, 300, 0.2, seed)).tolist())
+        for seed in range(20)
+    ]
+    assert None not in ended
+
+
+def test_a_sitting_may_end_once_its_ratios_are_known() -> None:
+    quiet = {"eager": noise(8), "full": noise(8, seed=1)}
+    assert enough(quiet)
+    assert not enough({name: rounds[:7] for name, rounds in quiet.items()})
+    assert not enough(quiet | {"regional": noise(8, spread=0.3)})
+    assert enough({"eager": noise(8)})
+
+
+def test_equal_arms_do_not_take_longer_than_different_ones() -> None:
+    """Sampling until a difference shows would find one in the end."""
+    for seed in range(20):
+        one, two = noise(8, 5, 0.03, seed), noise(8, 5, 0.03, seed + 100)
+        slower = [[t * 1.5 for t in times] for times in two]
+        assert enough({"a": one, "b": two}) == enough({"a": one, "b": slower})
+
+
+# -- what it is worth ------------------------------------------------------------------
+
+
+def test_break_even() -> None:
+    twice = Ratio(2.0, 1.9, 2.1, "faster")
+    found = break_even(10.0, 0.1, 20.0, twice)
+    assert found is not None
+    assert (found.steps, found.text) == (991, "after 991 steps")
+    compiled, eager = 10.0 + 990 * 0.010, 0.1 + 990 * 0.020
+    assert compiled == pytest.approx(eager, abs=0.011)
+    at_once = break_even(0.1, 0.1, 20.0, twice)
+    assert at_once is not None and at_once.text == "after 1 step"
+
+
+def test_what_is_not_faster_never_pays() -> None:
+    slower = break_even(10.0, 0.1, 20.0, Ratio(0.8, 0.7, 0.9, "slower"))
+    same = break_even(10.0, 0.1, 20.0, Ratio(1.02, 0.98, 1.06, "not significant"))
+    assert slower is not None and (slower.steps, slower.text) == (None, "never")
+    assert same is not None and (same.steps, same.text) == (None, "no gain shown")
+
+
+def test_break_even_is_unknown_without_its_parts() -> None:
+    faster = Ratio(2.0, 1.9, 2.1, "faster")
+    assert break_even(None, 0.1, 20.0, faster) is None
+    assert break_even(10.0, None, 20.0, faster) is None
+    assert break_even(10.0, 0.1, None, faster) is None
+    assert break_even(10.0, 0.1, 20.0, None) is None
