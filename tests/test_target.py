@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 from pathlib import Path
 
 import pytest
@@ -73,3 +74,27 @@ def test_any_callable_is_a_factory(factory: str, calls: int, line: int) -> None:
 
 def test_a_module_is_found_by_name() -> None:
     assert len(load(parse("some_factory:make")).calls) == 2
+
+
+def test_a_file_that_can_run_only_once_is_kept(folder: Path) -> None:
+    once = folder / "runs_once.py"
+    once.write_text(
+        "import builtins\n"
+        "assert not hasattr(builtins, 'ran_once'), 'duplicate'\n"
+        "builtins.ran_once = True\n"
+        "made = []\n"
+        "def make():\n"
+        "    made.append(1)\n"
+        "    return len, [(made,)]\n"
+    )
+    target = parse(f"{once}:make")
+    for count in (1, 2):
+        assert load(target).calls == [([1] * count,)]
+    del builtins.ran_once  # type: ignore[attr-defined]
+
+
+def test_a_file_is_run_anew_for_every_target(folder: Path) -> None:
+    target = parse(f"{folder / 'some_factory.py'}:build")
+    first, second = load(target), load(target)
+    assert first.before_call is not None
+    assert first.before_call is not second.before_call

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 FOLDERS = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
+_COARSE_S = 0.05  # files get their times from a clock that lags by some milliseconds
 
 
 class Caches:
@@ -39,5 +40,5 @@ class Caches:
 
     def _is_older(self, path: Path) -> bool:
         with contextlib.suppress(FileNotFoundError):  # caches rename their files
-            return path.is_file() and path.stat().st_ctime < self._begun_s
+            return path.is_file() and path.stat().st_ctime < self._begun_s - _COARSE_S
         return False

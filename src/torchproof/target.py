@@ -208,22 +208,48 @@ def _checked(answer: Any, target: Target) -> tuple[Callable[..., Any], list[Any]
 def _module(target: Target) -> ModuleType:
     if target.kind == "workload":
         return importlib.import_module(WORKLOADS[target.where].module)
+    path = Path(target.where).resolve()
+    known = _known(path)
     try:
         if not target.where.endswith(".py"):
             return importlib.import_module(target.where)
-        path = Path(target.where).resolve()
-        sys.path.insert(0, str(path.parent))
-        name = path.stem if path.stem not in sys.modules else f"target_{path.stem}"
-        spec = importlib.util.spec_from_file_location(name, path)
-        assert spec is not None and spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[name] = module
-        spec.loader.exec_module(module)
+        return _executed(path)
     except (Exception, SystemExit) as error:
+        # What a file registers with torch, it may be able to register once only.
+        if known is not None:
+            return known
         raise UserError(
             f"importing {target.where} failed: {type(error).__name__}: {error}"
         ) from error
+
+
+def _executed(path: Path) -> ModuleType:
+    """The file run anew, as a module of its name or one that is not taken."""
+    if str(path.parent) not in sys.path:
+        sys.path.insert(0, str(path.parent))
+    name = path.stem if path.stem not in sys.modules else f"target_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    before = sys.modules.get(name)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        if before is not None:
+            sys.modules[name] = before
+        raise
     return module
+
+
+def _known(path: Path) -> ModuleType | None:
+    """The module of a file that this process has run before."""
+    for name in (path.stem, f"target_{path.stem}"):
+        module = sys.modules.get(name)
+        if module is not None and getattr(module, "__file__", None) == str(path):
+            return module
+    return None
 
 
 def _place(factory: Callable[..., Any], target: Target) -> Frame:
