@@ -209,7 +209,7 @@ class Rounds:
         return ARMS[(turn + second) % 2]
 
     def doing(self) -> str:
-        number = len(self.taken[self._arm]) + 1
+        number = min(self.most, len(self.taken[self._arm]) + 1)
         return f"round {number} of at most {self.most}, {self._arm}"
 
     def _begin(self) -> None:

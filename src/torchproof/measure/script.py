@@ -17,7 +17,6 @@ from torchproof.records import Measurement, one_line
 from torchproof.streams import Conditions, Entry, Followed, follow
 
 FEWEST_ROUNDS = 4  # of each arm, for a verdict
-_NO_TIMES = {"numerics": None, "compilations": 0, "steps": 0, "interrupted": 0}
 
 
 def measure(plan: Plan, progress: Progress) -> Measured:
@@ -60,20 +59,28 @@ class _Telling:
 
 
 def _rows(seats: list[Seat], plan: Plan, seen: Followed) -> tuple[Measurement, ...]:
-    rounds = _rounds(seen)
-    done = [entry for entry in seen.of("round") if entry["arm"] in rounds]
+    rounds = _rounds(seen) if _graphs(seen) else {}
     eager, compiled = seats
     for seat in seats:
-        own = [e for e in done if e["arm"] == seat.spec.strategy.name]
-        facts = {name: sum(e[name] for e in own) for name in ("steps", "interrupted")}
-        part = rounds.get(seat.spec.strategy.name, [])
-        facts |= {"rounds": [part] if part else [], "numerics": None}
+        name = seat.spec.strategy.name
+        own = [entry for entry in seen.of("round") if entry["arm"] == name]
+        facts: dict[str, Any] = {
+            "rounds": [rounds[name]] if rounds else [],
+            "steps": sum(entry["steps"] for entry in own),
+            "interrupted": sum(entry["interrupted"] for entry in own),
+            "numerics": None,
+        }
         seat.facts.append(facts | _compiled(seat, seen))
     eager.facts[0]["notes"] = ["measured in the same run, by torch's stance"]
     compiled.facts[0]["notes"] = list(_notes(seen, rounds))
     plain, row = rows.rows(seats, plan, {})
     plain = replace(plain, start=None)
     return plain, _with_break_even(row, plain, seen)
+
+
+def _graphs(seen: Followed) -> int:
+    counts: Mapping[str, int] | None = seen.last("compiled").get("counts")
+    return counts["graphs"] if counts else 0
 
 
 def _rounds(seen: Followed) -> dict[str, list[list[float]]]:
@@ -102,7 +109,7 @@ def _compiled(seat: Seat, seen: Followed) -> dict[str, Any]:
 
 
 def _notes(seen: Followed, rounds: Mapping[str, Any]) -> Iterator[str]:
-    if not (seen.last("compiled").get("counts") or {}).get("graphs"):
+    if not _graphs(seen):
         return  # which is said of every arm that compiles nothing
     steps = seen.last("steps")
     if seen.of("refused"):
@@ -114,7 +121,7 @@ def _notes(seen: Followed, rounds: Mapping[str, Any]) -> Iterator[str]:
         yield f"a step is {calls} calls, as many as an optimizer step takes"
     yield "answers of a script are not compared"
     if rounds:
-        yield "memory is not given: one process ran both"
+        yield "memory is not given, for one process ran both"
 
 
 def _with_break_even(

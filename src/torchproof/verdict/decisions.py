@@ -175,7 +175,9 @@ def _tails(eager: Measurement, row: Measurement) -> str:
 
 def _unknown(row: Measurement, eager: Measurement) -> Decision:
     """With what to try, as the measuring said it."""
-    said = [note.rstrip(".") for note in dict.fromkeys((*row.notes, *eager.notes))]
+    notes = dict.fromkeys((*row.notes, *eager.notes))
+    # Advice says what is wrong, and after a colon what to do; other notes just tell.
+    said = [note.rstrip(".") for note in notes if ": " in note]
     todo = "; ".join(said) or "measure for longer, or on a quieter machine"
     text = f"{name_of(row)} is {_speed(row)}: a gain or none. To decide: {todo}"
     return Decision("not enough evidence", text)

@@ -1,0 +1,395 @@
+"""bench of a script: one run of it, its compiled and eager steps in turn."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import textwrap
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from commands import PROGRAM, Done, all_of, torchproof
+
+from torchproof import api
+from torchproof.capture import Options
+from torchproof.measure import AS_WRITTEN, Plan, script
+from torchproof.measure.session import Seat
+from torchproof.questions import Questions
+from torchproof.records import Measurement, UserError
+from torchproof.steps import Steps
+from torchproof.streams import Followed
+from torchproof.target import parse
+
+SPIN = """\
+    import sys, time, torch
+
+    def spin(ms):
+        end = time.perf_counter() + ms / 1e3
+        while time.perf_counter() < end:
+            pass
+
+"""
+# Tracing leaves out what is not to be compiled: so eager takes 6 ms, compiled 3.
+TWICE_AS_FAST = (
+    SPIN
+    + """\
+    seen = []
+
+    @torch.compile(backend="eager")
+    def step(x):
+        if not torch.compiler.is_compiling():
+            seen.append(1)
+            spin(3)
+        return x + 1
+
+    while True:
+        step(torch.ones(2))
+        spin(3)
+        if len(seen) == 85:
+            print("four rounds are over", flush=True)
+    """
+)
+EQUAL = (
+    SPIN
+    + """\
+    @torch.compile(backend="eager")
+    def step(x):
+        return x + 1
+
+    for _ in range(500):
+        step(torch.ones(2))
+        spin(3)
+    print("the script's own end", *sys.argv[1:])
+    """
+)
+# Blocks compiled one by one, gradients accumulated over two calls of the model. The
+# script sees to it itself that a step is of one kind from its beginning to its end, and
+# trains an uncompiled copy beside.
+TRAINING = """\
+    import copy, torch
+    from torch._dynamo import eval_frame
+
+    class Block(torch.nn.Linear):
+        def forward(self, x):
+            return super().forward(x).tanh()
+
+    torch.manual_seed(0)
+    plain = torch.nn.Sequential(*[Block(24, 24) for _ in range(3)])
+    model = copy.deepcopy(plain)
+    for block in model:
+        block.compile(backend="aot_eager")
+    optimizers = [torch.optim.AdamW(m.parameters(), 1e-3) for m in (model, plain)]
+    kinds = set()
+    for step in range(300):
+        stances = []
+        for part in range(2):
+            x = torch.randn(64, 24)
+            for each in (model, plain):
+                out = each(x).square().mean()
+                stances.append(eval_frame._stance.stance)
+                out.backward()
+                stances.append(eval_frame._stance.stance)
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+        stances.append(eval_frame._stance.stance)
+        assert len(set(stances)) == 1, stances
+        kinds.add(stances[0])
+    assert kinds == {"default", "force_eager"}, kinds
+    for ours, theirs in zip(model.parameters(), plain.parameters()):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+    print("trained alike")
+    """
+# What torchproof sets is undone in every step; then the script fails.
+OWN_STANCE = (
+    SPIN
+    + """\
+    step = torch.compile(lambda x: x + 1, backend="eager")
+    for _ in range(120):
+        with torch.compiler.set_stance("default"):
+            step(torch.ones(2))
+        spin(3)
+    raise ValueError("no more data")
+    """
+)
+
+
+def write(folder: Path, **sources: str) -> None:
+    for name, source in sources.items():
+        (folder / f"{name}.py").write_text(textwrap.dedent(source))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("scripts")
+
+
+@pytest.fixture(scope="module")
+def answers(folder: Path) -> dict[str, Done]:
+    """bench of each script, two at a time."""
+    scripts = {"equal": EQUAL, "training": TRAINING, "raising": OWN_STANCE}
+    write(folder, **scripts)
+    more = ("--format", "json", "--", "--rate", "3")
+    return all_of({n: ("bench", f"{n}.py", *more) for n in scripts}, folder)
+
+
+def rows(done: Done) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """The run, its eager row and the row of the script as it is written."""
+    run = json.loads(done.stdout)
+    eager, compiled = run["measurements"]
+    assert (eager["strategy"], compiled["strategy"]) == ("eager", "as-written")
+    return run, eager, compiled
+
+
+def test_known_gain_is_found_and_an_interruption_keeps_it(tmp_path: Path) -> None:
+    write(tmp_path, faster=TWICE_AS_FAST)
+    process = subprocess.Popen(
+        [*PROGRAM, "bench", "faster.py", "--format", "json", "--seconds", "60"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    for line in process.stderr:
+        if "four rounds are over" in line:
+            process.send_signal(signal.SIGINT)
+            break
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    done = subprocess.CompletedProcess("", 130, out, err)
+    run, eager, compiled = rows(done)
+    assert run["ending"] == "interrupted" and run["environment"]["device"] == "cpu"
+    assert compiled["vs_eager"] == pytest.approx(2, rel=0.25)
+    assert compiled["verdict"].endswith("x faster")
+    assert compiled["break_even_steps"] > 1
+    assert len(eager["rounds_ms"]) == len(compiled["rounds_ms"]) >= 4
+
+
+def test_equal_arms_are_not_called_different(answers: dict[str, Done]) -> None:
+    done = answers["equal"]
+    assert done.returncode == 0, done.stderr
+    run, _, compiled = rows(done)
+    assert compiled["verdict"] == "not significant"
+    assert compiled["vs_eager"] == pytest.approx(1, rel=0.05)
+    assert len(compiled["rounds_ms"]) >= 8
+    assert compiled["sittings"] == [len(compiled["rounds_ms"])]
+    assert run["exit_code"] == 0 and "own end --rate 3" in done.stderr
+
+
+def test_what_a_step_is_worth_is_told_with_what_it_cost(
+    answers: dict[str, Done],
+) -> None:
+    _, eager, compiled = rows(answers["equal"])
+    assert compiled["first_call_s"] > 0.01
+    assert compiled["start"]["label"] == "cold"
+    assert compiled["start"]["refused"] is None
+    assert compiled["compile_s"]["dynamo"] > 0
+    assert (compiled["counts"]["graphs"], compiled["counts"]["recompiles"]) == (1, 0)
+    assert compiled["numerics"] is None and compiled["peak_bytes"] is None
+    assert "answers of a script are not compared" in compiled["notes"]
+    assert "measured in the same run, by torch's stance" in eager["notes"]
+    assert eager["first_call_s"] is None and eager["compile_s"] is None
+
+
+def test_training_is_not_disturbed(answers: dict[str, Done]) -> None:
+    done = answers["training"]
+    assert done.returncode == 0, done.stderr
+    assert "trained alike" in done.stderr
+
+
+def test_calls_between_optimizer_steps_are_one_step(answers: dict[str, Done]) -> None:
+    _, eager, compiled = rows(answers["training"])
+    assert "a step is 2 calls, as many as an optimizer step takes" in compiled["notes"]
+    # The first block's input needs no gradient.
+    assert compiled["counts"]["graphs"] == 2
+    assert eager["median_ms"] and compiled["vs_eager"]
+
+
+def test_a_script_that_fails_is_an_error_with_what_was_seen(
+    answers: dict[str, Done],
+) -> None:
+    done = answers["raising"]
+    run, _, compiled = rows(done)
+    assert done.returncode == 2
+    assert run["error"] == (
+        "the script ended with exit code 1: ValueError: no more data"
+    )
+    shown = done.stderr.partition("Traceback")[2].partition("ValueError")[0]
+    assert "raising.py" in shown and "torchproof" not in shown
+    assert compiled["counts"]["graphs"] == 1
+
+
+def test_a_script_that_sets_the_stance_itself_is_refused(
+    answers: dict[str, Done], folder: Path
+) -> None:
+    run, eager, compiled = rows(answers["raising"])
+    assert compiled["verdict"] == "not measured" and not eager["rounds_ms"]
+    shown = " ".join(torchproof("show", run["id"], cwd=folder).stdout.split())
+    assert "was not measured: the script sets the compiler's stance itself" in shown
+
+
+FLAGS: dict[str, tuple[Options, Questions, dict[str, Any]]] = {
+    "--strategies": (Options(), Questions(strategies=("full",)), {}),
+    "--dtype": (Options(), Questions(dtypes=("bfloat16",)), {}),
+    "--batch": (Options(), Questions(batch=(4,)), {}),
+    "--train": (Options(train=True), Questions(), {}),
+    "--compile": (Options(compile={"dynamic": True}), Questions(), {}),
+    "--profile": (Options(), Questions(), {"profile": True}),
+}
+
+
+@pytest.mark.parametrize("flag", FLAGS)
+def test_flags_that_a_script_cannot_follow(flag: str, tmp_path: Path) -> None:
+    write(tmp_path, script="raise SystemExit('was run')\n")
+    options, asked, more = FLAGS[flag]
+    with pytest.raises(UserError, match=f"measured as it is written: {flag} "):
+        api.bench(
+            str(tmp_path / "script.py"), options, asked=asked, save_in=tmp_path, **more
+        )
+
+
+# -- what the parent makes of a stream -------------------------------------------------
+
+
+def judged(*entries: dict[str, Any], ending: str = "finished") -> list[Measurement]:
+    target = parse(__file__)
+    seats = [Seat(spec, Path("none")) for spec in AS_WRITTEN]
+    plan = Plan(target, AS_WRITTEN)
+    return [*script._rows(seats, plan, Followed(list(entries), ending, 0))]
+
+
+def turns(count: int, eager_ms: float = 2.0) -> list[dict[str, Any]]:
+    more = {"kind": "round", "steps": 3, "interrupted": 0}
+    return [
+        {**more, "arm": arm, "times_ms": [ms * (1 + number % 3 / 100)] * 3}
+        for number in range(count)
+        for arm, ms in (("eager", eager_ms), ("as-written", 1.0))
+    ]
+
+
+COMPILED: dict[str, Any] = {
+    "kind": "compiled",
+    "first_call_s": 3.0,
+    "imports_s": 2.0,
+    "compile_s": {"dynamo": 1.0, "total": 1.0},
+    "counts": {"graphs": 1, "recompiles": 0},
+    "cache": None,
+}
+STEPS = {"kind": "steps", "seen": 40, "needed": 90, "doing": "warming up"}
+
+
+def test_rounds_of_a_stream_that_was_cut_off_are_kept() -> None:
+    eager, compiled = judged(COMPILED, *turns(6)[:-1], ending="timeout")
+    assert len(eager.rounds_ms) == len(compiled.rounds_ms) == 5
+    assert compiled.vs_eager == pytest.approx(2.0)
+
+
+def test_too_few_rounds_give_no_verdict() -> None:
+    eager, compiled = judged(COMPILED, *turns(3), STEPS)
+    assert (eager.median_ms, compiled.median_ms) == (None, None)
+    assert compiled.verdict == "not measured"
+    assert "not enough steps: 40 seen, about 90 needed" in compiled.notes
+
+
+def test_a_script_that_compiles_nothing_is_told() -> None:
+    nothing = dict.fromkeys(COMPILED) | {"kind": "compiled"}
+    for entries in ([nothing, STEPS], [COMPILED | {"counts": {"graphs": 0}}]):
+        eager, compiled = judged(*entries, *turns(8))
+        assert compiled.notes == ("nothing was compiled: torchproof check says why",)
+        assert compiled.verdict == "not measured" and eager.median_ms is None
+
+
+def test_rounds_before_a_new_kind_of_step_do_not_count() -> None:
+    entries = [*turns(5, 9.0), {"kind": "start_over"}, *turns(5)]
+    _, compiled = judged(COMPILED, *entries)
+    assert compiled.vs_eager == pytest.approx(2.0)
+    _, few = judged(COMPILED, *turns(5), {"kind": "start_over"}, *turns(2), STEPS)
+    assert few.vs_eager is None
+
+
+def test_break_even_counts_what_was_compiled_later() -> None:
+    """5 s of first call and imports, 2 s more of compiling, for 1 ms gained a step."""
+    later = COMPILED | {"compile_s": {"dynamo": 3.0, "total": 3.0}}
+    _, compiled = judged(COMPILED, later, *turns(8))
+    assert compiled.break_even_steps == pytest.approx(7000, rel=0.02)
+
+
+def test_a_filled_cache_is_not_called_cold() -> None:
+    counted = {"hits": 1, "misses": 0, "bypasses": 0}
+    found = {"lookups": [["inductor", True, False]], "filled_before": None}
+    _, compiled = judged(COMPILED | {"cache": counted | found}, *turns(8))
+    assert compiled.first_call_s is None and compiled.break_even is None
+    assert compiled.start is not None and "filled before" in compiled.start["refused"]
+
+
+# -- what a step is --------------------------------------------------------------------
+
+
+class Told:
+    """Steps, and what they told."""
+
+    def __init__(self) -> None:
+        self.begun = self.changed = 0
+        self.steps = Steps(self._begins, self._changes)
+
+    def _begins(self) -> None:
+        self.begun += 1
+
+    def _changes(self) -> None:
+        self.changed += 1
+
+    def call(self, number: int = 0) -> None:
+        self.steps._enter(number)()
+
+    def optimize(self, optimizer: object) -> None:
+        self.steps._optimizer_stepped(optimizer, (), {})
+
+
+def test_the_first_of_several_compiled_blocks_marks_the_step() -> None:
+    told = Told()
+    for _ in range(4):
+        for number in (3, 1, 2, 1):
+            told.call(number)
+    assert (told.begun, told.changed) == (4, 0)
+
+
+def test_a_call_within_a_call_begins_no_step() -> None:
+    told = Told()
+    for _ in range(3):
+        leave = told.steps._enter(0)
+        told.call(0)
+        leave()
+    assert told.begun == 3
+
+
+def test_what_was_compiled_for_one_call_does_not_mark_steps_for_ever() -> None:
+    told = Told()
+    told.call(0)
+    for _ in range(30):
+        told.call(1)
+    assert told.changed == 1 and told.begun == 22
+
+
+def test_evaluation_before_training_does_not_decide_what_a_step_is() -> None:
+    told, main, other = Told(), SimpleNamespace(), SimpleNamespace()
+    for _ in range(20):
+        told.call()
+    told.steps.fix()
+    assert told.steps.calls == 1
+    for _ in range(5):
+        for optimizer in (main, other):
+            told.call()
+            told.call()
+            told.optimize(optimizer)
+    told.steps.fix()
+    assert told.changed == 1 and told.steps.calls == 4
+    before = told.begun
+    told.steps.eager = True  # where an optimizer may be seen that is compiled else
+    for _ in range(4):
+        told.call()
+        told.optimize(other)
+    assert told.begun == before + 1
