@@ -10,7 +10,6 @@ Times are kept as whole tenths of a microsecond.
 
 import argparse
 import gc
-import itertools
 import json
 import os
 import platform
@@ -54,15 +53,20 @@ def timed(
     work: Work, amount: int, duration_ms: float
 ) -> tuple[list[float], list[bool]]:
     """Times, and of each whether the process had to yield its core in it."""
-    clock, times = time.perf_counter, list[float]()
-    yields = [yielded()]
-    end = clock() + duration_ms / 1e3
-    while not times or clock() < end:
+    times: list[float] = []
+    interrupted: list[bool] = []
+    clock, before = time.perf_counter, yielded()
+    begin = clock()
+    while not times or not samples.round_is_over(
+        (clock() - begin) * 1e3, interrupted.count(False), duration_ms
+    ):
         start = clock()
         work(amount)
         times.append((clock() - start) * 1e3)
-        yields.append(yielded())
-    return times, [after > before for before, after in itertools.pairwise(yields)]
+        after = yielded()
+        interrupted.append(after > before)
+        before = after
+    return times, interrupted
 
 
 def yielded() -> int:

@@ -19,9 +19,9 @@ import numpy
 
 Work = Callable[[int], None]
 
-# Of the targets, in eager: some milliseconds, of which calling the compiled function
-# takes a hundredth. A fixed amount: all processes must do the same.
-AMOUNT = 6_600
+# Of the targets, in eager: some 20 ms, of which calling the compiled function takes
+# less than a hundredth. A fixed amount: all processes must do the same.
+AMOUNT = 44_000
 
 _stream = numpy.ones(1024 * 1024)  # 8 MiB: more than the caches of one core hold
 

@@ -29,6 +29,8 @@ ROUNDS = 20  # of a sitting, at most; even, so that each arm goes first equally 
 LEAST_ROUNDS = 8  # of a sitting, before it may end early
 ROUND_MS = 60.0  # what a round lasts for one arm
 ROUND_SAMPLES = 20  # kept of a round
+_CLEAN_SAMPLES = 3  # a round is stretched up to so many times to have that many
+_STRETCH = 4
 
 # Standard deviation of a process's speed, for the same code on a CPU. Recorded over
 # processes of one layout: 0.0004 to 0.008. Arms run different code, for which the same
@@ -90,6 +92,12 @@ class BreakEven:
 
 
 # -- one arm ---------------------------------------------------------------------------
+
+
+def round_is_over(elapsed_ms: float, clean: int, round_ms: float = ROUND_MS) -> bool:
+    """Whether a round may end that has so many samples without interruption."""
+    stretch = 1 if clean >= _CLEAN_SAMPLES else _STRETCH
+    return elapsed_ms >= round_ms * stretch
 
 
 def kept(times_ms: Sequence[float], interrupted: Sequence[bool]) -> list[float]:
