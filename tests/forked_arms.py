@@ -1,0 +1,126 @@
+"""Arms as forked processes: `import torch` is paid for once, not once an arm."""
+
+from __future__ import annotations
+
+import gc
+import json
+import multiprocessing
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from multiprocessing import resource_tracker
+from multiprocessing.connection import Connection
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from torchproof import samples
+from torchproof.measure import EAGER, Measured, Plan, Progress, Spec, process
+from torchproof.measure.session import Session
+from torchproof.records import Measurement
+from torchproof.strategies import parse, with_arguments
+from torchproof.target import parse as parse_target
+
+PRELOAD = ["warm_torch", "torchproof.child", "torchproof.arm"]
+PRELOAD += ["torch._inductor.compile_fx", "functorch.compile", "torch.profiler"]
+
+
+class Forked:
+    """Stands in for `subprocess.Popen`: a process of its own, torch already loaded."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        pass_fds: Sequence[int],
+        env: Mapping[str, str],
+        stderr: Any = None,
+        **settings: Any,
+    ) -> None:
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(PRELOAD)
+        read, write = os.pipe()
+        self.stdin = os.fdopen(write, "wb")
+        told = json.loads(command[-1])
+        ends = Connection(read), Connection(os.dup(pass_fds[0]))
+        self._process = context.Process(
+            target=_serve,
+            args=(told, dict(env), *ends),
+        )
+        self._process.start()
+        for end in ends:
+            end.close()
+        assert self._process.pid is not None
+        self.pid = self._process.pid
+
+    def wait(self) -> int:
+        self._process.join()
+        assert self._process.exitcode is not None
+        return self._process.exitcode
+
+
+def _serve(
+    job: dict[str, Any], env: dict[str, str], commands: Connection, replies: Connection
+) -> None:
+    os.setsid()
+    os.environ.clear()
+    os.environ.update(env)
+    from torch._dynamo.utils import clear_compilation_metrics
+
+    from torchproof import arm
+
+    clear_compilation_metrics()  # of the fork server
+    gc.freeze()  # what it loaded need not be gone through in every arm
+    # Killed with the arm; the test's own tracker would complain of what it left.
+    resource_tracker._resource_tracker._fd = None
+    os.dup2(commands.fileno(), 0)
+    sys.stdin = os.fdopen(0, encoding="utf-8", closefd=False)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for output in (1, 2):
+        os.dup2(nowhere, output)
+    told = job | {"replies": os.dup(replies.fileno())}
+    os._exit(arm.main([json.dumps(told)]))
+
+
+@contextmanager
+def forked() -> Iterator[None]:
+    """Arms that start meanwhile are forked."""
+    names = ("PIPE", "DEVNULL", "run", "TimeoutExpired")
+    kept = {name: getattr(subprocess, name) for name in names}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(process, "subprocess", SimpleNamespace(Popen=Forked, **kept))
+        yield
+
+
+def backends(*names: str) -> tuple[Spec, ...]:
+    """Eager, and full with each of these backends."""
+    full = parse("full")
+    return (
+        Spec(EAGER),
+        *(Spec(with_arguments(full, backend=n), variant={"backend": n}) for n in names),
+    )
+
+
+def measured(
+    target: str,
+    specs: Sequence[Spec],
+    *,
+    rounds: int = 4,
+    progress: Progress = lambda text: None,
+    **more: Any,
+) -> Measured:
+    """A short session of forked arms, with rounds of 10 ms."""
+    plan = Plan(parse_target(target), tuple(specs), quiet=True)
+    plan = replace(plan, **({"seconds": 0.01 * rounds, "sittings": 1} | more))
+    with forked(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(samples, "ROUNDS", rounds)
+        return Session(plan, Path(), progress).run()
+
+
+def by_backend(found: Measured) -> dict[str, Measurement]:
+    return {str(row.variant.get("backend", row.strategy)): row for row in found.rows}

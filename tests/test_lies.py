@@ -1,0 +1,248 @@
+"""Each way a benchmark can lie, planted in a target, and caught by a real session."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from forked_arms import backends, by_backend, measured
+
+from torchproof import calls, questions, samples
+from torchproof.caches import Caches
+from torchproof.measure import AS_WRITTEN, EAGER, Measured, Spec
+from torchproof.measure.starts import started
+from torchproof.records import Measurement, Run
+from torchproof.strategies import parse
+from torchproof.target import Loaded
+from torchproof.verdict.decisions import decision
+
+LYING = Path(__file__).parent / "models" / "lying.py"
+EAGER_AND_FULL = (Spec(EAGER), Spec(parse("full")))
+
+
+def session(factory: str, specs: Any = EAGER_AND_FULL, **more: Any) -> Measured:
+    return measured(f"{LYING}:{factory}", specs, **more)
+
+
+def compiled(found: Measured) -> Measurement:
+    """The row of the only arm beside eager."""
+    _, row = found.rows
+    return row
+
+
+def recommended(*rows: Measurement) -> str:
+    return decision(Run("id", "target", "", {}, {}, measurements=rows)).word
+
+
+# -- a warm cache called cold, a cold one called warm ----------------------------------
+
+
+@pytest.fixture(scope="module")
+def cached(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Measurement]:
+    """A cache that is empty at first, the same again, and one that is never found."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LYING_CACHE", str(tmp_path_factory.mktemp("cache")))
+        return {
+            "empty": compiled(session("twice_from_folder", sittings=2)),
+            "filled": compiled(session("twice_from_folder")),
+            "lost": compiled(session("twice_from_nowhere", sittings=2)),
+        }
+
+
+def test_a_cold_time_is_refused_where_the_cache_was_filled(
+    cached: dict[str, Measurement],
+) -> None:
+    row = cached["filled"]
+    assert row.error is None and row.rounds_ms
+    assert row.start is not None and row.start["label"] == "cold"
+    assert row.start["hits"] > 0 and row.start["misses"] == 0
+    assert row.first_call_s is None
+    assert "called cold, but" in row.start["refused"]
+    assert row.break_even is None
+
+
+def test_a_process_may_find_again_what_it_compiled_itself(
+    cached: dict[str, Measurement],
+) -> None:
+    row = cached["empty"]
+    assert row.start is not None
+    assert row.start["hits"] > 0, "the second graph is the first one again"
+    assert row.start["refused"] is None
+    assert row.first_call_s is not None
+
+
+def test_a_warm_time_needs_hits_alone(cached: dict[str, Measurement]) -> None:
+    warm, lost = cached["empty"].warm_start, cached["lost"].warm_start
+    assert warm is not None and lost is not None
+    assert warm["refused"] is None and warm["misses"] == 0 and warm["hits"] > 0
+    assert warm["first_call_s"] is not None
+    assert lost["first_call_s"] is None
+    assert "were not in Inductor's cache" in lost["refused"]
+
+
+def test_a_graph_compiled_while_the_target_was_made_is_no_cold_start() -> None:
+    before = compiled(session("compiled_before", AS_WRITTEN))
+    after = compiled(session("compiled_already", AS_WRITTEN))
+    assert before.start is not None and after.start is not None
+    assert before.first_call_s is None
+    assert "1 graphs were compiled before" in before.start["refused"]
+    assert after.start["refused"] is None and after.first_call_s is not None
+
+
+def test_kernels_of_an_older_cache_are_seen_though_torch_counts_no_lookup(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    old = tmp_path / "ab" / "kernel.so"
+    old.parent.mkdir()
+    caches = Caches()
+    assert caches.filled_before() is None
+    old.touch()
+    assert caches.filled_before() is None, "its own"
+    time.sleep(0.1)
+    later = Caches()
+    assert later.filled_before() == str(tmp_path)
+    cache = {"hits": 0, "misses": 0, "bypasses": 0, "saved": 0, "lookups": []}
+    cache["filled_before"] = later.filled_before()
+    start = started("cold", {"imports_s": 0.0, "cache": cache})
+    assert str(tmp_path) in start["refused"]
+
+
+def test_a_graph_that_autograd_could_not_keep_is_no_warm_start() -> None:
+    """Without a backward, AOTAutograd saves nothing where gradients are wanted."""
+    cache = {"hits": 1, "misses": 1, "bypasses": 0, "saved": 0}
+    cache |= {"lookups": [("aot_autograd", False, False), ("inductor", True, False)]}
+    start = started("warm", {"imports_s": 0.0, "cache": cache})
+    assert "1 of 1 graphs were not in AOTAutograd's cache" in start["refused"]
+    assert "torch.no_grad()" in start["refused"]
+
+
+# -- the first call in the mean --------------------------------------------------------
+
+
+def test_a_slow_first_call_is_in_no_median() -> None:
+    for row in session("slow_first_call", backends("eager")).rows:
+        assert row.first_call_s is not None and row.first_call_s >= 1.0
+        assert row.high_ms is not None and row.high_ms < 100
+        assert max(map(max, row.rounds_ms)) < 1000
+
+
+# -- a host copy inside the step -------------------------------------------------------
+
+
+@pytest.mark.parametrize(("inputs", "noted"), [("cpu", True), ("meta", False)])
+def test_inputs_on_the_host_are_noted(inputs: str, noted: bool) -> None:
+    torch = pytest.importorskip("torch")
+    module = torch.nn.Linear(4, 4, device="meta")  # any device but the CPU
+    call = {"x": [torch.ones(2, 4, device=inputs)], "scale": torch.tensor(2.0)}
+    note = calls.host_copies(Loaded(module, [call], None, place=None))  # type: ignore[arg-type]
+    assert (note is not None) == noted
+    if note:
+        assert "1 inputs lie on the CPU and the weights on meta" in note
+
+
+def test_a_model_on_the_host_has_no_host_copies() -> None:
+    torch = pytest.importorskip("torch")
+    module = torch.nn.Linear(4, 4)
+    loaded = Loaded(module, [(torch.ones(2, 4),)], None, place=None)  # type: ignore[arg-type]
+    assert calls.host_copies(loaded) is None
+
+
+# -- settings that leak ----------------------------------------------------------------
+
+
+def test_what_one_arm_sets_reaches_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "log"
+    monkeypatch.setenv("LYING_LOG", str(log))
+    asked = questions.Questions(ablate=(("max_autotune", True),))
+    found = session("leaving_traces", questions.arms(asked, {}))
+    assert [row.error for row in found.rows] == [None] * 3
+    assert [row.variant.get("config") for row in found.rows] == [
+        None,
+        "control",
+        "max_autotune=True",
+    ]
+    assert log.read_text().splitlines() == ["{} False", "{'max_autotune': True} False"]
+    assert "LYING_LEAK" not in os.environ
+    assert not any("switches" in note for row in found.rows for note in row.notes)
+
+
+def test_switches_that_the_target_sets_are_told() -> None:
+    eager, row = session("setting_a_switch", backends("eager")).rows
+    [note] = [note for note in row.notes if "switches" in note]
+    assert note.endswith("itself: torch._inductor.config.max_autotune=True")
+    assert not any("switches" in note for note in eager.notes)
+
+
+# -- wrong outputs ---------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def quick() -> dict[str, Measurement]:
+    """Backends that are faster than eager, right or wrong, or fail."""
+    names = ("right", "one_wrong", "not_a_number", "raises", "killed")
+    return by_backend(session("adding", backends(*names)))
+
+
+def test_a_quick_backend_is_recommended_if_it_is_right(
+    quick: dict[str, Measurement],
+) -> None:
+    assert "faster" in quick["right"].verdict
+    assert recommended(quick["eager"], quick["right"]) == "keep compiled"
+
+
+@pytest.mark.parametrize("name", ["one_wrong", "not_a_number"])
+def test_a_quick_backend_with_one_wrong_element_is_not_ranked(
+    quick: dict[str, Measurement], name: str
+) -> None:
+    row = quick[name]
+    assert row.median_ms is not None and quick["eager"].median_ms is not None
+    assert row.median_ms < quick["eager"].median_ms
+    assert row.verdict == "wrong"
+    assert row.numerics is not None and row.numerics["verdict"] == "wrong"
+    assert row.vs_eager is None and row.break_even is None
+    assert recommended(quick["eager"], row) != "keep compiled"
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [("raises", "ValueError: no such kernel"), ("killed", "was killed by SIGKILL")],
+)
+def test_an_arm_that_fails_leaves_the_others(
+    quick: dict[str, Measurement], name: str, why: str
+) -> None:
+    row = quick[name]
+    assert row.verdict == "failed" and row.median_ms is None
+    assert row.error is not None and why in row.error and "\n" not in row.error
+
+
+def test_wrong_gradients_are_caught_where_gradients_are_used() -> None:
+    arms = backends("aot_eager", "wrong_gradients")
+    trained = by_backend(session("linear", arms, train=True))
+    assert trained["aot_eager"].verdict not in {"wrong", "failed"}
+    assert trained["wrong_gradients"].verdict == "wrong"
+    assert "gradient" in str(trained["wrong_gradients"].numerics)
+    asked = by_backend(session("linear", backends("wrong_gradients")))
+    assert asked["wrong_gradients"].verdict not in {"wrong", "failed"}
+
+
+# -- a machine that gets slower --------------------------------------------------------
+
+
+def test_a_machine_that_slows_down_makes_no_arm_slower(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = tmp_path / "begun"
+    begun.touch()
+    monkeypatch.setenv("LYING_BEGUN", str(begun))
+    eager, row = session("throttled", backends("eager"), rounds=20).rows
+    assert row.verdict == "not significant"
+    # Had one arm been taken after the other, the same samples would say otherwise.
+    half = len(eager.rounds_ms) // 2
+    late = samples.compare(row.rounds_ms[:half], eager.rounds_ms[-half:])
+    assert late.verdict == "slower", eager.rounds_ms
