@@ -64,8 +64,11 @@ def test_edges_that_inductor_gets_wrong_and_roundings_that_it_may_do() -> None:
 
     x, short = torch.linspace(-3.0, 3.0, 40), torch.randn(4096, dtype=torch.bfloat16)
     told = verdicts(lambda: (fn, [(x, short)]))
-    for name in ("acosh", "remainder", "byte"):
-        assert told[f"call 0: output.{name}"].verdict == "wrong", name
+    assert told["call 0: output.remainder"].verdict == "wrong"
+    mended = torch.__version__ >= (2, 15)
+    for name in ("acosh", "byte"):
+        expected = "same" if mended else "wrong"
+        assert told[f"call 0: output.{name}"].verdict == expected, name
     assert told["call 0: output.masked"].verdict in ("same", "rounding")
     assert told["call 0: output.fused"].verdict == "rounding"
     assert told["call 0: output.fused"].reference == "float64"
