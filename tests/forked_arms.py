@@ -15,7 +15,7 @@ from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -32,6 +32,8 @@ PRELOAD += ["torch._inductor.compile_fx", "functorch.compile", "torch.profiler"]
 
 class Forked:
     """Stands in for `subprocess.Popen`: a process of its own, torch already loaded."""
+
+    begun: ClassVar[list[int]] = []  # process ids
 
     def __init__(
         self,
@@ -57,6 +59,7 @@ class Forked:
             end.close()
         assert self._process.pid is not None
         self.pid = self._process.pid
+        self.begun.append(self.pid)
 
     def wait(self) -> int:
         self._process.join()
@@ -70,11 +73,12 @@ def _serve(
     os.setsid()
     os.environ.clear()
     os.environ.update(env)
-    from torch._dynamo.utils import clear_compilation_metrics
+    from torch._dynamo.utils import clear_compilation_metrics, counters
 
     from torchproof import arm
 
     clear_compilation_metrics()  # of the fork server
+    counters.clear()
     gc.freeze()  # what it loaded need not be gone through in every arm
     # Killed with the arm; the test's own tracker would complain of what it left.
     resource_tracker._resource_tracker._fd = None

@@ -211,22 +211,15 @@ def failing():
     return step, [(torch.ones(8),)]
 
 
-def talkative():
-    def step(x):
-        print("said on stdout")
-        return x + 1
-
-    return step, [(torch.ones(8),)]
-
-
-def long_lasting():
-    """Says when it is being sampled."""
-    calls = []
+def dying_in_eager():
+    """Eager's process ends while it is sampled; compiled code goes on."""
+    steps = []
 
     def step(x):
-        calls.append(time.sleep(0.002))
-        if len(calls) == 100:
-            Path(os.environ["LYING_SIGN"]).touch()
+        if not torch.compiler.is_compiling():
+            steps.append(1)
+            if len(steps) > 3000:
+                os._exit(3)
         return x + 1
 
     return step, [(torch.ones(8),)]

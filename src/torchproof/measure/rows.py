@@ -56,9 +56,9 @@ def _cut_to_common_rounds(seats: Sequence[Seat], number: int) -> None:
 def _eager_of(
     spec: Spec, seats: Sequence[Seat], plain: Sequence[Measurement]
 ) -> Measurement | None:
-    """Eager with the same type of numbers."""
+    """Eager with the same type of numbers, if it got through."""
     for seat, row in zip(seats, plain, strict=True):
-        if seat.spec.is_eager and seat.spec.dtype == spec.dtype:
+        if seat.runs and seat.spec.is_eager and seat.spec.dtype == spec.dtype:
             return row
     return None
 
@@ -200,8 +200,10 @@ def _judged(row: Measurement, base: Measurement | None, seat: Seat) -> Measureme
         return replace(
             row, verdict="reference", vs_eager=1.0 if row.rounds_ms else None
         )
-    if base is None or not row.rounds_ms or not base.rounds_ms:
-        return replace(row, verdict="not measured" if not row.rounds_ms else "")
+    if not row.rounds_ms:
+        return replace(row, verdict="not measured")
+    if base is None or not base.rounds_ms:
+        return replace(row, verdict="no eager to compare with")
     ratio = samples.compare(base.rounds_ms, row.rounds_ms, sittings=row.sittings)
     row = replace(
         row,

@@ -1,0 +1,241 @@
+"""How a session of measuring goes on when arms fail, hang, or are interrupted."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from commands import PROGRAM
+from forked_arms import Forked, backends, by_backend, forked, measured
+
+from torchproof import cli, questions, report, store
+from torchproof.measure import Measured
+from torchproof.measure.session import Session
+from torchproof.records import Run, UserError
+
+LYING = Path(__file__).parent / "models" / "lying.py"
+BATCHED = f"{LYING}:batched"
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+# -- arms that fail --------------------------------------------------------------------
+
+
+def test_an_arm_that_hangs_is_ended_and_the_others_go_on() -> None:
+    rows = by_backend(
+        measured(f"{LYING}:adding", backends("hangs", "right"), timeout_s=6)
+    )
+    assert rows["hangs"].verdict == "failed"
+    assert rows["hangs"].error == "no answer within 6 s (--timeout)"
+    assert rows["right"].verdict.endswith("faster")
+    assert not any(map(is_alive, Forked.begun))
+
+
+def test_without_eager_nothing_is_compared_with_it() -> None:
+    found = measured(f"{LYING}:dying_in_eager", backends("eager"), rounds=20)
+    eager, row = found.rows
+    assert eager.verdict == "failed" and eager.error is not None
+    assert "exit code 3" in eager.error
+    assert row.rounds_ms and row.median_ms is not None
+    assert row.vs_eager is None and row.verdict == "no eager to compare with"
+
+
+# -- interruptions ---------------------------------------------------------------------
+
+
+def interrupted_at(words: str, **more: Any) -> Measured:
+    def progress(text: str) -> None:
+        if words in text:
+            raise KeyboardInterrupt
+
+    return measured(BATCHED, backends("eager"), progress=progress, **more)
+
+
+def test_an_interruption_keeps_the_rounds_all_arms_have() -> None:
+    found = interrupted_at("round 3 of 20, full", rounds=20)
+    assert found.ending == "interrupted"
+    assert [len(row.rounds_ms) for row in found.rows] == [2, 2]
+    assert all(row.median_ms is not None for row in found.rows)
+    assert not any(map(is_alive, Forked.begun))
+
+
+def test_an_interruption_in_the_second_sitting_keeps_the_first() -> None:
+    found = interrupted_at("first call, warm", sittings=2)
+    assert [len(row.rounds_ms) for row in found.rows] == [4, 4]
+    assert [row.sittings for row in found.rows] == [(4,), (4,)]
+
+
+@pytest.mark.parametrize("words", ["reference answers", "full, eager: warming up"])
+def test_what_an_early_interruption_leaves_can_be_read(words: str) -> None:
+    found = interrupted_at(words)
+    assert [row.verdict for row in found.rows] == ["reference", "not measured"]
+    run = Run("id", BATCHED, "", found.environment, {}, measurements=found.rows)
+    for form in ("text", "md", "json"):
+        assert "Traceback" not in report.render(run, form)
+
+
+SLOW_TARGET = """
+import pathlib, time, torch
+
+def make():
+    calls = []
+    def step(x):
+        print("said by the target")
+        calls.append(time.sleep(0.002))
+        if len(calls) == 150:
+            pathlib.Path("sampled").touch()
+        return x + 1
+    return step, [(torch.ones(8),)]
+"""
+
+
+def test_ctrl_c_saves_the_run_and_leaves_no_process(tmp_path: Path) -> None:
+    (tmp_path / "slow.py").write_text(SLOW_TARGET)
+    flags = ["--strategies", "eager", "--seconds", "100", "--format", "json"]
+    with subprocess.Popen(
+        [*PROGRAM, "bench", "slow.py:make", *flags],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        while process.poll() is None and not (tmp_path / "sampled").exists():
+            time.sleep(0.05)
+        time.sleep(3)  # some rounds
+        family = psutil.Process(process.pid).children(recursive=True)
+        process.send_signal(signal.SIGINT)
+        stdout, stderr = process.communicate(timeout=30)
+    assert process.returncode == 130, stderr
+    assert family and not any(is_alive(member.pid) for member in family)
+    told = json.loads(stdout)  # one document, whatever the target prints
+    assert told["ending"] == "interrupted"
+    [row] = told["measurements"]
+    assert row["median_ms"] >= 2.0
+    assert "said by the target" in stderr and "eager" in stderr
+    saved = store.load(None, tmp_path / store.RUNS)
+    assert saved.id == told["id"] and saved.measurements[0].rounds_ms
+
+
+# -- arms that do not fit beside each other --------------------------------------------
+
+
+def test_arms_alternate_where_memory_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Session, "_room", lambda self: False)
+    at_once: list[int] = []
+
+    def count(text: str) -> None:
+        if text.startswith("round"):
+            at_once.append(sum(map(is_alive, Forked.begun)))
+
+    found = measured(BATCHED, backends("eager"), progress=count)
+    assert found.apart
+    assert set(at_once) == {2}, "an arm and the judge of its answers"
+    for row in found.rows:
+        assert len(row.sittings) == 3 and row.median_ms is not None
+        assert any("timed one after the other" in note for note in row.notes)
+
+
+def test_arms_that_fit_are_taken_side_by_side() -> None:
+    found = measured(BATCHED, backends("eager"))
+    assert not found.apart
+    assert not any("one after the other" in n for row in found.rows for n in row.notes)
+
+
+# -- questions -------------------------------------------------------------------------
+
+
+def test_recompiles_are_those_of_each_batch() -> None:
+    shapes = tuple({"batch": size} for size in (2, 4, 6, 1))
+    found = measured(BATCHED, backends("eager"), shapes=shapes)
+    rows = [row for row in found.rows if row.strategy == "full"]
+    assert [row.variant["batch"] for row in rows] == [2, 4, 6, 1]
+    # One graph, one for any size, which 6 uses as well, and size 1 is special.
+    assert [(row.counts or {})["recompiles"] for row in rows] == [0, 1, 0, 1]
+    assert [(row.counts or {})["graphs"] for row in rows] == [1, 1, 0, 1]
+    eager = [row for row in found.rows if row.strategy == "eager"]
+    assert len(eager) == 4 and all(row.verdict == "reference" for row in eager)
+
+
+def test_an_unknown_switch_is_refused_with_the_nearest() -> None:
+    known = {"max_autotune": False, "cpp.threads": -1}
+    with pytest.raises(UserError, match="did you mean max_autotune"):
+        questions.settled([("max_autotun", None)], known)
+    with pytest.raises(UserError, match="give a value"):
+        questions.settled([("cpp.threads", None)], known)
+    assert questions.settled([("max_autotune", None)], known) == (
+        ("max_autotune", True),
+    )
+
+
+@pytest.fixture
+def command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Any:
+    """`command(*arguments)`: exit code, stdout and stderr of a bench, arms forked."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(target: str, *flags: str) -> tuple[int, str, str]:
+        Forked.begun.clear()
+        with forked():
+            code = cli.main(["bench", target, "-q", "--seconds", "0.1", *flags])
+        done = capsys.readouterr()
+        return code, done.out, done.err
+
+    yield run
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def refused(done: tuple[int, str, str]) -> str:
+    """The one line that says why."""
+    code, stdout, stderr = done
+    assert code == 2 and stdout == ""
+    [line] = stderr.splitlines()
+    assert line.startswith("torchproof: error: ")
+    return line
+
+
+def test_switches_are_those_of_the_installed_inductor(command: Any) -> None:
+    line = refused(command(BATCHED, "--ablate", "max_autotun"))
+    assert "did you mean max_autotune?" in line
+
+
+def test_a_compiled_target_is_compared_with_itself_in_eager(command: Any) -> None:
+    target = f"{LYING}:compiled_already"
+    code, stdout, _ = command(target, "--sittings", "1", "--format", "json")
+    assert code == 0
+    eager, row = json.loads(stdout)["measurements"]
+    assert [eager["strategy"], row["strategy"]] == ["eager", "as-written"]
+    assert eager["counts"] is None and row["counts"]["graphs"] == 1
+    line = refused(command(target, "--strategies", "full"))
+    assert "does its own compiling" in line
+
+
+def test_a_target_that_fails_in_eager_is_told_in_one_line(command: Any) -> None:
+    line = refused(command(f"{LYING}:failing"))
+    assert "fails in eager: RuntimeError: no luck" in line
+
+
+def test_a_sweep_needs_a_factory_that_takes_it(command: Any) -> None:
+    line = refused(command(f"{LYING}:adding", "--batch", "2,4"))
+    assert "takes no keyword 'batch'" in line
+
+
+def test_nothing_is_overwritten_and_that_is_known_before_the_work(command: Any) -> None:
+    Path("kept.json").write_text("mine")
+    line = refused(command(BATCHED, "-o", "kept.json"))
+    assert "kept.json exists" in line
+    assert Path("kept.json").read_text() == "mine"
+    assert not Forked.begun and not os.path.exists(store.RUNS)
