@@ -192,19 +192,12 @@ class Arm:
 
     def sample(self, seconds: float) -> dict[str, Any]:
         """One round: passes for a while; garbage is collected before, not within."""
-        times: list[float] = []
         before = self.ledger.compilations()
         gc.collect()
         gc.disable()
         try:
             self._resume()
-            yields = [gauges.yields()]
-            end = time.monotonic() + seconds
-            while not times or time.monotonic() < end:
-                times.append(self._pass() / len(self.loaded.calls))
-                yields.append(gauges.yields())
-                if len(times) == _MOST_SAMPLES:
-                    break
+            times, yields = self.timed(seconds)
         finally:
             gc.enable()
         return {
@@ -212,6 +205,18 @@ class Arm:
             "interrupted": [b > a for a, b in itertools.pairwise(yields)],
             "compilations": self.ledger.compilations() - before,
         }
+
+    def timed(self, seconds: float) -> tuple[list[float], list[int]]:
+        """Times per call, and how often the core was yielded before and after each."""
+        times: list[float] = []
+        yields = [gauges.yields()]
+        count, end = len(self.loaded.calls), time.monotonic() + seconds
+        while not times or time.monotonic() < end:
+            times.append(self._pass() / count)
+            yields.append(gauges.yields())
+            if len(times) == _MOST_SAMPLES:
+                break
+        return times, yields
 
     def _resume(self) -> None:
         """Passes that are not counted: while others ran, cores and caches cooled.
@@ -313,12 +318,14 @@ class Arm:
 
     def _pass(self) -> float:
         """All calls in order, each timed alone; their sum in milliseconds."""
-        total = 0.0
-        for index, call in enumerate(self.loaded.calls):
-            calls.before(self.loaded, index)
-            if self.train:
-                calls.forget_gradients(self.loaded.fn, call)
-            total += self.clock.milliseconds(functools.partial(self._invoke, call))
+        total, loaded, fn, train = 0.0, self.loaded, self.fn, self.train
+        for index, call in enumerate(loaded.calls):
+            if loaded.before_call is not None:
+                calls.before(loaded, index)
+            if train:
+                calls.forget_gradients(loaded.fn, call)
+            step = functools.partial(calls.invoke, fn, call, train=train)
+            total += self.clock.milliseconds(step)
         return total
 
 
