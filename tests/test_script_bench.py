@@ -7,7 +7,6 @@ import signal
 import subprocess
 import textwrap
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,13 +14,8 @@ from commands import PROGRAM, Done, all_of, torchproof
 
 from torchproof import api
 from torchproof.capture import Options
-from torchproof.measure import AS_WRITTEN, Plan, script
-from torchproof.measure.session import Seat
 from torchproof.questions import Questions
-from torchproof.records import Measurement, UserError
-from torchproof.steps import Steps
-from torchproof.streams import Followed
-from torchproof.target import parse
+from torchproof.records import UserError
 
 SPIN = """\
     import sys, time, torch
@@ -250,146 +244,3 @@ def test_flags_that_a_script_cannot_follow(flag: str, tmp_path: Path) -> None:
         api.bench(
             str(tmp_path / "script.py"), options, asked=asked, save_in=tmp_path, **more
         )
-
-
-# -- what the parent makes of a stream -------------------------------------------------
-
-
-def judged(*entries: dict[str, Any], ending: str = "finished") -> list[Measurement]:
-    target = parse(__file__)
-    seats = [Seat(spec, Path("none")) for spec in AS_WRITTEN]
-    plan = Plan(target, AS_WRITTEN)
-    return [*script._rows(seats, plan, Followed(list(entries), ending, 0))]
-
-
-def turns(count: int, eager_ms: float = 2.0) -> list[dict[str, Any]]:
-    more = {"kind": "round", "steps": 3, "interrupted": 0}
-    return [
-        {**more, "arm": arm, "times_ms": [ms * (1 + number % 3 / 100)] * 3}
-        for number in range(count)
-        for arm, ms in (("eager", eager_ms), ("as-written", 1.0))
-    ]
-
-
-COMPILED: dict[str, Any] = {
-    "kind": "compiled",
-    "first_call_s": 3.0,
-    "imports_s": 2.0,
-    "compile_s": {"dynamo": 1.0, "total": 1.0},
-    "counts": {"graphs": 1, "recompiles": 0},
-    "cache": None,
-}
-STEPS = {"kind": "steps", "seen": 40, "needed": 90, "doing": "warming up"}
-
-
-def test_rounds_of_a_stream_that_was_cut_off_are_kept() -> None:
-    eager, compiled = judged(COMPILED, *turns(6)[:-1], ending="timeout")
-    assert len(eager.rounds_ms) == len(compiled.rounds_ms) == 5
-    assert compiled.vs_eager == pytest.approx(2.0)
-
-
-def test_too_few_rounds_give_no_verdict() -> None:
-    eager, compiled = judged(COMPILED, *turns(3), STEPS)
-    assert (eager.median_ms, compiled.median_ms) == (None, None)
-    assert compiled.verdict == "not measured"
-    assert "not enough steps: 40 seen, about 90 needed" in compiled.notes
-
-
-def test_a_script_that_compiles_nothing_is_told() -> None:
-    nothing = dict.fromkeys(COMPILED) | {"kind": "compiled"}
-    for entries in ([nothing, STEPS], [COMPILED | {"counts": {"graphs": 0}}]):
-        eager, compiled = judged(*entries, *turns(8))
-        assert compiled.notes == ("nothing was compiled: torchproof check says why",)
-        assert compiled.verdict == "not measured" and eager.median_ms is None
-
-
-def test_rounds_before_a_new_kind_of_step_do_not_count() -> None:
-    entries = [*turns(5, 9.0), {"kind": "start_over"}, *turns(5)]
-    _, compiled = judged(COMPILED, *entries)
-    assert compiled.vs_eager == pytest.approx(2.0)
-    _, few = judged(COMPILED, *turns(5), {"kind": "start_over"}, *turns(2), STEPS)
-    assert few.vs_eager is None
-
-
-def test_break_even_counts_what_was_compiled_later() -> None:
-    """5 s of first call and imports, 2 s more of compiling, for 1 ms gained a step."""
-    later = COMPILED | {"compile_s": {"dynamo": 3.0, "total": 3.0}}
-    _, compiled = judged(COMPILED, later, *turns(8))
-    assert compiled.break_even_steps == pytest.approx(7000, rel=0.02)
-
-
-def test_a_filled_cache_is_not_called_cold() -> None:
-    counted = {"hits": 1, "misses": 0, "bypasses": 0}
-    found = {"lookups": [["inductor", True, False]], "filled_before": None}
-    _, compiled = judged(COMPILED | {"cache": counted | found}, *turns(8))
-    assert compiled.first_call_s is None and compiled.break_even is None
-    assert compiled.start is not None and "filled before" in compiled.start["refused"]
-
-
-# -- what a step is --------------------------------------------------------------------
-
-
-class Told:
-    """Steps, and what they told."""
-
-    def __init__(self) -> None:
-        self.begun = self.changed = 0
-        self.steps = Steps(self._begins, self._changes)
-
-    def _begins(self) -> None:
-        self.begun += 1
-
-    def _changes(self) -> None:
-        self.changed += 1
-
-    def call(self, number: int = 0) -> None:
-        self.steps._enter(number)()
-
-    def optimize(self, optimizer: object) -> None:
-        self.steps._optimizer_stepped(optimizer, (), {})
-
-
-def test_the_first_of_several_compiled_blocks_marks_the_step() -> None:
-    told = Told()
-    for _ in range(4):
-        for number in (3, 1, 2, 1):
-            told.call(number)
-    assert (told.begun, told.changed) == (4, 0)
-
-
-def test_a_call_within_a_call_begins_no_step() -> None:
-    told = Told()
-    for _ in range(3):
-        leave = told.steps._enter(0)
-        told.call(0)
-        leave()
-    assert told.begun == 3
-
-
-def test_what_was_compiled_for_one_call_does_not_mark_steps_for_ever() -> None:
-    told = Told()
-    told.call(0)
-    for _ in range(30):
-        told.call(1)
-    assert told.changed == 1 and told.begun == 22
-
-
-def test_evaluation_before_training_does_not_decide_what_a_step_is() -> None:
-    told, main, other = Told(), SimpleNamespace(), SimpleNamespace()
-    for _ in range(20):
-        told.call()
-    told.steps.fix()
-    assert told.steps.calls == 1
-    for _ in range(5):
-        for optimizer in (main, other):
-            told.call()
-            told.call()
-            told.optimize(optimizer)
-    told.steps.fix()
-    assert told.changed == 1 and told.steps.calls == 4
-    before = told.begun
-    told.steps.eager = True  # where an optimizer may be seen that is compiled else
-    for _ in range(4):
-        told.call()
-        told.optimize(other)
-    assert told.begun == before + 1

@@ -28,6 +28,7 @@ from torchproof.target import Target
 
 ARMS = ("eager", "as-written")
 FEWEST_ROUNDS = 4  # of each arm, for a verdict
+_FEWEST_SAMPLES = 20  # of each arm, where the script goes on for as long
 _SETTLE_S = 20.0
 _TELL_S = 0.25
 _LEAST_WARMUP, _WARMUP_MS = 6, 150.0  # what samples.steady asks for
@@ -73,10 +74,12 @@ class Alternation:
         if not inductor:
             from torchproof.torch_private import costs
 
-            if costs.CACHE_MODULE in sys.modules:
+            if costs.AUTOGRAD_CACHE_MODULE in sys.modules:
                 self.ledger.watch_cache()
-            else:
-                script.when_imported(costs.CACHE_MODULE, self.ledger.watch_cache)
+            else:  # it imports Inductor's cache, so that both are there then
+                script.when_imported(
+                    costs.AUTOGRAD_CACHE_MODULE, self.ledger.watch_cache
+                )
 
     def _step_begins(self) -> None:
         if _capturing():
@@ -116,6 +119,7 @@ class Alternation:
             self.times.append(ms)
         else:
             self.times, self.compiled = [], compiled
+            self.settling = time.perf_counter()
 
     def _settled(self, now: float) -> bool:
         """Whether rounds begin, here."""
@@ -186,7 +190,7 @@ def length_of(step_ms: float) -> int:
     from torchproof import samples
 
     steps = math.ceil(samples.ROUND_MS / step_ms)
-    return 1 + max(1, min(samples.ROUND_SAMPLES, steps))
+    return 1 + max(2, min(samples.ROUND_SAMPLES, steps))
 
 
 class Rounds:
@@ -198,7 +202,8 @@ class Rounds:
         self.owner, self.length = owner, length
         self.begun_at = owner.seen
         fit = int(owner.job["seconds"] * 1e3 / (length * step_ms))
-        self.most = max(samples.LEAST_ROUNDS, fit)
+        self.fewest = math.ceil(_FEWEST_SAMPLES / (length - 1))
+        self.most = max(samples.LEAST_ROUNDS, self.fewest, fit)
         self.taken: dict[str, list[list[float]]] = {arm: [] for arm in ARMS}
         self._stance: Any = None  # what was in force before eager steps
         self._begin()
@@ -252,7 +257,7 @@ class Rounds:
         from torchproof import samples
 
         eager, compiled = self.taken.values()
-        if len(eager) != len(compiled) or not eager:
+        if len(eager) != len(compiled) or len(eager) < self.fewest:
             return False
         return len(eager) >= self.most or samples.enough(self.taken)
 

@@ -71,7 +71,8 @@ def _rows(seats: list[Seat], plan: Plan, seen: Followed) -> tuple[Measurement, .
             "numerics": None,
         }
         seat.facts.append(facts | _compiled(seat, seen))
-    eager.facts[0]["notes"] = ["measured in the same run, by torch's stance"]
+    told = "measured in the same run, by torch's stance"
+    eager.facts[0]["notes"] = [told] if rounds else []
     compiled.facts[0]["notes"] = list(_notes(seen, rounds))
     plain, row = rows.rows(seats, plan, {})
     plain = replace(plain, start=None)

@@ -38,7 +38,7 @@ PROBES: dict[str, tuple[str, ...]] = {
     ),
 }
 CACHE_MODULE = "torch._inductor.codecache"
-_AUTOGRAD_CACHE = "torch._functorch._aot_autograd.autograd_cache"
+AUTOGRAD_CACHE_MODULE = "torch._functorch._aot_autograd.autograd_cache"
 _UNLIMITED = 1_000_000  # torch keeps the last 64 compilations unless told otherwise
 
 
@@ -121,7 +121,7 @@ def cache_counts() -> dict[str, int]:
 def cache_lookups(note: Callable[[str, str, bool], None]) -> Iterator[None]:
     """`note(cache, key, hit)` for each graph looked up in a cache of graphs."""
     graphs = importlib.import_module(CACHE_MODULE).FxGraphCache
-    autograd = importlib.import_module(_AUTOGRAD_CACHE).AOTAutogradCache
+    autograd = importlib.import_module(AUTOGRAD_CACHE_MODULE).AOTAutogradCache
     load, look_up = graphs.load_with_key, autograd._lookup
 
     @functools.wraps(load)
