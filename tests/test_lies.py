@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from forked_arms import backends, by_backend, measured
 
-from torchproof import calls, questions, samples
+from torchproof import calls, gauges, questions, samples
 from torchproof.caches import Caches
 from torchproof.measure import AS_WRITTEN, EAGER, Measured, Spec
 from torchproof.measure.starts import started
@@ -128,6 +129,23 @@ def test_a_slow_first_call_is_in_no_median() -> None:
         assert row.first_call_s is not None and row.first_call_s >= 1.0
         assert row.high_ms is not None and row.high_ms < 100
         assert max(map(max, row.rounds_ms)) < 1000
+
+
+# -- work that is only queued ----------------------------------------------------------
+
+
+@pytest.mark.parametrize(("left_ms", "told"), [(30, True), (0, False)])
+def test_what_other_streams_still_do_belongs_to_the_step(
+    left_ms: int, told: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A clock for CUDA, on a machine whose current stream needs 2 ms."""
+    torch = pytest.importorskip("torch")
+    event = SimpleNamespace(record=list, synchronize=list, elapsed_time=lambda end: 2.0)
+    monkeypatch.setattr(torch.cuda, "Event", lambda enable_timing: event)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: time.sleep(left_ms / 1e3))
+    monkeypatch.setattr(gauges, "_LATE_MS", 15.0)
+    time_ms = gauges.Clock("cuda").milliseconds(list)
+    assert (time_ms >= 2 + left_ms) if told else time_ms == 2.0
 
 
 # -- a host copy inside the step -------------------------------------------------------
