@@ -42,7 +42,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "script": {"streams", "target"},
     "observe": {"records", "introspect", "streams", "tracelog"},
     "numerics": {"records", "torch_private"},
-    "calls": {"records", "target", "workloads"},
+    "calls": {"records", "introspect", "places", "target", "workloads"},
     "environment": set(),
     "gauges": set(),
     "caches": set(),
@@ -61,14 +61,15 @@ MAY_IMPORT: dict[str, set[str]] = {
     | {"reads", "stacks", "torch_private"},
     # Starts the child and reads its stream, without torch.
     "capture": {"records", "places", "streams", "target", "tracelog"},
-    "measure": {"records", "samples", "strategies", "streams", "target"},
+    "measure": {"records", "layout", "samples", "strategies", "streams", "target"}
+    | {"tracelog"},
     "questions": {"records", "guard_filters", "measure", "strategies"},
     "parts": {"records", "capture", "measure", "strategies", "target"},
     "api": {"records", "store", "rules", "target", "capture", "measure", "questions"}
     | {"parts"},
     "flags": {"records"},
     "cli": {"__init__", "flags", "records", "store", "rules", "report", "target"}
-    | {"capture", "verdict", "workloads"},
+    | {"capture", "questions", "verdict", "workloads"},
     "__init__": set(),
     "__main__": {"cli"},
 }

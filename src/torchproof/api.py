@@ -14,7 +14,6 @@ from torchproof.questions import Questions
 from torchproof.records import (
     Event,
     Finding,
-    Frame,
     Observation,
     Part,
     Run,
@@ -23,6 +22,8 @@ from torchproof.records import (
 )
 from torchproof.target import Target, assert_size
 from torchproof.target import parse as parse_target
+
+Progress = Callable[[str], None]
 
 PARTS = (
     "static",
@@ -49,7 +50,7 @@ def check(
     skip: Iterable[str] = (),
     select: Iterable[str] = (),
     ignore: Iterable[str] = (),
-    progress: Callable[[str], None] = lambda text: None,
+    progress: Progress = lambda text: None,
     command: str = "",
     save_in: Path = store.RUNS,
 ) -> Run:
@@ -61,17 +62,8 @@ def check(
     rules.select([], select, ignore)  # a wrong code fails before the run
     store.assert_writable(save_in)
     started = datetime.datetime.now()
-    observation = Observation((), {"torch": None, "device": None})
-    if "breaks" not in left_out:
-        observation = observe(target, options, progress)
-    wanted = [n for n in EFFORTS[effort] if n in MEASURED and n not in left_out]
-    measured = _measured(target, options, wanted, (observation, progress))
-    observation = replace(
-        observation,
-        events=(*observation.events, *measured.events),
-        environment={**observation.environment, **measured.environment},
-        ending="interrupted" if measured.interrupted else observation.ending,
-    )
+    wanted = [name for name in EFFORTS[effort] if name not in left_out]
+    observation, measured = _seen(target, options, wanted, progress)
     every = rules.with_costs(rules.check(observation), measured.gaps)
     counts = counts_of(observation, every)
     if "breaks" in left_out:  # not observed is None, never 0
@@ -102,30 +94,32 @@ def check(
     )
 
 
-def _measured(
-    target: Target,
-    options: Options,
-    wanted: list[str],
-    so_far: tuple[Observation, Callable[[str], None]],
-) -> Found:
-    """The parts that measure, where the target runs at all and can run again."""
-    observation, progress = so_far
+def _seen(
+    target: Target, options: Options, wanted: list[str], progress: Progress
+) -> tuple[Observation, Found]:
+    """What the parts saw; those that measure, where the target can run again."""
+    seen = Observation((), {"torch": None, "device": None})
+    if "breaks" in wanted:
+        seen = observe(target, options, progress)
     why = None
     if target.kind == "script":
         why = "a script is run once; torchproof bench measures it"
     elif target.kind == "trace":
         why = "a trace cannot be run"
-    elif observation.error or observation.ending != "finished":
+    elif seen.error or seen.ending != "finished":
         why = "the target did not run to its end"
-    if why or not wanted:
-        return Found(parts={name: Part("skipped", why or "") for name in wanted})
-    return Examination(target, options, progress).run(wanted, _function(observation))
-
-
-def _function(observation: Observation) -> Frame | None:
-    """The target's own function: the first thing that was compiled."""
-    compiled = [e for e in observation.events if e.kind == "wrapper" and e.function]
-    return compiled[0].function if compiled else None
+    measuring = [name for name in wanted if name in MEASURED]
+    if why or not measuring:
+        skipped = {name: Part("skipped", why or "") for name in measuring}
+        return seen, Found(parts=skipped)
+    found = Examination(target, options, progress).run(measuring)
+    ending = "interrupted" if found.interrupted else seen.ending
+    return replace(
+        seen,
+        events=(*seen.events, *found.events),
+        environment={**seen.environment, **found.environment},
+        ending=ending,
+    ), found
 
 
 def bench(
@@ -136,7 +130,7 @@ def bench(
     seconds: float | None = None,
     sittings: int | None = None,
     profile: bool = False,
-    progress: Callable[[str], None] = lambda text: None,
+    progress: Progress = lambda text: None,
     command: str = "",
     save_in: Path = store.RUNS,
 ) -> Run:
@@ -153,6 +147,7 @@ def bench(
         seconds=seconds or measure.Plan.seconds,
         sittings=sittings or measure.Plan.sittings,
     )
+    counts = _counted(target, options, progress)
     with store.scratch(save_in) as folder:
         found = measure.measure(plan, folder, progress)
         run = Run(
@@ -160,7 +155,7 @@ def bench(
             target=target.text,
             strategy=", ".join(dict.fromkeys(row.strategy for row in found.rows)),
             environment=found.environment,
-            counts=dict.fromkeys(counts_of(Observation((), {}))),
+            counts=counts,
             measurements=found.rows,
             verb="bench",
             command=command,
@@ -170,6 +165,18 @@ def bench(
             error=found.error,
         )
         return store.save(run, save_in, folder)
+
+
+def _counted(
+    target: Target, options: Options, progress: Progress
+) -> dict[str, int | None]:
+    """Breaks and recompiles of a plain run; a script is not run for that as well."""
+    nothing = dict.fromkeys(counts_of(Observation((), {})))
+    if target.kind == "script":
+        return nothing
+    seen = observe(target, options, progress)
+    whole = seen.ending == "finished" and not seen.error
+    return counts_of(seen) if whole else nothing
 
 
 def _plan(target: Target, options: Options, asked: Questions) -> measure.Plan:

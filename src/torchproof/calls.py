@@ -13,7 +13,9 @@ from typing import Any
 
 import psutil
 
-from torchproof.records import UserError
+from torchproof.introspect import code_of, frame_of
+from torchproof.places import whose
+from torchproof.records import Frame, UserError
 from torchproof.target import Loaded, Target, load
 from torchproof.workloads import WORKLOADS
 
@@ -180,6 +182,14 @@ def labelled(label: str, value: Any) -> Iterator[tuple[str, Any]]:
             yield from labelled(f"{label}.{field.name}", getattr(value, field.name))
     else:
         yield label, value
+
+
+def function_of(loaded: Loaded) -> Frame:
+    """The target's own function, or where the factory makes it of torch's parts."""
+    code = code_of(getattr(loaded.fn, "_orig_mod", loaded.fn))
+    if code is None or whose(code.co_filename) not in {"user", "library"}:
+        return loaded.place
+    return frame_of(code)
 
 
 # -- answers ---------------------------------------------------------------------------

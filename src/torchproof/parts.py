@@ -66,6 +66,7 @@ class Examination:
     ) -> None:
         self.progress, self.options = progress, options
         self.found = Found()
+        self.function: Frame | None = None  # the target's own
         strategy = strategies.parse("full")
         if options.compile:
             strategy = strategies.with_arguments(strategy, **options.compile)
@@ -85,9 +86,7 @@ class Examination:
             quiet=options.quiet,
         )
 
-    def run(self, parts: Iterable[str], function: Frame | None) -> Found:
-        """`function` is the target's own, where findings about all of it belong."""
-        self.function = function
+    def run(self, parts: Iterable[str]) -> Found:
         for name in parts:
             if self.found.interrupted:
                 self.found.parts[name] = Part("failed", "interrupted")
@@ -171,7 +170,7 @@ class Examination:
     def _measured(self, plan: Plan) -> Measured:
         with tempfile.TemporaryDirectory(prefix="torchproof-") as folder:
             measured = measure.measure(plan, Path(folder), self.progress)
-        self.found.environment = measured.environment
+        self.found.environment, self.function = measured.environment, measured.function
         self.found.interrupted = measured.ending == "interrupted"
         if self.found.interrupted:
             self.found.rows += measured.rows

@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from torchproof import calls
 from torchproof.diagnosis import surroundings
 from torchproof.diagnosis.surroundings import Stale
 from torchproof.diagnosis.suspects import LADDER, Layer, first_wrong_layer, suspects
 from torchproof.diagnosis.trials import Trial, Wrong, same
 from torchproof.diagnosis.watch import Watch, watch
-from torchproof.introspect import code_of, frame_of
-from torchproof.places import whose
 from torchproof.reads import Read, reads_of
 from torchproof.records import Event, Frame
 from torchproof.target import Target
@@ -34,7 +33,7 @@ def diagnose(target: Target, job: dict[str, Any], *, wrong: bool) -> list[Event]
     seen, answers = watch(trial)
     if not same(answers, trial.eager()):
         return []
-    function = _function(trial)
+    function = calls.function_of(trial.fresh())
     found = _explain(trial, seen, function) if wrong else []
     quiet = [
         *surroundings.ignored_hooks(trial, seen),
@@ -46,15 +45,6 @@ def diagnose(target: Target, job: dict[str, Any], *, wrong: bool) -> list[Event]
         for change in quiet
         if (change.what, change.name) not in known
     ]
-
-
-def _function(trial: Trial) -> Frame:
-    """The target's own function, or where the factory makes it of torch's parts."""
-    loaded = trial.fresh()
-    code = code_of(getattr(loaded.fn, "_orig_mod", loaded.fn))
-    if code is None or whose(code.co_filename) not in {"user", "library"}:
-        return loaded.place
-    return frame_of(code)
 
 
 def _explain(trial: Trial, seen: Watch, function: Frame) -> list[Event]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from torchproof import samples
-from torchproof.records import Event, Measurement, UserError
+from torchproof.records import Event, Frame, Measurement, UserError
 from torchproof.strategies import Strategy, parse
 from torchproof.target import Target
 
@@ -101,6 +101,7 @@ class Measured:
     apart: bool = False  # the arms did not fit in memory beside each other
     events: tuple[Event, ...] = ()  # why answers differ
     anatomy: Mapping[str, Any] | None = None  # of the first arm that compiles
+    function: Frame | None = None  # the target's own
     exit_code: int | None = None  # of a script
     error: str | None = None  # one line: why a script did not run to its end
 

@@ -16,6 +16,7 @@ import psutil
 
 from torchproof.records import UserError
 
+_ARM = "torchproof.arm"
 # Caches on other machines would make a start warm that is called cold.
 NO_REMOTE_CACHES = {
     f"TORCHINDUCTOR_{name}_REMOTE_CACHE": "0"
@@ -31,13 +32,18 @@ class Process:
     """The child process of an arm, asked one thing at a time."""
 
     def __init__(
-        self, job: Mapping[str, Any], environment: Mapping[str, str], *, quiet: bool
+        self,
+        job: Mapping[str, Any],
+        environment: Mapping[str, str],
+        *,
+        quiet: bool,
+        layout: int = 0,
     ) -> None:
         read, write = os.pipe()
         told = json.dumps({**job, "replies": write})
         output = subprocess.DEVNULL if quiet else sys.stderr
         self._popen = subprocess.Popen(
-            [sys.executable, "-m", "torchproof.arm", told],
+            [sys.executable, "-m", "torchproof.layout", str(layout), _ARM, told],
             stdin=subprocess.PIPE,
             stdout=output,
             stderr=output,

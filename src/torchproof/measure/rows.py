@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from torchproof import samples
+from torchproof import layout, samples
 from torchproof.measure import Plan, Spec
 from torchproof.measure.starts import started
 from torchproof.records import Measurement, one_line
@@ -204,13 +204,17 @@ def _judged(row: Measurement, base: Measurement | None, seat: Seat) -> Measureme
         return replace(row, verdict="not measured")
     if base is None or not base.rounds_ms:
         return replace(row, verdict="no eager to compare with")
-    ratio = samples.compare(base.rounds_ms, row.rounds_ms, sittings=row.sittings)
+    luck = samples.LUCK if layout.is_possible() else samples.LUCK_BY_LOT
+    ratio = samples.compare(
+        base.rounds_ms, row.rounds_ms, sittings=row.sittings, luck=luck
+    )
     row = replace(
         row,
         vs_eager=ratio.value,
         vs_eager_low=ratio.low,
         vs_eager_high=ratio.high,
         verdict=in_words(ratio),
+        notes=(*row.notes, *ratio.advice),
     )
     return _with_break_even(row, base, ratio)
 

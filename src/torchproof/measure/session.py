@@ -13,9 +13,18 @@ from typing import Any
 import psutil
 
 from torchproof import samples
-from torchproof.measure import AS_WRITTEN, EAGER, Measured, Plan, Progress, Spec, rows
+from torchproof.measure import (
+    AS_WRITTEN,
+    EAGER,
+    Measured,
+    Plan,
+    Progress,
+    Spec,
+    rows,
+    traces,
+)
 from torchproof.measure.process import ArmError, Process, free_vram
-from torchproof.records import Event, UserError
+from torchproof.records import Event, Frame, UserError
 
 _SITTINGS_APART = 3  # of arms that cannot be in memory beside each other
 _ROOM = 1.3  # times what an arm took must be free before another stays beside it
@@ -88,6 +97,8 @@ class Session:
                     sitting += 1
                 if self.plan.diagnoses:
                     self._diagnose()
+                if self.plan.profiles:
+                    self._trace_compilations()
             except KeyboardInterrupt:
                 ending = "interrupted"
             finally:
@@ -95,9 +106,12 @@ class Session:
                     seat.close()
                 for judge in self.judges.values():
                     judge.close()
+        known = next(iter(self.references.values()), {})
+        place = known.get("function")
         return Measured(
             rows.rows(self.seats, self.plan, self.references, apart=self.apart),
-            environment=next(iter(self.references.values()), {}).get("environment", {}),
+            environment=known.get("environment", {}),
+            function=Frame(*place) if place else None,
             ending=ending,
             apart=self.apart,
             events=tuple(self.events),
@@ -108,6 +122,22 @@ class Session:
         """What the first arm that compiles gave."""
         compiled = [seat for seat in self.seats if seat.spec.strategy.compiles]
         return compiled[0].facts[0] if compiled and compiled[0].facts else {}
+
+    def _trace_compilations(self) -> None:
+        """Each arm compiled once more, cold, with torch's trace of it kept."""
+        for number, seat in enumerate(self._running()):
+            if not seat.spec.strategy.compiles:
+                continue
+            self.progress(f"{seat.spec.label}: compiling once more, to keep its code")
+            folder = self.keep / seat.spec.file_name
+            seat.caches = self.scratch / f"traced-{number}"
+            own = {**seat.environment, "TORCH_TRACE": str(folder / "trace")}
+            job = self.plan.job(seat.spec, self.plan.shapes[0])
+            seat.process = Process(job, own, quiet=self.plan.quiet)
+            with self._failing(seat):
+                seat.ask("prepare", self.plan.timeout_s, answers=None)
+            seat.close()
+            traces.write_code(folder / "trace", folder)
 
     def _diagnose(self) -> None:
         """Why answers differ, or would if the surroundings changed."""
@@ -225,7 +255,9 @@ class Session:
         told = {"answers": str(path) if path else None}
         if number == 0:
             job = self.plan.job(seat.spec, shape)
-            seat.process = Process(job, seat.environment, quiet=self.plan.quiet)
+            seat.process = Process(
+                job, seat.environment, quiet=self.plan.quiet, layout=sitting
+            )
             facts = seat.ask("prepare", limit, **told)
         else:
             facts = seat.ask("reshape", limit, shape=dict(shape), **told)
