@@ -187,6 +187,9 @@ def samples(size: Size, batch: int, device: str) -> tuple[Tensor, Tensor]:
         return images, torch.randn(batch, 1, size.dim, dtype=dtype)
 
 
+work = synthetic.images
+
+
 def make(
     size: str = "tiny",
     batch: int | None = None,

@@ -114,6 +114,9 @@ class ARRCOC(nn.Module):
         return self.realizer(kept, queries.mean(1))
 
 
+work = synthetic.images
+
+
 def make(
     size: str = "tiny",
     batch: int | None = None,

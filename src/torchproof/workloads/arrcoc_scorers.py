@@ -118,6 +118,9 @@ class KnowingModule(nn.Module):
         )
 
 
+work = synthetic.images
+
+
 def make(
     size: str = "tiny",
     batch: int | None = None,

@@ -26,6 +26,7 @@ from torchproof.workloads.synthetic import (
     any_length,
     number_type,
     token_ids,
+    tokens,
 )
 
 ATTENTIONS = ("sdpa", "flex")
@@ -146,6 +147,9 @@ class GPT(nn.Module):
         for block in self.blocks:
             x = block(x, mask)
         return self.head(self.norm(x))
+
+
+work = tokens
 
 
 def make(

@@ -8,6 +8,9 @@ from __future__ import annotations
 from torch import Tensor
 
 from torchproof.workloads import gpt
+from torchproof.workloads.synthetic import tokens
+
+work = tokens
 
 
 def make(

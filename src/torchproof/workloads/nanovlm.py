@@ -316,6 +316,9 @@ def loss_of(logits: Tensor, targets: Tensor) -> Tensor:
     )
 
 
+work = synthetic.tokens
+
+
 def make(
     size: str = "tiny",
     batch: int | None = None,

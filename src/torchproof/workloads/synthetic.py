@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,6 +24,17 @@ def token_ids(ordinary: int, batch: int, length: int, device: str) -> Tensor:
 def sizes_of_calls(given: int | None, usual: Iterable[int]) -> list[int]:
     """The usual sizes, one for each call, or for all of them the given one."""
     return [each if given is None else given for each in usual]
+
+
+def tokens(call: Any) -> tuple[float, str]:
+    """What a call works off: its first tensor is (batch, length) or has more after."""
+    first = next(iter(call.values() if isinstance(call, dict) else call))
+    return float(first.shape[0] * first.shape[1]), "tokens"
+
+
+def images(call: Any) -> tuple[float, str]:
+    """What a call works off: its first tensor has one image, or its features, a row."""
+    return float(call[0].shape[0]), "images"
 
 
 def any_batch(*tensors: Tensor, name: str = "batch") -> None:

@@ -189,6 +189,9 @@ def model_and_epoch(
         return LanguageModel(size).train(), epoch
 
 
+work = synthetic.tokens
+
+
 def make(
     size: str = "tiny",
     batch: int | None = None,

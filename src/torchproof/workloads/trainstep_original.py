@@ -14,6 +14,7 @@ import math
 import torch
 from torch import Tensor, nn
 
+from torchproof.workloads.synthetic import tokens
 from torchproof.workloads.trainstep import (
     DECAY_STEPS,
     FLOOR,
@@ -73,6 +74,9 @@ class TrainStep:
         rate = self.scheduler.get_last_lr()[0]
         logger.info("loss %.4f, norm %.3f, rate %.2e", average, gradient_norm, rate)
         return loss.detach()
+
+
+work = tokens
 
 
 def make(
