@@ -6,10 +6,12 @@ import importlib
 from typing import Any
 
 __version__ = "0.1.0"
-__all__ = ["Finding", "Run", "check"]
+__all__ = ["Finding", "Run", "bench", "check", "compare"]
 
 _HOME = {
     "check": "torchproof.api",
+    "bench": "torchproof.api",
+    "compare": "torchproof.verdict",
     "Run": "torchproof.records",
     "Finding": "torchproof.records",
 }

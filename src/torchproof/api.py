@@ -9,7 +9,7 @@ from pathlib import Path
 
 from torchproof import measure, questions, rules, store
 from torchproof.capture import Options, observe
-from torchproof.parts import MEASURED, Examination, Found
+from torchproof.parts import MEASURED, OF_MEASURED, Examination, Found
 from torchproof.questions import Questions
 from torchproof.records import (
     Event,
@@ -287,6 +287,9 @@ def _breaks(
 ) -> Part:
     if observation.error or observation.ending != "finished":
         return Part("failed", observation.error or f"ended by {observation.ending}")
-    count, total = (sum(f.status == "open" for f in each) for each in (found, every))
+    count, total = (
+        sum(f.status == "open" and not f.code.startswith(OF_MEASURED) for f in each)
+        for each in (found, every)
+    )
     hidden = f"{total - count} left out by --select or --ignore"
     return Part("found" if count else "passed", hidden if total > count else "")

@@ -17,6 +17,7 @@ from torchproof.target import Target, keywords
 MEASURED = ("baseline", "batch", "sequence", "latency", "guards")
 # Unlike sizes first, then one between them, and one that is a case of its own.
 SWEEPS = {"batch": (4, 8, 6, 1), "sequence": (128, 192, 160)}
+OF_MEASURED = ("NM", "SP")  # codes of rules about what was measured
 # The codes of the rules that each part can trigger.
 CODES = {
     "baseline": ("NM", "SP501", "SP502", "SP511", "SP513", "SP521"),

@@ -74,7 +74,8 @@ def _rows(seats: list[Seat], plan: Plan, seen: Followed) -> tuple[Measurement, .
     told = "measured in the same run, by torch's stance"
     eager.facts[0]["notes"] = [told] if rounds else []
     compiled.facts[0]["notes"] = list(_notes(seen, rounds))
-    plain, row = rows.rows(seats, plan, {})
+    # There is nothing to paste: the script stays as it is.
+    plain, row = (replace(r, source="") for r in rows.rows(seats, plan, {}))
     plain = replace(plain, start=None)
     return plain, _with_break_even(row, plain, seen)
 

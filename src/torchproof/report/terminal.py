@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from torchproof.records import SEVERITIES, Finding, Part, Run
+from torchproof.report import numbers
 
 _COLOURS = {"high": "\x1b[31m", "medium": "\x1b[33m", "low": "\x1b[36m"}
 _PLAIN = "\x1b[0m"
@@ -54,9 +55,25 @@ def _header(run: Run, width: int) -> Iterator[str]:
         f"skipped frames {count('skipped_frames')}, recompiles {count('recompiles')}",
         width,
     )
+    yield from _wrap(_measured(run), width)
     if run.error or run.ending != "finished":
         why = run.error or f"the run was ended early ({run.ending})"
         yield from _wrap(f"Not complete: {why}. This is what was seen.", width)
+
+
+def _measured(run: Run) -> str:
+    """What a call takes in eager and compiled; empty where that was not measured."""
+    rows = [row for row in run.measurements if not row.variant and row.median_ms]
+    if [row.strategy for row in rows[:1]] != ["eager"] or len(rows) < 2:
+        return ""
+    eager, compiled = rows[:2]
+    text = f"a call takes {numbers.milliseconds(eager.median_ms)} in eager and"
+    text += f" {numbers.milliseconds(compiled.median_ms)} compiled"
+    text += f" ({compiled.verdict})" if compiled.verdict else ""
+    if compiled.first_call_s is not None:
+        text += f", the first one {numbers.seconds(compiled.first_call_s)}"
+    same = (compiled.numerics or {}).get("verdict")
+    return text + (f"; answers: {same}" if same else "")
 
 
 def _finding(
@@ -66,7 +83,10 @@ def _finding(
     if colour:
         severity = f"{_COLOURS[severity]}{severity}{_PLAIN}"
     mark = "" if finding.status == "open" else f" ({finding.status})"
-    yield f"{_place(finding)}  {finding.code} {severity}{mark}"
+    cost = (
+        "" if finding.cost_us is None else f"  {numbers.plain(finding.cost_us)} us/call"
+    )
+    yield f"{_place(finding)}  {finding.code} {severity}{mark}{cost}"
     yield from _wrap(finding.message, width, _INDENT)
     yield from _source(finding)
     for label, text in (("why: ", finding.cause), ("fix: ", finding.fix)):
@@ -133,6 +153,9 @@ def _footer(run: Run, width: int) -> Iterator[str]:
         nothing = "Nothing else found" if run.findings else "Nothing found"
         clean = ": no graph break, skipped frame, recompile or error"
         yield f"{nothing}{more or clean}."
+    for name, part in run.parts.items():
+        if part.status == "failed" and name != "breaks":
+            yield from _wrap(f"Part {name} failed: {part.why}.", width, "", "  ")
     for why, names in _left_out(run).items():
         yield from _wrap(f"Not checked, {why}: {', '.join(names)}.", width, "", "  ")
     if still_open:

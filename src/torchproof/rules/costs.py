@@ -26,7 +26,14 @@ def with_costs(
         costs[os.path.abspath(gap["file"]), gap["line"]] = gap["us"]
         for file, line in gap["together_with"]:
             counted_at[os.path.abspath(file), line] = gap["line"]
-    priced = [_priced(finding, costs, counted_at) for finding in findings]
+    priced = []
+    for finding in findings:
+        priced.append(_priced(finding, costs, counted_at))
+        if priced[-1].cost_us is not None and finding.file and finding.line:
+            # What a line costs is counted once, however many breaks it has.
+            place = (os.path.abspath(finding.file), finding.line)
+            if costs.pop(place, None) is not None:
+                counted_at[place] = finding.line
     return sorted(priced, key=_rank)
 
 
