@@ -25,6 +25,7 @@ from torchproof import calls, gauges, guard_filters, numerics, samples
 from torchproof.anatomy import Anatomy
 from torchproof.environment import describe
 from torchproof.ledger import Ledger
+from torchproof.places import whose
 from torchproof.records import UserError
 from torchproof.strategies import Strategy
 from torchproof.target import Loaded, Target
@@ -55,8 +56,14 @@ def _answer(arm: Arm, name: str, values: dict[str, Any]) -> dict[str, Any]:
     except UserError as error:
         return {"ok": False, "error": str(error), "usage": True}
     except Exception as error:
-        traceback.print_exc(file=sys.stderr)
         told = traceback.format_exception_only(error)[-1].strip()
+        own = [
+            frame
+            for frame in traceback.extract_tb(error.__traceback__)
+            if whose(frame.filename) in {"user", "library"}
+        ]
+        if own:
+            told = f"{own[-1].filename}:{own[-1].lineno}: {told}"
         return {"ok": False, "error": told, "usage": False}
 
 
@@ -144,6 +151,12 @@ class Arm:
         if method and method != guard_filters.STANCE:
             self.strategy = guard_filters.filtered(self.strategy, method)
             self.dropped = self.hooks.enter_context(guard_filters.dropped(method))
+
+    def _not_checked(self) -> dict[str, int] | str:
+        """The guards left out, by type; in words where torch does not list them."""
+        if self.job["guards"] == guard_filters.STANCE:
+            return guard_filters.METHODS[guard_filters.STANCE]
+        return dict(self.dropped)
 
     def reshape(self, shape: dict[str, int], answers: str | None) -> dict[str, Any]:
         """The same target and compiled code, with the calls of another shape."""
@@ -242,7 +255,7 @@ class Arm:
         profile = gauges.profile(
             self.device, passes, steps=steps, trace=Path(trace) if trace else None
         )
-        told = {"dropped": dict(self.dropped), "sharing": [], **self.ledger.page()}
+        told = {"dropped": self._not_checked(), "sharing": [], **self.ledger.page()}
         if self.applied and self.applied.regions:
             from torchproof.strategies import applied
 

@@ -172,13 +172,15 @@ class Session:
 
     def _judge(self, seat: Seat, number: int, path: Path) -> dict[str, Any]:
         self.progress(f"{seat.spec.label}: comparing its answers with eager's")
+        told = {"number": number, "path": str(path)}
         try:
-            answer = self.judges[seat.spec.dtype].ask(
-                "judge", self.plan.timeout_s, number=number, path=str(path)
-            )
+            judge = self.judges[seat.spec.dtype]
+            answer = judge.ask("judge", self.plan.timeout_s, **told)
+            return dict(answer["numerics"])
+        except ArmError as error:  # the judge's fault, not the arm's
+            return {"verdict": None, "why": f"the comparison failed: {error}"}
         finally:
             path.unlink(missing_ok=True)
-        return dict(answer["numerics"])
 
     def _choose_arms(self) -> None:
         """What does not apply is left out.
