@@ -64,7 +64,8 @@ def _eager_of(
 
 
 def _row(seat: Seat, number: int, reference: Mapping[str, Any]) -> Measurement:
-    row = Measurement(seat.spec.strategy.name, source=seat.spec.strategy.source())
+    source = "" if seat.spec.as_written else seat.spec.strategy.source()
+    row = Measurement(seat.spec.strategy.name, source=source)
     if seat.skipped:
         return replace(row, verdict="skipped", notes=(seat.skipped,))
     if seat.error:
