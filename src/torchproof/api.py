@@ -175,6 +175,8 @@ def _counted(
     if target.kind == "script":
         return nothing
     seen = observe(target, options, progress)
+    if seen.ending == "interrupted":
+        raise KeyboardInterrupt
     whole = seen.ending == "finished" and not seen.error
     return counts_of(seen) if whole else nothing
 

@@ -116,6 +116,7 @@ def follow(
         finally:
             _end(process)
         lines.read()
+        lines.close()
     return Followed(lines.entries, ending, process.returncode)
 
 
@@ -158,3 +159,6 @@ class _Lines:
         added = [json.loads(line) for line in lines]
         self.entries += added
         return added
+
+    def close(self) -> None:
+        self._file.close()

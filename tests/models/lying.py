@@ -117,11 +117,12 @@ class _Throttled:
     """The clock of a machine that gets slower: a step takes ever longer on it."""
 
     def __init__(self):
-        self.now_ns = 0
+        self.now_ns = 0.0
         self.begun_s = Path(os.environ["LYING_BEGUN"]).stat().st_mtime
 
     def step(self):
-        self.now_ns += int(1e6 * math.exp(2.0 * (time.time() - self.begun_s)))
+        # Far below a millisecond, so that the session takes all rounds.
+        self.now_ns += math.exp((time.time() - self.begun_s) / 4 - 60)
 
 
 def throttled():
