@@ -1,7 +1,7 @@
 """Writes what the documents take from the code: run it with `make docs`.
 
-docs/rules.md is whole; in README.md, docs/architecture.md and docs/workloads.md the
-parts between `<!-- begin NAME -->` and `<!-- end NAME -->` are replaced.
+docs/rules.md is whole; in the other documents the parts between `<!-- begin NAME -->`
+and `<!-- end NAME -->` are replaced. `results` makes the tables of docs/results.md.
 """
 
 from __future__ import annotations
@@ -19,17 +19,20 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
+import results  # noqa: E402
 from test_layers import DESK, MAY_IMPORT, MAY_IMPORT_LATE  # noqa: E402
 
+from torchproof import report  # noqa: E402
 from torchproof.records import CATEGORIES  # noqa: E402
 from torchproof.rules import RULES  # noqa: E402
 from torchproof.workloads import WORKLOADS  # noqa: E402
 
-COMMAND = ("check", "workload:gpt-original")
+COMMAND = ("check", "workload:gpt-original", "--effort", "quick")
+BENCH = "gpt2-inference"  # the run whose text is shown
 FOLDERS = {
     "tests/": "one file a module; rules/CODE/ holds programs that trigger a rule",
-    "docs/": "how to read `check`, every rule, the workloads, the architecture",
-    "benchmarks/": "what observing costs, what the workloads' cures are worth",
+    "docs/": "`check`, `bench`, every rule, the workloads, results, the architecture",
+    "benchmarks/": "targets and programs behind the results, and the results",
 }
 
 
@@ -110,6 +113,17 @@ def output(text: str) -> str:
     """The start and the end of a check's output, with the worst finding in between."""
     header, worst, *_, footer = text.rstrip("\n").split("\n\n")
     return _fenced("\n\n".join([header, worst, "...", footer]))
+
+
+def bench_output(*, details: str | None = None) -> str:
+    """What `bench` printed: the bars, and the decision; with the details of an arm."""
+    run = results.gpu_run(BENCH)
+    text, found = report.render(run, "text").rstrip("\n"), []
+    header, bars, costs, *arms = text.split("\n\nDecision:")[0].split("\n\n")
+    if details is not None:
+        found = [costs, "...", next(a for a in arms if a.startswith(f"{details}\n"))]
+    end = text[text.index("Decision:") :]
+    return _fenced("\n\n".join([header, bars, *found, "...", end]))
 
 
 def captured() -> str:
@@ -253,8 +267,10 @@ def documents(shown: str | None = None) -> dict[Path, str]:
     """Each document as it should be; `shown` is what the command printed, if run."""
     readme, page = ROOT / "README.md", ROOT / "docs" / "architecture.md"
     first = filled(readme.read_text(), "files", file_tree())
+    first = filled(first, "bench", bench_output())
     if shown is not None:
         first = filled(first, "output", output(shown))
+    bench = ROOT / "docs" / "bench.md"
     workloads = ROOT / "docs" / "workloads.md"
     tables = filled(workloads.read_text(), "sizes", sizes_table())
     tables = filled(tables, "diagnoses", diagnoses_table())
@@ -268,7 +284,16 @@ def documents(shown: str | None = None) -> dict[Path, str]:
         ),
         ROOT / "docs" / "rules.md": rules_page(),
         workloads: tables,
+        bench: filled(bench.read_text(), "bench", bench_output(details="full")),
+        ROOT / "docs" / "results.md": results_page(),
     }
+
+
+def results_page() -> str:
+    text = (ROOT / "docs" / "results.md").read_text()
+    for name, make in results.TABLES.items():
+        text = filled(text, name, make())
+    return text
 
 
 def lasting(text: str) -> str:

@@ -28,11 +28,16 @@ FLAGS = {
     | {"--train", "--device", "--size", "--timeout", "--effort", "--skip"}
     | {"--select", "--ignore", "--fail-on"}
     | OUTPUT,
+    "bench": {"-h", "--help", "TARGET", "--compile", "--as-written", "--train"}
+    | {"--device", "--size", "--timeout", "--strategies", "--modes", "--latency"}
+    | {"--guards", "--ablate", "--backends", "--dtype", "--batch", "--sequence"}
+    | {"--seconds", "--sittings", "--profile", "--baseline"}
+    | OUTPUT,
     "compare": {"-h", "--help", "A", "B", "--threshold"} | OUTPUT,
     "show": {"-h", "--help", "RUN", "--list"} | OUTPUT,
     "rule": {"-h", "--help", "CODE"},
 }
-PUBLIC = ["Finding", "Run", "check"]
+PUBLIC = ["Finding", "Run", "bench", "check", "compare"]
 
 # The contract of schema 1: fields may be added, never renamed or removed.
 RUN_FIELDS = ["schema", "id", "target", "strategy", "environment", "counts"]

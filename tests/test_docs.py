@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
+import shutil
+import signal
 import subprocess
 import sys
 import tomllib
@@ -12,13 +15,26 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import bench_runs
 import pytest
 from commands import Done
 from test_cli import COUNT_FIELDS, FINDING_FIELDS, FLAGS, RUN_FIELDS
 
+from torchproof import api, cli, measure
+from torchproof.records import Measurement
+
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/*.md")]
 CHECK = ROOT / "docs" / "check.md"
+BENCH = ROOT / "docs" / "bench.md"
+# Measuring takes its time. These are run each time; the others of `bench`, and those of
+# `compare` that need their runs, go through everything but the measuring, and are run
+# where slow tests are.
+MEASURED = {
+    "torchproof bench blocks.py:make --strategies full --sittings 1 --format json"
+    " -o before.json"
+}
+ON_GPU = "benchmarks/gpt2.py"  # shown with what it printed there, and not run elsewhere
 
 sys.path.insert(0, str(ROOT / "docs"))
 import generate  # noqa: E402
@@ -56,11 +72,25 @@ def programs() -> tuple[dict[str, str], dict[Path, str]]:
     return files, snippets
 
 
-def run_all(path: Path, lines: list[str], folder: Path) -> dict[str, Done]:
-    """A document's commands, one after the other, where its files lie."""
-    files, snippets = programs()
-    for name, text in files.items():
+def is_long(line: str) -> bool:
+    verb = shlex.split(line, comments=True)[1:2]
+    return verb in (["bench"], ["compare"]) and line not in MEASURED
+
+
+def write_files(folder: Path) -> None:
+    """What the documents call a file, and the target that a checkout has."""
+    for name, text in programs()[0].items():
         (folder / name).write_text(text)
+    (folder / ON_GPU).parent.mkdir()
+    shutil.copy(ROOT / ON_GPU, folder / ON_GPU)
+
+
+def run_all(
+    path: Path, lines: list[str], folder: Path, *, limit_s: float = 300
+) -> dict[str, Done]:
+    """A document's commands, one after the other, where its files lie."""
+    write_files(folder)
+    snippets = programs()[1]
     search = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     steps: dict[str, str | list[str]] = {line: line for line in lines}
     if path in snippets:
@@ -73,7 +103,7 @@ def run_all(path: Path, lines: list[str], folder: Path) -> dict[str, Done]:
             env={**os.environ, "PATH": search},
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=limit_s,
             check=False,
         )
         for name, step in steps.items()
@@ -82,10 +112,10 @@ def run_all(path: Path, lines: list[str], folder: Path) -> dict[str, Done]:
 
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Done]:
-    """Every distinct command once; two documents at a time."""
+    """Every distinct command once, but for long ones; two documents at a time."""
     jobs, seen = {}, set[str]()
-    for path in sorted(DOCUMENTS, key=lambda path: path != CHECK):
-        wanted = [line for line in commands(path) if program(line) in RUNNERS]
+    for path in sorted(DOCUMENTS, key=lambda path: path not in (CHECK, BENCH)):
+        wanted = [line for line in commands(path) if line in SHORT]
         jobs[path] = [line for line in wanted if line not in seen]
         seen |= set(wanted)
     with ThreadPoolExecutor(2) as pool:
@@ -105,16 +135,61 @@ RUNNERS = {"torchproof": {0, 1}, "python": {0}}
 PRINTED = {
     "README.md": "GB102",
     "check.md": "GB102",
+    "bench.md": "reference",
     "workloads.md": "torch.Size([2, 128, 578])",
 }
 LINES = sorted({line for path in DOCUMENTS for line in commands(path)})
+RUN = [line for line in LINES if program(line) in RUNNERS]
+SHORT, LONG = ([ln for ln in RUN if is_long(ln) is long] for long in (False, True))
 
 
-@pytest.mark.parametrize("line", [ln for ln in LINES if program(ln) in RUNNERS])
+@pytest.mark.parametrize("line", SHORT)
 def test_command_in_the_documents_runs(line: str, answers: dict[str, Done]) -> None:
     done = answers[line]
     assert done.returncode in RUNNERS[program(line)], done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_what_is_measured_each_time_is_in_the_documents() -> None:
+    assert set(RUN) >= MEASURED
+
+
+@pytest.fixture
+def unmeasured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A folder with what commands name, where measuring ends before it begins."""
+    write_files(tmp_path)
+    run = bench_runs.bench([bench_runs.row("eager", 1.0), bench_runs.row("full", 0.5)])
+    for name in ("before.json", "after.json"):
+        (tmp_path / name).write_text(json.dumps(run.to_json()))
+    known = {"epilogue_fusion": True, "coordinate_descent_tuning": False}
+    found = measure.Measured(run.measurements, bench_runs.ENVIRONMENT)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(measure, "switches", lambda: known)
+    monkeypatch.setattr(measure, "measure", lambda *_: found)
+    monkeypatch.setattr(api, "_counted", lambda *_: {})
+    handler = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, handler)
+
+
+@pytest.mark.parametrize("line", LONG)
+@pytest.mark.usefixtures("unmeasured")
+def test_long_command_in_the_documents_is_understood(
+    line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = shlex.split(line, comments=True)[1:]
+    if "-o" in arguments:
+        Path(arguments[arguments.index("-o") + 1]).unlink()
+    assert cli.main(arguments) == 0, capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", [BENCH, ROOT / "README.md"], ids=lambda p: p.name)
+def test_every_command_of_a_document_runs(path: Path, tmp_path: Path) -> None:
+    lines = [ln for ln in commands(path) if program(ln) in RUNNERS and ON_GPU not in ln]
+    for line, done in run_all(path, lines, tmp_path, limit_s=1200).items():
+        assert done.returncode in {0, 1}, f"{line}: {done.stderr}"
+        assert "Traceback" not in done.stderr, line
 
 
 @pytest.mark.parametrize("path", programs()[1], ids=lambda path: path.name)
@@ -156,10 +231,16 @@ def test_readme_shows_what_the_command_prints(answers: dict[str, Done]) -> None:
     assert generate.lasting(shown) in generate.lasting(readme), "run `make docs`"
 
 
-def test_check_page_names_every_flag_and_field() -> None:
-    text = CHECK.read_text()
-    names = FLAGS["check"] | {*RUN_FIELDS, *COUNT_FIELDS, *FINDING_FIELDS}
-    names -= {"-h", "--help", "TARGET"}
+FIELDS = {*RUN_FIELDS, *COUNT_FIELDS, *FINDING_FIELDS}
+NAMES = {
+    CHECK: FLAGS["check"] | FIELDS,
+    BENCH: FLAGS["bench"] | FLAGS["compare"] | set(Measurement("eager").to_json()),
+}
+
+
+@pytest.mark.parametrize("path", NAMES, ids=lambda path: path.name)
+def test_page_names_every_flag_and_field(path: Path) -> None:
+    text, names = path.read_text(), NAMES[path] - {"-h", "--help", "TARGET", "A", "B"}
     absent = sorted(n for n in names if not re.search(rf"`{re.escape(n)}\b", text))
     assert not absent
 
