@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import random
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import psutil
@@ -22,6 +23,16 @@ from torchproof.workloads import WORKLOADS
 Answers = dict[str, Any]
 # Larger tensors are compared on an evenly spaced part of their elements.
 _COMPARED_ELEMENTS = 2**24
+
+
+@dataclass(frozen=True)
+class Opaque:
+    """An output in which nothing is found that could be compared."""
+
+    type_name: str
+
+    def __str__(self) -> str:
+        return f"an output of type {self.type_name}"
 
 
 def seed(number: int = 0) -> None:
@@ -219,29 +230,60 @@ def answers(
         prepare(index)
         output = step(index, call) if step else invoke(fn, call, train=train)
         where = f"call {index}: "
-        _collect(found, where + "output", output)
-        _collect(found, where + "argument", call)
+        seen = dict(_comparable(where + "output", output))
+        found |= seen or {where + "output": Opaque(type(output).__name__)}
+        found |= _comparable(where + "argument", call)
         if train:
             for name, gradient in _gradients(loaded.fn, call):
-                _collect(found, f"{where}gradient of {name}", gradient)
+                found |= _comparable(f"{where}gradient of {name}", gradient)
     for name, buffer in buffers(loaded.fn):
-        _collect(found, f"buffer {name}", buffer)
+        found |= _comparable(f"buffer {name}", buffer)
     return found
 
 
-def _collect(found: Answers, label: str, value: Any) -> None:
+def _comparable(label: str, value: Any) -> Iterator[tuple[str, Any]]:
     """Copies of what can be compared; later calls may overwrite the originals."""
+    import numpy
     import torch
 
+    arrays = (numpy.ndarray, numpy.generic)
     for name, leaf in labelled(label, value):
-        if isinstance(leaf, torch.Tensor):
-            flat = leaf.detach()
-            if flat.numel() > _COMPARED_ELEMENTS:
-                step = -(-flat.numel() // _COMPARED_ELEMENTS)
-                flat = flat.reshape(-1)[::step]
-            found[name] = flat.to("cpu", copy=True)
-        elif leaf is None or isinstance(leaf, (bool, int, float, complex, str)):
-            found[name] = leaf
+        if isinstance(leaf, arrays) and leaf.dtype.kind in "bif":
+            leaf = torch.from_numpy(numpy.array(leaf))
+        if leaf is None or isinstance(leaf, (bool, int, float, complex, str)):
+            yield name, leaf
+        else:
+            for where, tensor in _held(name, leaf, set()):
+                yield where, _copied(tensor)
+
+
+def _copied(tensor: Any) -> Any:
+    flat = tensor.detach()
+    if flat.numel() > _COMPARED_ELEMENTS:
+        step = -(-flat.numel() // _COMPARED_ELEMENTS)
+        flat = flat.reshape(-1)[::step]
+    return flat.to("cpu", copy=True)
+
+
+def _held(label: str, thing: Any, seen: set[int]) -> Iterator[tuple[str, Any]]:
+    """The tensors an object holds in its attributes, as a cache does.
+
+    What else it holds, a time or a name, may differ between processes.
+    """
+    import torch
+
+    if isinstance(thing, torch.Tensor):
+        yield label, thing
+    if id(thing) in seen or isinstance(thing, (torch.Tensor, torch.nn.Module, type)):
+        return
+    seen.add(id(thing))
+    items = getattr(thing, "__dict__", {}).items()
+    if isinstance(thing, dict):
+        items = thing.items()
+    elif isinstance(thing, (list, tuple)):
+        items = enumerate(thing)
+    for name, value in items:
+        yield from _held(f"{label}.{name}", value, seen)
 
 
 def _gradients(fn: Any, call: Any) -> Iterator[tuple[str, Any]]:

@@ -80,6 +80,8 @@ def _judge_one(
     if (difference := _different_form(given, expected)) is not None:
         return wrong(difference)
     if not isinstance(expected, (torch.Tensor, bool, int, float, complex)):
+        if expected is not None and not isinstance(expected, str):
+            return Agreement(None, why=f"{expected} cannot be compared")
         if given == expected:
             return Agreement("same", 0.0)
         return wrong(f"it is {given!r}, eager gives {expected!r}")

@@ -1,0 +1,57 @@
+"""What counts as an answer of a target: everything that can be compared, or a no."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from torchproof import calls
+from torchproof.numerics.judgement import judge
+from torchproof.records import Frame
+from torchproof.target import Loaded
+
+
+class Cache:
+    """Holds tensors as models' caches do: in attributes, lists and each other."""
+
+    def __init__(self, values: torch.Tensor) -> None:
+        self.layers = [{"keys": values}]
+        self.owner = self
+        self.made_at = id(self)
+
+
+def answers(fn: Callable[[torch.Tensor], Any]) -> calls.Answers:
+    loaded = Loaded(fn, [(torch.ones(3),)], None, Frame("file.py", 1, "make"))
+    return calls.answers(loaded, fn, train=False)
+
+
+@pytest.mark.parametrize("wrap", [Cache, lambda x: x.numpy(), lambda x: x.numpy()[0]])
+def test_tensors_are_compared_wherever_an_output_holds_them(
+    wrap: Callable[[torch.Tensor], Any],
+) -> None:
+    eager = answers(lambda x: wrap(x + 1))
+    assert judge(answers(lambda x: wrap(x + 1)), eager).verdict == "same"
+    assert judge(answers(lambda x: wrap(x + 2)), eager).verdict == "wrong"
+
+
+def test_an_output_that_cannot_be_compared_is_not_called_right() -> None:
+    def later(x: torch.Tensor) -> Iterator[torch.Tensor]:
+        yield x
+
+    found = judge(answers(later), answers(later))
+    assert found.verdict is None
+    assert found.why == "an output of type generator cannot be compared"
+
+
+def test_a_function_without_an_output_is_judged_by_what_it_changes() -> None:
+    def double(x: torch.Tensor) -> None:
+        x.mul_(2)
+
+    def triple(x: torch.Tensor) -> None:
+        x.mul_(3)
+
+    assert judge(answers(double), answers(double)).verdict == "same"
+    assert judge(answers(triple), answers(double)).verdict == "wrong"
