@@ -147,6 +147,11 @@ def _notes(seat: Seat, facts: Mapping[str, Any], reference: Mapping[str, Any]) -
     if switches := facts.get("switches") if facts["counts"] else None:
         told = ", ".join(f"{name}={value!r}" for name, value in switches.items())
         yield f"the target sets the compiler's switches itself: {told}"
+    if reference.get("repeats") is False:
+        yield (
+            "a second pass over the calls gives other answers than the first, in eager"
+            " too: the first was compared, the timed ones worked on other data"
+        )
     for name in ("host_copies", "not_exact"):
         if reference.get(name):
             yield reference[name]
