@@ -102,7 +102,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def live(folder: Path) -> Done:
     """A check that finds something, as JSON; torch writes its trace beside it."""
     return torchproof(
-        *("check", "noisy.py:make", "--format", "json"),
+        *("check", "noisy.py:make", "--format", "json", "--effort", "quick"),
         cwd=folder,
         variables={"TORCH_TRACE": str(folder / "trace")},
     )
@@ -208,7 +208,8 @@ def test_json_is_one_document_with_the_fields_of_the_contract(live: Done) -> Non
     assert worst["file"] == "noisy.py" and worst["cost_us"] is None
     assert worst["function"] == "step" and worst["owner"] == "user"
     assert run["counts"]["calls"] == run["counts"]["compiled_calls"] == 3
-    assert run["command"] == "torchproof check noisy.py:make --format json"
+    said = "torchproof check noisy.py:make --format json --effort quick"
+    assert run["command"] == said
 
 
 def test_a_finding_is_exit_1_and_the_targets_output_goes_to_stderr(live: Done) -> None:
@@ -237,7 +238,8 @@ def test_a_broken_run_does_not_hide_the_others(live: Done, folder: Path) -> None
 
 
 def test_a_clean_target_is_exit_0(folder: Path) -> None:
-    done = torchproof("check", "noisy.py:make_clean", "-q", cwd=folder)
+    line = ["check", "noisy.py:make_clean", "-q", "--effort", "quick"]
+    done = torchproof(*line, cwd=folder)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("2 calls of noisy.py:make_clean on cpu, torch ")
     assert "Nothing found: no graph break" in done.stdout

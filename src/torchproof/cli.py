@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from torchproof import flags, store
-from torchproof.capture import Options
 from torchproof.records import SEVERITIES, Run, UserError
 
 if TYPE_CHECKING:
+    from torchproof.capture import Options
     from torchproof.verdict import Comparison
 
 
@@ -155,6 +155,8 @@ def bench(options: argparse.Namespace) -> int:
 
 
 def _options(options: argparse.Namespace) -> Options:
+    from torchproof.capture import Options
+
     return Options(
         compile=flags.compile_arguments(options.compile),
         as_written=options.as_written,
