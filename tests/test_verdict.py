@@ -330,6 +330,9 @@ def test_what_was_not_checked_to_its_end_is_not_gone() -> None:
     )
 
 
-def test_counts_of_checks_are_compared() -> None:
-    a, b = (check(counts={"graph_breaks": n, "recompiles": None}) for n in (1, 3))
-    assert compare(a, b).regressions == ("breaks 2 more",)
+def test_counts_of_runs_are_compared() -> None:
+    for run in (check(), A):
+        a, b = (
+            replace(run, counts={"graph_breaks": n, "recompiles": None}) for n in (1, 3)
+        )
+        assert compare(a, b).regressions == ("breaks 2 more",)

@@ -212,6 +212,11 @@ def _assert_as_written(
     target: Target, options: Options, asked: Questions, more: bool
 ) -> None:
     """A script decides itself what it compiles, with which data, and where."""
+    if options.as_written and (asked.names_arms or asked.dtypes):
+        raise UserError(
+            "--as-written measures the target against itself in eager: leave out"
+            " --strategies and other flags that name what to compile"
+        )
     given = {**vars(options), **vars(asked), "profile or --sittings": more}
     for name, value in given.items() if target.kind == "script" else ():
         if value and name not in {"as_written", "timeout_s", "quiet"}:

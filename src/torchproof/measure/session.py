@@ -193,10 +193,11 @@ class Session:
         if not known["compiled"]:
             return
         named = [seat.spec for seat in self.seats if not seat.spec.as_written]
-        if named and not self.plan.by_default:
+        typed = any(spec.dtype for spec in named)
+        if typed or (named and not self.plan.by_default):
             raise UserError(
                 f"{self.plan.target.text} does its own compiling: it can be compared"
-                " with itself in eager only, without --strategies and the like"
+                " with itself in eager only, without --strategies, --dtype and the like"
             )
         if named:
             self.seats = [

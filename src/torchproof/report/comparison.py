@@ -118,9 +118,8 @@ def _metrics(metrics: tuple[Metric, ...], width: int) -> Iterator[str]:
 
 
 def _counts(found: Comparison, width: int) -> Iterator[str]:
-    if found.counts:
-        yield "counts"
-        yield from _metrics(found.counts, width)
+    if lines := list(_metrics(found.counts, width)):
+        yield from ("counts", *lines)
 
 
 def _findings(found: Comparison, width: int) -> Iterator[str]:

@@ -273,7 +273,7 @@ def _guards(rows: Sequence[Measurement], plain: Sequence[Measurement]) -> Table:
             continue
         after = (row.guards or {}).get("lookup_us")
         saved = in_words(before / after, "less", "more") if before and after else "-"
-        stops = _stops((row.guards or {}).get("not_checked"))
+        stops = _stops(row.guards.get("not_checked")) if row.guards else "-"
         method = str(row.variant["guards"])
         cells.append((method, numbers.plain(after), saved, _against(base, row), stops))
     header = ("method", "us/call", "vs baseline", "whole step", "stops checking")
@@ -285,7 +285,7 @@ def _stops(not_checked: Any) -> str:
         not_checked = [f"{name} ({value})" for name, value in not_checked.items()]
     if isinstance(not_checked, list | tuple):
         not_checked = ", ".join(map(str, not_checked))
-    return str(not_checked) if not_checked else numbers.UNKNOWN
+    return str(not_checked) if not_checked else "nothing, there are no such guards"
 
 
 def _ladder(rows: Sequence[Measurement], plain: Sequence[Measurement]) -> Table:

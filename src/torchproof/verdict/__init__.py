@@ -148,7 +148,7 @@ def compare(a: Run, b: Run, thresholds: Thresholds | None = None) -> Comparison:
         unlike=unlike,
         eager=None if pair or unlike else _eager(before, after, limits),
         rows=tuple(rows),
-        counts=tuple(metrics.counts(a.counts, b.counts)) if checks else (),
+        counts=tuple(metrics.counts(a.counts, b.counts)) if a.verb == b.verb else (),
         appeared=findings.appeared(a, b) if checks else (),
         gone=findings.gone(a, b) if checks else (),
         notes=tuple(_notes(a, b, pair=pair)),
