@@ -1,0 +1,86 @@
+"""The parts of `check` that measure, on a target whose measurements are known."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from forked_arms import forked
+
+from torchproof import api, capture
+from torchproof.parts import Examination
+from torchproof.records import Part, Run
+from torchproof.target import parse
+
+TARGET = Path(__file__).parent / "models" / "examined.py"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Everything but `static` and `lifetimes`, which do not exist yet."""
+    options = capture.Options(compile={"backend": "aot_eager"}, quiet=True)
+    folder = tmp_path_factory.mktemp("runs")
+    with forked():
+        return api.check(f"{TARGET}:make", options, effort="full", save_in=folder)
+
+
+def test_parts_are_done_or_say_why_not(run: Run) -> None:
+    told = {name: part.status for name, part in run.parts.items()}
+    assert told["breaks"] in {"passed", "found"}  # an intended break is not open
+    assert told["baseline"] in {"passed", "found"}
+    assert told["batch"] in {"passed", "found"} and told["latency"] == "passed"
+    assert run.parts["sequence"] == Part(
+        "skipped", "the target's factory takes no keyword 'sequence'"
+    )
+    assert told["guards"] in {"passed", "found"}
+
+
+def test_what_was_measured_is_in_the_run(run: Run) -> None:
+    eager, compiled, *others = run.measurements
+    assert (eager.strategy, compiled.strategy) == ("eager", "full")
+    assert compiled.median_ms and compiled.first_call_s
+    assert compiled.numerics and compiled.numerics["verdict"] in {"same", "rounding"}
+    assert {row.variant.get("batch") for row in others if row.variant} == {4, 8, 6, 1}
+    assert [row.strategy for row in others if not row.variant] == ["regional"]
+
+
+def test_a_break_has_its_measured_cost(run: Run) -> None:
+    [found] = [f for f in run.findings if f.kind == "graph_break"]
+    assert found.line == 24 and found.status == "intentional"
+    assert found.cost_us is not None and 0 < found.cost_us < 1e6
+
+
+def test_other_batches_that_compile_again_are_found(run: Run) -> None:
+    [found] = [f for f in run.findings if f.code == "SP531"]
+    assert found.kind == "recompile" and "batch" in found.message
+
+
+@pytest.mark.parametrize(
+    ("numbers", "skipped"),
+    [
+        ({"first_call_s": None}, "it compares with the first call"),
+        ({}, "the target does its own compiling"),
+    ],
+)
+def test_latency_needs_a_first_call_of_the_whole(
+    numbers: Mapping[str, Any], skipped: str
+) -> None:
+    from torchproof.records import Measurement
+
+    examined = Examination(parse(f"{TARGET}:make"), capture.Options(), print)
+    row = {"median_ms": 1.0, "first_call_s": 2.0, **numbers}
+    examined.found.rows = [Measurement("as-written", **row)]
+    part = examined.run(["latency"]).parts["latency"]
+    assert part.status == "skipped" and skipped in part.why
+
+
+def test_a_script_and_a_trace_are_not_measured(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("print('no torch here')\n")
+    options = capture.Options(quiet=True)
+    run = api.check(str(script), options, save_in=tmp_path / "runs")
+    assert run.parts["baseline"] == Part(
+        "skipped", "a script is run once; torchproof bench measures it"
+    )
