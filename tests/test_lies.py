@@ -121,6 +121,16 @@ def test_a_graph_that_autograd_could_not_keep_is_no_warm_start() -> None:
     assert "torch.no_grad()" in start["refused"]
 
 
+def test_a_start_that_looked_into_no_cache_is_no_warm_start() -> None:
+    """Caches that are switched off are asked for nothing, so they miss nothing."""
+    cache = {"hits": 0, "misses": 0, "bypasses": 0, "saved": 0, "lookups": []}
+    facts = {"imports_s": 0.0, "cache": cache}
+    start = started("warm", facts | {"compile_s": {"inductor": 1.5}})
+    assert "without looking into a cache" in start["refused"]
+    other_backend = started("warm", facts | {"compile_s": {"inductor": 0.0}})
+    assert other_backend["refused"] is None
+
+
 # -- the first call in the mean --------------------------------------------------------
 
 

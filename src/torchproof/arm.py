@@ -169,18 +169,21 @@ class Arm:
 
     def _first_pass(self, answers: str | None) -> dict[str, Any]:
         first: list[float] = []
+        compiled: list[dict[str, float] | None] = []
 
         def step(index: int, call: Any) -> Any:
             if index:
                 return self._invoke(call)
             kept: list[Any] = []
             first.append(self.clock.seconds(lambda: kept.append(self._invoke(call))))
+            compiled.append(self.ledger.page()["compile_s"])
             return kept[0]
 
         found = calls.answers(self.loaded, self.fn, train=self.train, step=step)
         _save(found, answers)
         return {
             "first_call_s": first[0],
+            "first_compile_s": compiled[0],
             "numerics": None,
             "bytes": gauges.held(self.device),
             **self.ledger.page(),
@@ -326,7 +329,9 @@ class Arm:
         loaded = calls.fresh(self.target, self.job)
         if shape.items() <= self.job.items():
             return loaded
-        other = calls.fresh(self.target, self.job | shape)
+        swept = {"batch", "sequence"}  # the first shape's, which is not the default
+        plain = {k: v for k, v in self.job.items() if k not in swept}
+        other = calls.fresh(self.target, plain | shape)
         return dataclasses.replace(loaded, calls=other.calls)
 
     def _load(self, shape: dict[str, int]) -> None:

@@ -21,6 +21,7 @@ def describe(job: Mapping[str, Any]) -> dict[str, Any]:
         "torch": None,
         "device": job["device"] or "cpu",
         "size": job["size"],
+        "train": job["train"],
         "variables": {k: v for k, v in os.environ.items() if k.startswith(_STEERING)},
     }
     torch = sys.modules.get("torch")

@@ -43,3 +43,12 @@ def counting():
             return x + self.steps
 
     return Counting(), [(torch.ones(8),)]
+
+
+def two_kinds():
+    """The second call compiles as well."""
+
+    def step(x, up):
+        return x + 1 if up else x * 3
+
+    return step, [(torch.ones(8), True), (torch.ones(8), False)]

@@ -73,7 +73,7 @@ def _row(seat: Seat, number: int, reference: Mapping[str, Any]) -> Measurement:
     if number >= len(seat.facts):
         return row
     facts = seat.facts[number]
-    start = started("cold", facts)
+    start = started("cold", facts) | {"later_compile_s": _later(facts)}
     row = replace(
         row,
         first_call_s=None if start["refused"] else facts["first_call_s"],
@@ -120,6 +120,13 @@ def _with_times(
     return row
 
 
+def _later(facts: Mapping[str, Any]) -> float | None:
+    """Seconds of compiling that other calls than the first one caused."""
+    if not facts["compile_s"] or not facts.get("first_compile_s"):
+        return None
+    return float(facts["compile_s"]["total"] - facts["first_compile_s"]["total"])
+
+
 def _warm(seat: Seat) -> dict[str, Any] | None:
     if seat.warm is None:
         return None
@@ -142,7 +149,8 @@ def _notes(seat: Seat, facts: Mapping[str, Any], reference: Mapping[str, Any]) -
         for name, count in facts["counts"]["artifacts_of"].items():
             if count == 1:
                 yield f"all {name} share one artifact, by compile counts"
-    if facts["counts"] and not facts["counts"]["graphs"]:
+    # What was compiled for one shape may serve the next.
+    if facts["counts"] and not any(each["counts"]["graphs"] for each in seat.facts):
         yield "nothing was compiled: torchproof check says why"
     if switches := facts.get("switches") if facts["counts"] else None:
         told = ", ".join(f"{name}={value!r}" for name, value in switches.items())
@@ -237,10 +245,10 @@ def in_words(ratio: samples.Ratio) -> str:
 def _with_break_even(
     row: Measurement, base: Measurement, ratio: samples.Ratio
 ) -> Measurement:
-    """After how many steps compiling has paid, the compiler's own import included."""
-    first = row.first_call_s
+    """After how many steps compiling has paid for all of it, its import included."""
+    first, start = row.first_call_s, row.start or {}
     if first is not None:
-        first += (row.start or {}).get("imports_s") or 0.0
+        first += sum(start.get(k) or 0.0 for k in ("imports_s", "later_compile_s"))
     found = samples.break_even(first, base.first_call_s, base.median_ms, ratio)
     if found is None:
         return row

@@ -1,7 +1,7 @@
 """Starts, cold and warm: a time is refused where torch's caches contradict its label.
 
 In a cold start a graph can be found in a cache only after the same process put it
-there. In a warm start nothing is looked for in vain.
+there. In a warm start something is looked for, and nothing in vain.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def started(label: str, facts: Mapping[str, Any]) -> dict[str, Any]:
     if facts["cache"] is None:
         return start
     start |= {name: facts["cache"][name] for name in ("hits", "misses", "bypasses")}
-    why = _not_cold(facts) if label == "cold" else _not_warm(facts["cache"])
+    why = _not_cold(facts) if label == "cold" else _not_warm(facts)
     return start | {"refused": f"called {label}, but {why}" if why else None}
 
 
@@ -42,7 +42,13 @@ def _not_cold(facts: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _not_warm(cache: Mapping[str, Any]) -> str | None:
+def _not_warm(facts: Mapping[str, Any]) -> str | None:
+    cache = facts["cache"]
+    if not cache["lookups"] and (facts.get("compile_s") or {}).get("inductor"):
+        return (
+            "Inductor compiled without looking into a cache: caches are switched off,"
+            " or they do not take these graphs"
+        )
     missed = Counter(name for name, hit, _ in cache["lookups"] if not hit)
     if not missed:
         return None

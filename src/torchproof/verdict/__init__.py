@@ -57,7 +57,7 @@ __all__ = [
 
 # Facts of the environment that times depend on.
 TIMED_UNDER: tuple[str, ...] = ("device", "gpu", "machine", "cores", "threads")
-TIMED_UNDER += ("torch", "cuda", "python", "size", "train", "dtype")
+TIMED_UNDER += ("torch", "cuda", "python", "size", "train")
 # Variables that say where files go, not how to compile.
 PATHS = ("_DIR", "_TRACE", "_PATH")
 

@@ -1,0 +1,41 @@
+"""What an arm's process tells besides its times."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from forked_arms import backends, measured
+
+from torchproof import calls
+from torchproof.arm import Arm
+from torchproof.measure import EAGER
+from torchproof.records import Frame
+from torchproof.target import Loaded
+
+LATE = Path(__file__).parent / "models" / "late.py"
+
+
+def test_another_shape_differs_from_the_default_in_nothing_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[dict[str, Any]] = []
+
+    def fresh(target: Any, job: dict[str, Any]) -> Loaded:
+        made.append({k: job[k] for k in ("batch", "sequence") if k in job})
+        return Loaded(len, [()], None, Frame("file.py", 1, "make"))
+
+    monkeypatch.setattr(calls, "fresh", fresh)
+    arm = Arm({"strategy": EAGER.to_json(), "batch": 2})
+    arm.target = None  # type: ignore[assignment]
+    arm._made({"sequence": 16})
+    assert made == [{"batch": 2}, {"sequence": 16}]
+
+
+def test_what_later_calls_compile_counts_for_the_break_even() -> None:
+    eager, row = measured(f"{LATE}:two_kinds", backends("eager")).rows
+    assert eager.start and eager.start["later_compile_s"] is None
+    assert row.start and row.compile_s
+    later_s = row.start["later_compile_s"]
+    assert 0 < later_s < row.compile_s["total"]
