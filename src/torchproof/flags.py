@@ -137,7 +137,7 @@ def bench_flags(parser: argparse.ArgumentParser) -> None:
 def _measuring_flags(parser: argparse.ArgumentParser) -> None:
     how = parser.add_argument_group("how to measure")
     how.add_argument(
-        "--seconds", type=_seconds, metavar="S", help="of sampling, an arm (2)"
+        "--seconds", type=_seconds, metavar="S", help="of sampling, an arm (2.4)"
     )
     how.add_argument(
         "--sittings",
