@@ -13,6 +13,7 @@ import signal
 import sys
 import textwrap
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -55,6 +56,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # `torchproof rule | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except Exception:  # exit code 1 would say that something was found
+        traceback.print_exc()
+        return 2
 
 
 def _parser() -> argparse.ArgumentParser:
