@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 from commands import Done, all_of
 
+from torchproof import cli, store
+from torchproof.records import Run
+
 BROKEN = """
 import sys
 
@@ -212,3 +215,14 @@ def test_a_script_that_fails_is_saved_with_its_error(
 
 def test_nothing_is_overwritten(folder: Path, answers: dict[str, Done]) -> None:
     assert (folder / "there.json").read_text() == FILES["there.json"]
+
+
+def test_a_crash_is_no_finding(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(name: str) -> Run:
+        raise TypeError("a defect")
+
+    monkeypatch.setattr(store, "load", broken)
+    assert cli.main(["compare", "a", "b"]) == 2
+    assert "TypeError: a defect" in capsys.readouterr().err

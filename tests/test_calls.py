@@ -55,3 +55,12 @@ def test_a_function_without_an_output_is_judged_by_what_it_changes() -> None:
 
     assert judge(answers(double), answers(double)).verdict == "same"
     assert judge(answers(triple), answers(double)).verdict == "wrong"
+
+
+def test_an_input_that_is_converted_has_a_gradient_of_its_own() -> None:
+    given = torch.ones(3, dtype=torch.float64, requires_grad=True)
+    loaded = Loaded(len, [(given,)], None, Frame("file.py", 1, "make"))
+    [(moved,)] = calls._converted(loaded, dtype=torch.float32).calls
+    assert moved.is_leaf and moved.requires_grad
+    [(same,)] = calls._converted(loaded, dtype=torch.float64).calls
+    assert same is given

@@ -382,17 +382,6 @@ def test_timeout_saves_what_was_seen_and_leaves_no_process(folder: Path) -> None
     assert not list(_alive(folder))
 
 
-def test_a_crash_is_no_finding(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def broken(name: str) -> Run:
-        raise TypeError("a defect")
-
-    monkeypatch.setattr(store, "load", broken)
-    assert cli.main(["compare", "a", "b"]) == 2
-    assert "TypeError: a defect" in capsys.readouterr().err
-
-
 def test_a_script_that_fails_keeps_its_findings(tmp_path: Path) -> None:
     program = SLEEPER.split("subprocess.Popen(")[0] + "os.kill(os.getpid(), 9)\n"
     (tmp_path / "dies.py").write_text(program)

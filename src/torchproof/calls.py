@@ -103,7 +103,10 @@ def _converted(loaded: Loaded, **how: Any) -> Loaded:
             return value.to(**how)
         if isinstance(value, torch.Tensor):
             kept = "dtype" in how and not value.is_floating_point()
-            return value if kept else value.to(**how)
+            moved = value if kept else value.to(**how)
+            # Else its gradient would be that of where it came from, copied each step.
+            again = moved is not value and value.requires_grad
+            return moved.detach().requires_grad_() if again else moved
         if isinstance(value, dict):
             return {key: convert(item) for key, item in value.items()}
         if type(value) in (list, tuple):

@@ -11,6 +11,12 @@ from torchproof.records import SEVERITIES, UserError
 
 FORMATS = ("text", "json", "md")
 EFFORTS = ("quick", "normal", "full")
+SWEEPS = (
+    ("--backends", "NAMES", "which layer breaks it: eager,aot_eager,inductor"),
+    ("--dtype", "NAMES", "what precision and compiling give: float32,bfloat16"),
+    ("--batch", "SIZES", "the factory's batch sizes, in this order: 4,8,6,1"),
+    ("--sequence", "LENGTHS", "its sequence lengths, in this order: 128,160,512"),
+)
 
 
 def check_flags(parser: argparse.ArgumentParser) -> None:
@@ -54,7 +60,9 @@ def _run_flags(parser: argparse.ArgumentParser) -> None:
         ),
     )
     run.add_argument(
-        "--size", metavar="NAME", help="size of a workload (tiny on a CPU; see --list)"
+        "--size",
+        metavar="NAME",
+        help="size of a workload (tiny on a CPU; see check --list)",
     )
     run.add_argument(
         "--timeout", type=_seconds, metavar="S", help="end the target after S seconds"
@@ -125,10 +133,8 @@ def bench_flags(parser: argparse.ArgumentParser) -> None:
         default="",
         help="Inductor's switches, each alone and all: 'max_autotune;NAME=VALUE'",
     )
-    arms.add_argument("--backends", metavar="NAMES", default="", help="which layer")
-    arms.add_argument("--dtype", metavar="NAMES", default="", help="float32,bfloat16")
-    arms.add_argument("--batch", metavar="SIZES", default="", help="in this order")
-    arms.add_argument("--sequence", metavar="LENGTHS", default="", help="in this order")
+    for flag, metavar, text in SWEEPS:
+        arms.add_argument(flag, metavar=metavar, default="", help=text)
     _run_flags(parser)
     _measuring_flags(parser)
     _output_flags(parser)
