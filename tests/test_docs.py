@@ -27,9 +27,9 @@ ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/*.md")]
 CHECK = ROOT / "docs" / "check.md"
 BENCH = ROOT / "docs" / "bench.md"
-# Measuring takes its time. These are run each time; the others of `bench`, and those of
-# `compare` that need their runs, go through everything but the measuring, and are run
-# where slow tests are.
+# Measuring takes its time. This is run each time; other commands of `bench`, those of
+# `compare` that need their runs, and the program of bench.md go through everything but
+# the measuring, and are run where slow tests are.
 MEASURED = {
     "torchproof bench blocks.py:make --strategies full --sittings 1 --format json"
     " -o before.json"
@@ -86,11 +86,13 @@ def write_files(folder: Path) -> None:
 
 
 def run_all(
-    path: Path, lines: list[str], folder: Path, *, limit_s: float = 300
+    path: Path, lines: list[str], folder: Path, *, long: bool = False
 ) -> dict[str, Done]:
     """A document's commands, one after the other, where its files lie."""
     write_files(folder)
     snippets = programs()[1]
+    if not long:
+        snippets.pop(BENCH)
     search = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     steps: dict[str, str | list[str]] = {line: line for line in lines}
     if path in snippets:
@@ -103,7 +105,7 @@ def run_all(
             env={**os.environ, "PATH": search},
             capture_output=True,
             text=True,
-            timeout=limit_s,
+            timeout=1200 if long else 300,
             check=False,
         )
         for name, step in steps.items()
@@ -183,16 +185,26 @@ def test_long_command_in_the_documents_is_understood(
     assert cli.main(arguments) == 0, capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("unmeasured")
+def test_long_program_in_the_documents_is_understood(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    exec(compile(programs()[1][BENCH], "bench.md", "exec"), {})
+    assert PRINTED[BENCH.name] in capsys.readouterr().out
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("path", [BENCH, ROOT / "README.md"], ids=lambda p: p.name)
 def test_every_command_of_a_document_runs(path: Path, tmp_path: Path) -> None:
     lines = [ln for ln in commands(path) if program(ln) in RUNNERS and ON_GPU not in ln]
-    for line, done in run_all(path, lines, tmp_path, limit_s=1200).items():
+    for line, done in run_all(path, lines, tmp_path, long=True).items():
         assert done.returncode in {0, 1}, f"{line}: {done.stderr}"
         assert "Traceback" not in done.stderr, line
 
 
-@pytest.mark.parametrize("path", programs()[1], ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path", [p for p in programs()[1] if p != BENCH], ids=lambda p: p.name
+)
 def test_python_in_the_documents_runs(path: Path, answers: dict[str, Done]) -> None:
     done = answers[str(path)]
     assert done.returncode == 0, done.stderr
