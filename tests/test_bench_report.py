@@ -85,7 +85,7 @@ def test_a_bench_run() -> None:
            compiling takes 11.5 s: dynamo 1.25, AOTAutograd 0.800, inductor 6.10
            break-even: after 24 steps
            graphs 3, graph breaks 0, recompiles 0
-           guards take 12.3 us a call, 2.2 percent of it
+           guards take 12.3 us of a call (2.2 percent)
            127 kernels a call, which fill 83 percent of it
            largest relative error 1.2e-06 against float64; eager's own is 1.1e-06
 

@@ -27,10 +27,11 @@ from torchproof.environment import describe
 from torchproof.ledger import Ledger
 from torchproof.places import whose
 from torchproof.records import UserError
-from torchproof.strategies import Strategy
+from torchproof.strategies import NotApplicable, Strategy
 from torchproof.target import Loaded, Target
 
-_PROFILED_PASSES = 3
+_PROFILED_PASSES = (3, 30)  # at least, at most
+_PROFILED_S = 0.3
 _WATCHED_PASSES = 11
 _RESUME_S = {"cpu": 0.01, "cuda": 0.2}
 _SETTLE_S = 20.0
@@ -54,7 +55,8 @@ def _answer(arm: Arm, name: str, values: dict[str, Any]) -> dict[str, Any]:
     try:
         return {"ok": True, **getattr(arm, name)(**values)}
     except UserError as error:
-        return {"ok": False, "error": str(error), "usage": True}
+        skips = isinstance(error, NotApplicable)
+        return {"ok": False, "error": str(error), "usage": True, "skips": skips}
     except Exception as error:
         told = traceback.format_exception_only(error)[-1].strip()
         own = [
@@ -258,11 +260,17 @@ class Arm:
         """Memory, guards and kernels, apart from all timing."""
         memory = gauges.peak_memory(self.device, self._pass)
 
+        few, many = _PROFILED_PASSES
+        begin = time.monotonic()
+        self._pass()
+        fit = int(_PROFILED_S / (time.monotonic() - begin))
+        count = few if trace else min(max(few, fit), many)
+
         def passes() -> None:
-            for _ in range(_PROFILED_PASSES):
+            for _ in range(count):
                 self._pass()
 
-        steps = _PROFILED_PASSES * len(self.loaded.calls)
+        steps = count * len(self.loaded.calls)
         profile = gauges.profile(
             self.device, passes, steps=steps, trace=Path(trace) if trace else None
         )

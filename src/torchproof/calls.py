@@ -261,6 +261,11 @@ def _comparable(label: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _copied(tensor: Any) -> Any:
+    if tensor.is_meta:
+        raise UserError(
+            "the target computes on the meta device, where there is nothing to compare"
+            " or to time: build it on cpu or cuda"
+        )
     flat = tensor.detach()
     if flat.numel() > _COMPARED_ELEMENTS:
         step = -(-flat.numel() // _COMPARED_ELEMENTS)

@@ -120,7 +120,9 @@ def bench_flags(parser: argparse.ArgumentParser) -> None:
         "--modes", action="store_true", help="full in all modes of torch.compile"
     )
     arms.add_argument(
-        "--latency", action="store_true", help="first calls: full against regional"
+        "--latency",
+        action="store_true",
+        help="first calls of full, regional, and core:METHOD if --strategies names it",
     )
     arms.add_argument(
         "--guards",

@@ -205,7 +205,6 @@ def _timing(
         "gaps": anatomy["gaps"],
         "graphs": counts.get("graphs"),
         "recompiles_in_steps": counts.get("while_timed"),
-        "stable": True,
     }
 
 

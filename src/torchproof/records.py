@@ -184,6 +184,7 @@ class Measurement:
     p95_ms: float | None = None
     rounds_ms: tuple[tuple[float, ...], ...] = ()
     sittings: tuple[int, ...] = ()  # rounds of each process it was sampled in
+    luck: float | None = None  # by which processes with the same code differ
     first_call_s: float | None = None
     start: Mapping[str, Any] | None = field(default=None, hash=False)
     warm_start: Mapping[str, Any] | None = field(default=None, hash=False)

@@ -15,6 +15,7 @@ from typing import Any
 import psutil
 
 from torchproof.records import UserError
+from torchproof.strategies import NotApplicable
 
 _ARM = "torchproof.arm"
 # Caches on other machines would make a start warm that is called cold.
@@ -69,6 +70,8 @@ class Process:
             raise ArmError(self._ended())
         answer: dict[str, Any] = json.loads(line)
         if not answer.pop("ok"):
+            if answer.get("skips"):
+                raise NotApplicable(answer["error"])
             problem = UserError if answer["usage"] else ArmError
             raise problem(answer["error"])
         return answer

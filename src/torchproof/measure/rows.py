@@ -102,6 +102,7 @@ def _with_times(
         row,
         rounds_ms=tuple(rounds),
         sittings=tuple(len(part) for part in facts["rounds"] if part),
+        luck=samples.LUCK if layout.is_possible() else samples.LUCK_BY_LOT,
         median_ms=spread.median,
         low_ms=spread.low,
         high_ms=spread.high,
@@ -155,6 +156,8 @@ def _notes(seat: Seat, facts: Mapping[str, Any], reference: Mapping[str, Any]) -
     if switches := facts.get("switches") if facts["counts"] else None:
         told = ", ".join(f"{name}={value!r}" for name, value in switches.items())
         yield f"the target sets the compiler's switches itself: {told}"
+    if reference.get("stateful") and facts["numerics"] is None:
+        yield "answers were compared at the first shape only: the target keeps state"
     if reference.get("repeats") is False:
         yield (
             "a second pass over the calls gives other answers than the first, in eager"
@@ -183,7 +186,11 @@ def _guards(facts: Mapping[str, Any], step_ms: float) -> dict[str, Any] | None:
     lookup_us = facts["profile"]["lookup_us"]
     if lookup_us is None:
         return None
-    found = {"lookup_us": lookup_us, "share": lookup_us / (step_ms * 1e3)}
+    found = {
+        "lookup_us": lookup_us,
+        "lookup_range_us": facts["profile"]["lookup_range_us"],
+        "share": lookup_us / (step_ms * 1e3),
+    }
     if facts["counts"]:
         found["guards"] = facts["counts"]["guards"]
     return found | {"not_checked": facts["dropped"] or None}
@@ -192,10 +199,12 @@ def _guards(facts: Mapping[str, Any], step_ms: float) -> dict[str, Any] | None:
 def _kernels(profile: Mapping[str, Any], row: Measurement) -> dict[str, Any] | None:
     if profile["kernels"] is None or row.median_ms is None:
         return None
+    # Kernels run slower under the profiler: more than the step is no share of it.
+    share = profile["kernel_ms"] / row.median_ms
     return {
         "per_step": profile["kernels"],
         "kernel_ms": profile["kernel_ms"],
-        "busy_share": profile["kernel_ms"] / row.median_ms,
+        "busy_share": share if share <= 1 else None,
     }
 
 
@@ -218,9 +227,9 @@ def _judged(row: Measurement, base: Measurement | None, seat: Seat) -> Measureme
         return replace(row, verdict="not measured")
     if base is None or not base.rounds_ms:
         return replace(row, verdict="no eager to compare with")
-    luck = samples.LUCK if layout.is_possible() else samples.LUCK_BY_LOT
+    assert row.luck is not None
     ratio = samples.compare(
-        base.rounds_ms, row.rounds_ms, sittings=row.sittings, luck=luck
+        base.rounds_ms, row.rounds_ms, sittings=row.sittings, luck=row.luck
     )
     row = replace(
         row,

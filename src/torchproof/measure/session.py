@@ -25,6 +25,7 @@ from torchproof.measure import (
 )
 from torchproof.measure.process import ArmError, Process, free_vram
 from torchproof.records import Event, Frame, UserError
+from torchproof.strategies import NotApplicable
 
 _SITTINGS_APART = 3  # of arms that cannot be in memory beside each other
 _ROOM = 1.3  # times what an arm took must be free before another stays beside it
@@ -369,9 +370,7 @@ class Session:
         except ArmError as error:
             seat.error = str(error)
             seat.close()
-        except UserError as error:
-            if seat.spec.is_eager:
-                raise
+        except NotApplicable as error:
             seat.skipped = str(error)
             seat.close()
 

@@ -146,13 +146,17 @@ def _imports(start: Mapping[str, Any]) -> str:
 
 def _counted(row: Measurement) -> Iterator[str]:
     if row.counts and row.strategy != "eager":
-        known = {k: v for k, v in row.counts.items() if v is not None}
+        known = {
+            name: value
+            for name, value in row.counts.items()
+            if isinstance(value, int) and name != "while_timed"  # a note tells of those
+        }
         if known:
             yield ", ".join(f"{k.replace('_', ' ')} {v}" for k, v in known.items())
     if row.guards and row.guards.get("lookup_us") is not None:
         share = row.guards.get("share")
-        part = "" if share is None else f", {share * 100:.1f} percent of it"
-        yield f"guards take {numbers.plain(row.guards['lookup_us'])} us a call{part}"
+        part = "" if share is None else f" ({share * 100:.1f} percent)"
+        yield f"guards take {numbers.plain(row.guards['lookup_us'])} us of a call{part}"
     if row.kernels and row.kernels.get("per_step") is not None:
         share = row.kernels.get("busy_share")
         part = "" if share is None else f", which fill {share * 100:.0f} percent of it"
@@ -272,12 +276,21 @@ def _guards(rows: Sequence[Measurement], plain: Sequence[Measurement]) -> Table:
         if trouble(row):
             continue
         after = (row.guards or {}).get("lookup_us")
-        saved = in_words(before / after, "less", "more") if before and after else "-"
+        saved = _saved(base, row) if before and after else "-"
         stops = _stops(row.guards.get("not_checked")) if row.guards else "-"
         method = str(row.variant["guards"])
         cells.append((method, numbers.plain(after), saved, _against(base, row), stops))
     header = ("method", "us/call", "vs baseline", "whole step", "stops checking")
     return Table(TITLES["guards"], header, tuple(cells), tuple(_notes(rows)))
+
+
+def _saved(base: Measurement | None, row: Measurement) -> str:
+    """Nothing is called saved where the middle halves of the lookups overlap."""
+    before, after = ((each.guards or {}) if each else {} for each in (base, row))
+    known, found = before.get("lookup_range_us"), after.get("lookup_range_us")
+    if known and found and known[0] <= found[1] and found[0] <= known[1]:
+        return "not significant"
+    return in_words(before["lookup_us"] / after["lookup_us"], "less", "more")
 
 
 def _stops(not_checked: Any) -> str:

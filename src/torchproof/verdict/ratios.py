@@ -44,8 +44,8 @@ def of_speed(a: Measurement, b: Measurement) -> Ratio | None:
     value = a.median_ms / b.median_ms
     if min(len(a.rounds_ms), len(b.rounds_ms)) >= LEAST_ROUNDS:
         logs = [np.log([median(each) for each in row.rounds_ms]) for row in (a, b)]
-        drawn = _drawn(logs[0], a.sittings, processes=1, seed=0)
-        return _ratio(value, drawn - _drawn(logs[1], b.sittings, processes=1, seed=1))
+        drawn = _drawn(logs[0], a, processes=1, seed=0)
+        return _ratio(value, drawn - _drawn(logs[1], b, processes=1, seed=1))
     if not (a.low_ms and a.high_ms and b.low_ms and b.high_ms):
         return Ratio(value, None, None, "not significant")
     return _with_verdict(value, a.low_ms / b.high_ms, a.high_ms / b.low_ms)
@@ -65,8 +65,8 @@ def of_gain(
     value = after.vs_eager / before.vs_eager
     old, new = _log_gains(*a), _log_gains(*b)
     if min(len(old), len(new)) >= LEAST_ROUNDS:
-        drawn = _drawn(new, after.sittings, processes=2, seed=1)
-        return _ratio(value, drawn - _drawn(old, before.sittings, processes=2, seed=0))
+        drawn = _drawn(new, after, processes=2, seed=1)
+        return _ratio(value, drawn - _drawn(old, before, processes=2, seed=0))
     if not (before.vs_eager_low and before.vs_eager_high):
         return Ratio(value, None, None, "not significant")
     if not (after.vs_eager_low and after.vs_eager_high):
@@ -90,22 +90,24 @@ def _log_gains(eager: Measurement, row: Measurement) -> _Numbers:
     return np.array([math.log(median(e) / median(r)) for e, r in pairs])
 
 
-def _drawn(
-    logs: _Numbers, sittings: tuple[int, ...], *, processes: int, seed: int
-) -> _Numbers:
+def _drawn(logs: _Numbers, row: Measurement, *, processes: int, seed: int) -> _Numbers:
     """What the mean of the sittings might have been: other rounds, other processes."""
-    chance = np.random.default_rng(seed)
+    chance, sittings = np.random.default_rng(seed), row.sittings
     whole = sum(sittings) == len(logs)
     parts = np.split(logs, np.cumsum(sittings)[:-1]) if whole else [logs]
     chosen = [chance.integers(len(p), size=(_RESAMPLES, len(p))) for p in parts]
     drawn = [np.median(p[c], axis=1) for p, c in zip(parts, chosen, strict=True)]
     found: _Numbers = np.mean(drawn, axis=0)
-    return found + _luck(parts, processes) * chance.standard_normal(_RESAMPLES)
+    luck = _luck(parts, math.sqrt(processes) * _of_one_process(row))
+    return found + luck * chance.standard_normal(_RESAMPLES)
 
 
-def _luck(parts: list[_Numbers], processes: int) -> float:
+def _of_one_process(row: Measurement) -> float:
+    return samples.LUCK if row.luck is None else row.luck
+
+
+def _luck(parts: list[_Numbers], apart: float) -> float:
     """How far the mean of the sittings is off by; more where they show more."""
-    apart = math.sqrt(processes) * samples.LUCK
     if len(parts) > 1:
         centres = [np.median(part) for part in parts]
         apart = max(apart, float(np.std(centres, ddof=1)))
@@ -125,7 +127,7 @@ def _drawn_tails(row: Measurement, seed: int) -> _Numbers:
     drawn = chance.multinomial(count, np.full(count, 1 / count), size=_TAIL_RESAMPLES)
     reached = drawn[:, owner[order]].cumsum(axis=1)
     at = (reached < TAIL / 100 * reached[:, -1:]).sum(axis=1)
-    luck = samples.LUCK / math.sqrt(len(row.sittings) or 1)
+    luck = _of_one_process(row) / math.sqrt(len(row.sittings) or 1)
     tails: _Numbers = np.log(times[order][at])
     return tails + luck * chance.standard_normal(_TAIL_RESAMPLES)
 
