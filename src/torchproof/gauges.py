@@ -78,7 +78,7 @@ def wake(device: str) -> None:
 def peak_memory(device: str, run: Callable[[], Any]) -> dict[str, int | None]:
     """The most memory a pass needs, in bytes; what was needed before is left out."""
     gauge: dict[str, int | None] = dict.fromkeys(
-        ("cuda_allocated", "cuda_reserved", "cuda_process")
+        ("cuda_allocated", "cuda_graph_pools", "cuda_reserved", "cuda_process")
     )
     if device == "cuda":
         import torch
@@ -90,9 +90,21 @@ def peak_memory(device: str, run: Callable[[], Any]) -> dict[str, int | None]:
     if device == "cuda":
         torch.cuda.synchronize()
         gauge["cuda_allocated"] = torch.cuda.max_memory_allocated()
+        gauge["cuda_graph_pools"] = _graph_pools()
         gauge["cuda_reserved"] = torch.cuda.max_memory_reserved()
         gauge["cuda_process"] = _process_vram()
     return gauge
+
+
+def _graph_pools() -> int:
+    """What CUDA graphs keep for their replays, which no longer counts as allocated."""
+    import torch
+
+    return sum(
+        segment["total_size"] - segment["allocated_size"]
+        for segment in torch.cuda.memory_snapshot()
+        if tuple(segment.get("segment_pool_id", (0, 0))) != (0, 0)
+    )
 
 
 def held(device: str) -> dict[str, int]:

@@ -12,7 +12,7 @@ import pytest
 import torch
 from commands import torchproof
 
-from torchproof import child
+from torchproof import calls
 from torchproof.records import UserError
 from torchproof.target import parse
 from torchproof.workloads import WORKLOADS
@@ -108,12 +108,12 @@ def test_a_size_beyond_memory_is_refused_before_it_is_built(
     train: bool, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     room = SimpleNamespace(available=2**29)
-    monkeypatch.setattr(child.psutil, "virtual_memory", lambda: room)
+    monkeypatch.setattr(calls.psutil, "virtual_memory", lambda: room)
     job = {"size": "small", "device": "cpu", "train": train}
     with pytest.raises(UserError, match=rf"{what} and cpu has 0 GiB free: choose"):
-        child._workload_arguments(parse("workload:gpt"), job)
+        calls._workload_arguments(parse("workload:gpt"), job)
     room.available = 2**40
-    assert child._workload_arguments(parse("workload:gpt"), job)["size"] == "small"
+    assert calls._workload_arguments(parse("workload:gpt"), job)["size"] == "small"
 
 
 @pytest.mark.parametrize("name", WORKLOADS)

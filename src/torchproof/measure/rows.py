@@ -179,7 +179,9 @@ def _peak(memory: Mapping[str, int | None] | None) -> int | None:
     if memory is None:
         return None
     allocated = memory["cuda_allocated"]
-    return memory["host_rss"] if allocated is None else allocated
+    if allocated is None:
+        return memory["host_rss"]
+    return allocated + (memory.get("cuda_graph_pools") or 0)
 
 
 def _guards(facts: Mapping[str, Any], step_ms: float) -> dict[str, Any] | None:

@@ -31,6 +31,8 @@ TITLES = {
     "guards": "Guards",
 }
 PHASES = {"aot_autograd": "AOTAutograd", "graph_recording": "graph recording"}
+PHASES["triton"] = "kernels (Triton or C++)"
+_APART = {"config", "guards", "backend"}  # what makes an arm of its own kind
 
 
 @dataclass(frozen=True)
@@ -181,13 +183,23 @@ def variants(run: Run) -> list[Table]:
     groups: dict[tuple[str, ...], list[Measurement]] = {}
     for row in run.measurements:
         if row.variant:
-            groups.setdefault(tuple(row.variant), []).append(row)
+            groups.setdefault(_varied(row, run), []).append(row)
     special = {("config",): _settings, ("guards",): _guards, ("backend",): _ladder}
-    plain = [row for row in run.measurements if not row.variant]
+    plain = [row for row in run.measurements if not set(row.variant) & _APART]
     return [
         special[keys](rows, plain) if keys in special else _sweep(keys, rows)
         for keys, rows in groups.items()
     ]
+
+
+def _varied(row: Measurement, run: Run) -> tuple[str, ...]:
+    """What sets a row apart; a single size that all rows share does not."""
+    same = {
+        key
+        for key in row.variant
+        if all(other.variant.get(key) == row.variant[key] for other in run.measurements)
+    }
+    return tuple(key for key in row.variant if key not in same) or tuple(row.variant)
 
 
 def _sweep(keys: tuple[str, ...], rows: Sequence[Measurement]) -> Table:

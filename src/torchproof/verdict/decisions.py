@@ -25,6 +25,9 @@ UNSAFE = "guards"
 Word = Literal["keep compiled", "stay eager", "not enough evidence"]
 
 
+_ADVICE = ("raise --", "close other programs", "cool down")  # what notes advise
+
+
 @dataclass(frozen=True)
 class Decision:
     word: Word
@@ -176,8 +179,7 @@ def _tails(eager: Measurement, row: Measurement) -> str:
 def _unknown(row: Measurement, eager: Measurement) -> Decision:
     """With what to try, as the measuring said it."""
     notes = dict.fromkeys((*row.notes, *eager.notes))
-    # Advice says what is wrong, and after a colon what to do; other notes just tell.
-    said = [note.rstrip(".") for note in notes if ": " in note]
+    said = [note.rstrip(".") for note in notes if any(w in note for w in _ADVICE)]
     todo = "; ".join(said) or "measure for longer, or on a quieter machine"
     text = f"{name_of(row)} is {_speed(row)}: a gain or none. To decide: {todo}"
     return Decision("not enough evidence", text)
