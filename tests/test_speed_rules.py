@@ -293,7 +293,18 @@ def swept(program: Path) -> Event:
     return Event("shape_sweep", function=Frame("/gone", 1, "forward"), data=data)
 
 
-@pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: f"{p.parent.name}-{p.stem}")
+@pytest.mark.parametrize(
+    "program",
+    [
+        pytest.param(
+            program,
+            id=f"{program.parent.name}-{program.stem}",
+            # Many modules, whose compilation takes its time.
+            marks=[pytest.mark.slow] * (program.parent.name in {"SP513", "SP541"}),
+        )
+        for program in PROGRAMS
+    ],
+)
 def test_program_gets_its_diagnosis(program: Path) -> None:
     code = program.parent.name
     events = [swept(program)] if code == "SP531" else list(measured(program))

@@ -31,6 +31,13 @@ SAMPLE = tuple(
     }.items()
     for face in faces
 )
+# Read each time; the others where slow tests are.
+QUICK = {
+    *("GB101/bad", "GB104/bad_4", "GB107/bad", "GB111/bad", "GB116/bad_6"),
+    *("RC201/bad", "RC205/bad", "RC213/bad", "RC290/bad", "DS601/bad", "CE701/bad"),
+}
+SLOW = pytest.mark.slow
+NAMES = [name if name in QUICK else pytest.param(name, marks=SLOW) for name in SAMPLE]
 TRACED = {
     "graph_break",
     "skipped_frame",
@@ -70,7 +77,7 @@ def diagnosis(findings: list[Finding]) -> set[tuple[Any, ...]]:
     }
 
 
-@pytest.mark.parametrize("name", SAMPLE)
+@pytest.mark.parametrize("name", NAMES)
 def test_trace_and_live_run_agree(name: str, observe: Any, tmp_path: Path) -> None:
     program = FOLDER / f"{name}.py"
     told = settings(program)

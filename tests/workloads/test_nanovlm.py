@@ -62,7 +62,9 @@ def samples(rows: int, length: int, images: int = 1) -> list[Sample]:
     return answer
 
 
-@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize(
+    "backend", ["eager", pytest.param("aot_eager", marks=pytest.mark.slow)]
+)
 def test_one_graph_for_every_shape_in_any_order(backend: str) -> None:
     model, calls = nanovlm.make(train=backend == "aot_eager")
     compiled = torch.compile(model, backend=backend, fullgraph=True)
