@@ -138,6 +138,7 @@ def rows(done: Done) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     return run, eager, compiled
 
 
+@pytest.mark.slow  # four rounds are enough for a verdict on a quiet machine only
 def test_known_gain_is_found_and_an_interruption_keeps_it(tmp_path: Path) -> None:
     write(tmp_path, faster=TWICE_AS_FAST)
     process = subprocess.Popen(
