@@ -136,7 +136,7 @@ def swapped_nan(y: torch.Tensor) -> torch.Tensor:
         (off_by(1e-5), torch.float32, "rounding"),
         (off_by(0.01), torch.float32, "wrong"),
         (off_by(0.01), torch.float64, "wrong"),
-        (off_by(0.01), torch.bfloat16, "rounding"),
+        (off_by(0.05), torch.bfloat16, "rounding"),
         (off_by(0.005), torch.float16, "rounding"),
         (off_by(0.5), torch.bfloat16, "wrong"),
         (lambda y: y * 1.0005, torch.float32, "wrong"),
@@ -249,9 +249,7 @@ def test_forgotten_and_repeated_changes() -> None:
     assert x.tolist() == [3, 3, 3]  # eager ran twice in all
 
 
-def test_random_numbers_are_compared_only_where_compiled_code_draws_eagers(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_random_numbers_are_compared_only_where_compiled_code_draws_eagers() -> None:
     from torch._inductor import config
 
     x = torch.ones(1000)
@@ -344,10 +342,9 @@ def test_memory_that_suffices_for_eager_alone() -> None:
     assert found.verdict == "not compared"
 
 
-@pytest.mark.parametrize("backend", ["aot_eager"])
-def test_compiled_code_that_is_right(backend: str, tmp_path: Any) -> None:
+def test_compiled_code_that_is_right() -> None:
     model, x = net(), torch.randn(8, 16)
-    compiled = torch.compile(model.forward, backend=backend)
+    compiled = torch.compile(model.forward, backend="aot_eager")
     found = checked(model.forward, compiled, x, owner=model)
     assert found.verdict in ("same", "rounding"), found
     assert found.notes == ()

@@ -1,0 +1,98 @@
+"""How to compile a model of which nothing has been measured: by its size.
+
+In comes a model, on any device or none; out goes a `Plan`. Nothing is run or changed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from torchproof.runtime.tree import plain_tensors
+
+Strategy = Literal["full", "regional", "eager"]
+
+FULL_BELOW = 10e9  # parameters
+REGIONAL_BELOW = 40e9
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The strategy and why; counts are None where there is no module to count."""
+
+    strategy: Strategy
+    why: str
+    parameters: int | None = None
+    bytes: int | None = None  # of parameters and buffers, on all devices
+
+    def to_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    def __str__(self) -> str:
+        return f"{self.strategy}: {self.why}"
+
+
+def plan(
+    model: Any,
+    *,
+    full_below: float = FULL_BELOW,
+    regional_below: float = REGIONAL_BELOW,
+) -> Plan:
+    """What to compile: the whole model, its repeated blocks, or nothing.
+
+    The limits are numbers of parameters; at a limit the larger model's rule holds.
+    """
+    if not isinstance(model, nn.Module):
+        return Plan("full", "a function, without parameters to go by")
+    count = sum(_numel(each) for each in model.parameters())
+    size = _bytes(model.parameters()) + _bytes(model.buffers())
+    told = f"{_amount(count)} parameters"
+    if count < full_below:
+        why = f"{told}, below {_amount(full_below)}: compiled as a whole"
+        return Plan("full", why, count, size)
+    if count < regional_below:
+        why = (
+            f"{told}, from {_amount(full_below)} and below {_amount(regional_below)}:"
+            " compiled block by block, as compile time grows with the graph"
+        )
+        return Plan("regional", why, count, size)
+    why = (
+        f"{told}, not below {_amount(regional_below)}: not compiled unmeasured;"
+        " give an example and min_gain to have it measured, or a strategy"
+    )
+    return Plan("eager", why, count, size)
+
+
+def _numel(parameter: torch.Tensor) -> int:
+    """Of all shards together."""
+    if isinstance(parameter, nn.parameter.UninitializedTensorMixin):
+        return 0  # a lazy module has not created it yet
+    # FSDP's flat parameters are views of one shard; a DTensor counts all of them.
+    whole = getattr(parameter, "_unpadded_unsharded_size", None)
+    return int(whole.numel() if whole is not None else parameter.numel())
+
+
+def _bytes(tensors: Iterable[torch.Tensor]) -> int:
+    return sum(
+        _numel(each) * each.itemsize
+        if not _is_packed(each)
+        else sum(part.numel() * part.itemsize for part in plain_tensors(each))
+        for each in tensors
+    )
+
+
+def _is_packed(tensor: torch.Tensor) -> bool:
+    """Holds its numbers in tensors of another type, as quantised weights do."""
+    return any(part.dtype != tensor.dtype for part in plain_tensors(tensor))
+
+
+def _amount(count: float) -> str:
+    for unit, word in ((1e9, " billion"), (1e6, " million"), (1e3, " thousand")):
+        if count >= unit:
+            return f"{count / unit:.4g}{word}"
+    return f"{count:g}"
