@@ -6,12 +6,26 @@ import importlib
 from typing import Any
 
 __version__ = "0.1.0"
-__all__ = ["Finding", "Run", "bench", "check", "compare"]
+__all__ = [
+    "Finding",
+    "Run",
+    "bench",
+    "check",
+    "compare",
+    "compile",
+    "plan",
+    "retry",
+    "status",
+]
 
 _HOME = {
     "check": "torchproof.api",
     "bench": "torchproof.api",
     "compare": "torchproof.verdict",
+    "compile": "torchproof.runtime",
+    "plan": "torchproof.runtime",
+    "retry": "torchproof.runtime",
+    "status": "torchproof.runtime",
     "Run": "torchproof.records",
     "Finding": "torchproof.records",
 }

@@ -1,0 +1,152 @@
+"""Work that can be given up: it runs in a thread of its own, and its caller goes on.
+
+A loop in Python ends where it is interrupted. A call into C that does not come back
+cannot be ended from inside a process: its thread stays, and is said to be stuck.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from typing import Any
+
+_INTERRUPT_EVERY_S = 0.05
+
+
+class GivenUp(BaseException):
+    """Raised inside work whose caller no longer waits for it.
+
+    Not an `Exception`: the compiler catches those, and would go on. `phase` says what
+    the work was doing.
+    """
+
+    phase: str | None = None
+
+
+class Attempt:
+    """Work in a thread, from when it is made; `value` or `error` once it has ended."""
+
+    def __init__(self, work: Callable[[], Any], name: str) -> None:
+        self._work = work
+        self._ended = threading.Event()
+        self.value: Any = None
+        self.error: BaseException | None = None
+        # A daemon, so that a stuck one does not keep the process from ending.
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self.value = self._work()
+        except BaseException as error:
+            self.error = error
+        finally:
+            del self._work  # and with it the tensors of the call
+            self._ended.set()
+
+    @property
+    def name(self) -> str:
+        return self._thread.name
+
+    @property
+    def thread_id(self) -> int:
+        return self._thread.ident or 0
+
+    def wait(self, until: float) -> bool:
+        """Whether it has ended by then, a time of `time.monotonic`."""
+        return self._ended.wait(max(0.0, until - time.monotonic()))
+
+    def stop(self, patience_s: float) -> bool:
+        """Interrupts it until it has ended; False if it is stuck."""
+        until = time.monotonic() + patience_s
+        while not self._ended.is_set() and time.monotonic() < until:
+            _raise_in(self.thread_id)
+            # Code that catches everything and goes on is interrupted again.
+            self._ended.wait(_INTERRUPT_EVERY_S)
+        return self._ended.is_set()
+
+    def stack(self) -> list[traceback.FrameSummary]:
+        """Where it is, innermost last."""
+        return stack_of(self.thread_id)
+
+
+def stack_of(thread_id: int) -> list[traceback.FrameSummary]:
+    frame = sys._current_frames().get(thread_id)
+    # Source lines are not read: a hung file system must not hang this one too.
+    return (
+        list(
+            traceback.StackSummary.extract(
+                traceback.walk_stack(frame), lookup_lines=False
+            )
+        )[::-1]
+        if frame
+        else []
+    )
+
+
+@contextlib.contextmanager
+def interrupted(until: float, on_time: Callable[[int], None]) -> Iterator[None]:
+    """Raises `GivenUp` in this thread if the body has not ended by then.
+
+    For work that only this thread can do. `on_time` gets the thread's id first.
+    """
+    lock, over = threading.Lock(), threading.Event()
+    me = threading.get_ident()
+
+    def watch() -> None:
+        if over.wait(max(0.0, until - time.monotonic())):
+            return
+        on_time(me)
+        while not over.is_set():
+            with lock:
+                if not over.is_set():
+                    _raise_in(me)
+            over.wait(_INTERRUPT_EVERY_S)
+
+    watcher = threading.Thread(target=watch, name="torchproof-deadline", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        with lock:
+            over.set()
+            # What was sent and has not arrived must not arrive in the caller's code.
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(me), None)
+
+
+_turns_lock = threading.Lock()
+_turns = 0
+_usual_turn_s = 0.0
+
+
+@contextlib.contextmanager
+def short_turns() -> Iterator[None]:
+    """Threads take turns more often, so that work behind a caller delays it little.
+
+    An operation gives up the interpreter while it computes, and by default waits 5 ms
+    to get it back from a thread that is busy in Python.
+    """
+    global _turns, _usual_turn_s
+    with _turns_lock:
+        if not _turns:
+            _usual_turn_s = sys.getswitchinterval()
+            sys.setswitchinterval(min(_usual_turn_s, 2e-4))
+        _turns += 1
+    try:
+        yield
+    finally:
+        with _turns_lock:
+            _turns -= 1
+            if not _turns:
+                sys.setswitchinterval(_usual_turn_s)
+
+
+def _raise_in(thread_id: int) -> None:
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(
+        ctypes.c_ulong(thread_id), ctypes.py_object(GivenUp)
+    )

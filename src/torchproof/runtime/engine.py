@@ -1,0 +1,346 @@
+"""Compiles the frames of one model, each within the deadline, or lets them run eager.
+
+Dynamo asks `Engine.convert` whenever it would compile a frame: at the first call of a
+function and whenever none of its compiled code fits. Tracing runs in a helper thread,
+code is generated in a child process; the caller waits for both until the deadline and
+no longer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import functools
+import re
+import threading
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import CodeType
+from typing import Any
+
+from torchproof.runtime import attempts, graphs, jobs, phases
+from torchproof.runtime.facts import Compilation, Fallback, Stuck
+from torchproof.runtime.telemetry import Telemetry
+from torchproof.torch_private import backends, frames
+
+# How long work that was interrupted may take to unwind.
+_PATIENCE_S = 0.8
+# How long a compilation whose child hangs may take to end it and to do without its
+# code; together with the patience well below the 2 s that are promised.
+_GRACE_S = 0.9
+# A thread that holds the interpreter cannot be left; its place is printed then.
+_DUMP_AFTER_S = 3.0
+# Recompilations of one function after which its sizes are taken as varying.
+_GENERALISE_AFTER = 3
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A function that is not compiled again; `inner` ones may still be."""
+
+    inner: bool
+    item: Fallback
+
+
+@dataclass(frozen=True)
+class Settings:
+    deadline_s: float
+    recompile_limit: int
+    wait: bool
+
+
+class Engine:
+    """Everything that is compiled for one model, in whatever thread that calls it."""
+
+    def __init__(
+        self, settings: Settings, telemetry: Telemetry, arguments: Mapping[str, Any]
+    ) -> None:
+        self.settings = settings
+        self.telemetry = telemetry
+        self.backend = graphs.Backend(self, arguments)
+        self.refused: dict[CodeType, Refusal] = {}
+        self.background = Background(self)
+        self.saving_ms: float | None = None  # of a call, where that was measured
+        self._counts = Counter[CodeType]()
+        self._recompile_s = Counter[CodeType]()
+        self._generalised: set[CodeType] = set()
+        self._here = threading.local()
+
+    def __str__(self) -> str:
+        return self.telemetry.name
+
+    @property
+    def deadline_s(self) -> float:
+        return self.settings.deadline_s
+
+    # -- what the backend tells --------------------------------------------------------
+
+    def graph_compiled(self, item: Compilation) -> None:
+        self.telemetry.spent(item.seconds)
+        self.telemetry.compiled(item)
+
+    def graph_failed(self, item: Fallback) -> None:
+        self.telemetry.fell_back(item)
+
+    def ran_eager(self) -> None:
+        self.telemetry.ran_eager()
+
+    # -- calls -------------------------------------------------------------------------
+
+    def call_raised(self) -> None:
+        """The call ended in an error: what failed in it may have been the model."""
+        withdrawn = []
+        for code in getattr(self._here, "refused", ()):
+            refusal = self.refused.pop(code, None)
+            if refusal is not None:
+                withdrawn.append(refusal.item)
+        self._here.refused = []
+        self.telemetry.withdraw(withdrawn)
+
+    def _until(self) -> float:
+        """When the call under way has to be done with compiling."""
+        call = self.telemetry.call
+        if call is None or getattr(self._here, "call", None) != call:
+            self._here.call = call
+            self._here.refused = []
+            self._here.until = time.monotonic() + self.deadline_s
+        until: float = self._here.until
+        return until
+
+    # -- frames ------------------------------------------------------------------------
+
+    def convert(self, conversion: frames.Conversion) -> Any:
+        """What a frame shall run: compiled code, or what it is, eager."""
+        if conversion.is_trivial():
+            return conversion.carry_out()
+        until = self._until()
+        refusal = self.refused.get(conversion.code) or self._storm(conversion.code)
+        if refusal is not None or time.monotonic() >= until:
+            self.ran_eager()
+            return frames.eager_once(inner=refusal is not None and refusal.inner)
+        state = frames.ThreadState()
+        if self.settings.wait:
+            return self.compile(conversion, state, until)
+        return self.background.convert(conversion, state)
+
+    def compile(
+        self, conversion: frames.Conversion, state: frames.ThreadState, until: float
+    ) -> Any:
+        code, job = conversion.code, jobs.Job(until)
+        cause = self._cause(conversion)
+        shapes = {
+            name: tuple(tensor.shape)
+            for name, tensor in frames.tensors_of(conversion.frame.f_locals).items()
+        }
+        try:
+            answer = self._attempt(conversion, state, job)
+        except (Exception, attempts.GivenUp) as error:
+            refusal = self._refuse(code, graphs.failure(place(code), error, job))
+            return frames.eager_once(inner=refusal.inner)
+        finally:
+            self.telemetry.spent(job.seconds)
+        if frames.is_compiled_code(answer):
+            self._counts[code] += 1
+            self._recompile_s[code] += job.seconds if cause else 0.0
+            if job.compiled:
+                done = job.compilation(place(code), shapes, cause=cause)
+                self.telemetry.compiled(done)
+        if job.missed:
+            # Another guard, another attempt: it would take as long again.
+            last = self.telemetry.fallbacks[-1]
+            self.refused[code] = Refusal(inner=False, item=last)
+        return answer
+
+    def _attempt(
+        self, conversion: frames.Conversion, state: frames.ThreadState, job: jobs.Job
+    ) -> Any:
+        work = functools.partial(self._carry_out, conversion.kept(), job)
+        if state.why_not is not None:
+            self.telemetry.note(f"compiled in the calling thread: {state.why_not}")
+            over = functools.partial(_end_compilers, job)
+            with attempts.interrupted(job.until, over):
+                return work()
+        attempt = attempts.Attempt(
+            functools.partial(state.run, work), f"torchproof-{conversion.code.co_name}"
+        )
+        with _named_if_it_cannot_be_left(job.until):
+            self._wait(attempt, job)
+        if attempt.error is not None:
+            raise attempt.error
+        return attempt.value
+
+    def _carry_out(self, conversion: frames.Conversion, job: jobs.Job) -> Any:
+        generalise = conversion.code in self._generalised
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(frames.compiler_switches(generalise=generalise))
+            if not self.settings.wait:
+                stack.enter_context(backends.backward_ahead())
+            stack.enter_context(jobs.under_way(job))
+            return conversion.carry_out()
+
+    def _wait(self, attempt: attempts.Attempt, job: jobs.Job) -> None:
+        """Until it has ended, or the deadline has passed and nothing of it is left."""
+        try:
+            if attempt.wait(job.until):
+                return
+            # A child that hangs is ended by who waits for it, who then goes on.
+            if job.sending and attempt.wait(job.until + _GRACE_S):
+                return
+        except BaseException:  # Ctrl-C, in the caller
+            job.end_compilers()
+            attempt.stop(_PATIENCE_S)
+            raise
+        stack = attempt.stack()
+        phase = phases.phase_of_frames([(f.filename, f.name) for f in stack])
+        job.end_compilers()
+        if not attempt.stop(_PATIENCE_S):
+            frames.free_compile_lock(attempt.thread_id)
+            self.telemetry.is_stuck(Stuck(attempt.name, _innermost(stack), phase))
+        late = attempts.GivenUp()
+        late.phase = phase
+        raise late
+
+    def _refuse(self, code: CodeType, item: Fallback) -> Refusal:
+        """Not again in this process; what is compiled already goes on to be used."""
+        refusal = Refusal(inner=item.kind == "compile error", item=item)
+        self.refused[code] = refusal
+        self._here.refused = [*getattr(self._here, "refused", ()), code]
+        self.telemetry.fell_back(item)
+        self.ran_eager()
+        return refusal
+
+    # -- storms ------------------------------------------------------------------------
+
+    def _storm(self, code: CodeType) -> Refusal | None:
+        """Decides what a function that is about to be compiled again deserves."""
+        recompiles = self._counts[code] - 1
+        if recompiles >= _GENERALISE_AFTER and code not in self._generalised:
+            self._generalised.add(code)
+            self.telemetry.note(
+                f"{place(code)} was compiled {recompiles + 1} times: from here on for"
+                " sizes and numbers that vary"
+            )
+            return None
+        why = None
+        if recompiles >= self.settings.recompile_limit:
+            why = f"compiled {recompiles + 1} times"
+        elif recompiles > _GENERALISE_AFTER and self._costs_more_than_it_saves(code):
+            why = f"{self._recompile_s[code]:.1f} s of recompiling saved less than that"
+        if why is None:
+            return None
+        cause = self._last_cause(code)
+        item = Fallback("storm", place(code), f"{why}, the last time because {cause}")
+        return self._refuse(code, item)
+
+    def _costs_more_than_it_saves(self, code: CodeType) -> bool:
+        if self.saving_ms is None:
+            return False
+        saved_s = self.saving_ms / 1e3 * self.telemetry.compiled_calls
+        return self._recompile_s[code] > saved_s
+
+    def _last_cause(self, code: CodeType) -> str:
+        causes = [
+            item.cause
+            for item in self.telemetry.compilations
+            if item.function == place(code) and item.cause
+        ]
+        return causes[-1] if causes else "no compiled code fitted"
+
+    def _cause(self, conversion: frames.Conversion) -> str | None:
+        """Why compiled code that is there does not fit; None at the first time."""
+        if not self._counts[conversion.code]:
+            return None
+        reason = conversion.reason() or "no compiled code fitted"
+        # "0/0: the guard      # where it comes from", and hints on further lines.
+        guard = re.sub(r"^\d+/\d+: ", "", reason.splitlines()[0])
+        return re.split(r"\s{2,}#", guard)[0].strip()
+
+    def retry(self) -> None:
+        """Forgets what failed, so that the next call compiles it again."""
+        for code in self.refused.keys() | self._counts.keys():
+            frames.forget(code)
+        self.refused.clear()
+        self._counts.clear()
+        self._recompile_s.clear()
+        self._generalised.clear()
+
+
+class Background:
+    """Compiles while calls run eager, and hands over code once it fits a call."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._lock = threading.Lock()
+        self._running: dict[CodeType, attempts.Attempt] = {}
+        self._done: dict[CodeType, list[Any]] = {}
+
+    @property
+    def pending(self) -> tuple[str, ...]:
+        return tuple(place(code) for code in list(self._running))
+
+    def convert(self, conversion: frames.Conversion, state: frames.ThreadState) -> Any:
+        code = conversion.code
+        with self._lock:
+            for answer in self._done.get(code, ()):
+                if frames.fits(answer, conversion):
+                    self._done[code].remove(answer)
+                    return answer
+            if code not in self._running:
+                work = functools.partial(self._compile, conversion.kept(), state)
+                self._running[code] = attempts.Attempt(work, "torchproof-background")
+        self._engine.ran_eager()
+        return frames.eager_once(inner=False)
+
+    def _compile(
+        self, conversion: frames.Conversion, state: frames.ThreadState
+    ) -> None:
+        engine, code = self._engine, conversion.code
+        try:
+            with attempts.short_turns():
+                until = time.monotonic() + engine.deadline_s
+                answer = engine.compile(conversion, state, until)
+        finally:
+            with self._lock:
+                del self._running[code]
+        if frames.is_compiled_code(answer):
+            with self._lock:
+                self._done.setdefault(code, []).append(answer)
+        elif code not in engine.refused:
+            skipped = Fallback(
+                "unsupported", place(code), "torch.compile leaves it alone"
+            )
+            engine.refused[code] = Refusal(inner=True, item=skipped)
+
+
+def _end_compilers(job: jobs.Job, thread_id: int) -> None:
+    job.end_compilers()
+
+
+def place(code: CodeType) -> str:
+    """A function as people know it: its name, file and line."""
+    file = code.co_filename.rpartition("/")[2]
+    return f"{code.co_qualname} ({file}:{code.co_firstlineno})"
+
+
+def _innermost(stack: list[Any]) -> str:
+    if not stack:
+        return "an unknown place"
+    frame = stack[-1]
+    return f"{frame.name} ({frame.filename}:{frame.lineno})"
+
+
+@contextlib.contextmanager
+def _named_if_it_cannot_be_left(until: float) -> Any:
+    """Prints where each thread is if one holds the interpreter and never lets go."""
+    after = max(0.0, until - time.monotonic()) + _DUMP_AFTER_S
+    try:
+        faulthandler.dump_traceback_later(after, exit=False)
+    except (ValueError, RuntimeError, OSError):  # no stderr to print to
+        yield
+        return
+    try:
+        yield
+    finally:
+        faulthandler.cancel_dump_traceback_later()

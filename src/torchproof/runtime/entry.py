@@ -1,0 +1,320 @@
+"""The callables that stand where `forward` stood: one for the model, one per region.
+
+They sit in the module's own `__dict__`, so the module stays what it is: its class, its
+state, its hooks and its other methods are untouched. Copies and pickles of the module
+carry them along and compile anew when they are first called.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from torchproof.records import UserError
+from torchproof.runtime import jobs
+from torchproof.runtime.engine import Engine, Settings
+from torchproof.runtime.facts import Fallback, Status
+from torchproof.runtime.monitor import Monitor
+from torchproof.runtime.telemetry import Listener, Telemetry
+from torchproof.strategies import Strategy, parse
+from torchproof.torch_private import backends, frames
+
+Verify = Literal["first", False] | int
+
+
+@dataclass(frozen=True)
+class Options:
+    """What was asked for; pickled with the model, but for `on_event`."""
+
+    strategy: str
+    why: str
+    deadline_s: float
+    verify: Verify = False
+    wait: bool = True
+    recompile_limit: int = 8
+    monitor: bool = False
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    on_event: Listener | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"on_event": None}
+
+
+class Part:
+    """A method of a module, or a function, that can run compiled or as it is."""
+
+    def __init__(self, owner: nn.Module | None, name: str, plain: Any = None) -> None:
+        self.owner = owner
+        self.name = name
+        # A method of the class is looked up anew, so that a copy calls its own.
+        self.plain = plain
+        self.run = self.eager
+        functools.update_wrapper(self, self.eager)
+
+    @property
+    def eager(self) -> Callable[..., Any]:
+        if self.plain is not None:
+            plain: Callable[..., Any] = self.plain
+            return plain
+        bound: Callable[..., Any] = getattr(type(self.owner), self.name).__get__(
+            self.owner
+        )
+        return bound
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.run(*args, **kwargs)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.owner, self.name, self.plain)
+
+    @classmethod
+    def put(cls, owner: nn.Module, name: str, *rest: Any) -> Part:
+        """Stands in for a method of this one module from here on."""
+        known = owner.__dict__.get(name)
+        plain = known.plain if isinstance(known, Part) else known
+        part = cls(owner, name, plain, *rest)
+        owner.__dict__[name] = part
+        return part
+
+
+class Entry(Part):
+    """The model's own `forward`: counts calls, and puts the strategy in force."""
+
+    def __init__(
+        self,
+        owner: nn.Module | None,
+        name: str,
+        plain: Any = None,
+        options: Options | None = None,
+    ) -> None:
+        super().__init__(owner, name, plain)
+        assert options is not None
+        self.options = options
+        title = type(owner).__name__ if owner is not None else self.__name__
+        self.telemetry = Telemetry(title, options.on_event)
+        self.strategy = options.strategy
+        self.why = options.why
+        self.worth: Mapping[str, Any] | None = None
+        self.monitor = Monitor(self.telemetry) if options.monitor else None
+        self._engine: Engine | None = None
+        self.run = self._begin
+        # Bound once: looking methods up costs each call.
+        self._next_call = self.telemetry.next_call
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self._next_call()
+        try:
+            return self.run(*args, **kwargs)
+        except BaseException:
+            if self._engine is not None:
+                self._engine.call_raised()
+            raise
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Entry, (self.owner, self.name, self.plain, self.options)
+
+    def load_compiler(self) -> Engine:
+        """Not in the first call, whose deadline it would use up."""
+        options = self.options
+        backends.prepare_for_threads()
+        settings = Settings(options.deadline_s, options.recompile_limit, options.wait)
+        self._engine = Engine(settings, self.telemetry, self._arguments)
+        return self._engine
+
+    @property
+    def _arguments(self) -> dict[str, Any]:
+        """What torch.compile is told, by the strategy's name and beside it."""
+        return {**parse(self.options.strategy).arguments, **self.options.arguments}
+
+    @property
+    def engine(self) -> Engine:
+        return self._engine or self.load_compiler()
+
+    # -- strategies --------------------------------------------------------------------
+
+    def _begin(self, *args: Any, **kwargs: Any) -> Any:
+        """The first call: puts the strategy in force, then goes on with it."""
+        strategy = parse(self.options.strategy)
+        if self._arguments.get("backend", "inductor") == "inductor":
+            # It loads torch, for seconds, while this process traces.
+            jobs.shared_worker().warm()
+        if strategy.form == "regional":
+            return self._find_regions(*args, **kwargs)
+        self.put_in_force(strategy)
+        return self.run(*args, **kwargs)
+
+    def put_in_force(self, strategy: Strategy) -> None:
+        if strategy.form == "eager" or os.environ.get("TORCHPROOF_DISABLE") == "1":
+            self.go_eager(None)
+        elif strategy.form == "core":
+            assert self.owner is not None and strategy.method is not None
+            holder, method = _method_of(self.owner, strategy.method)
+            self._compile_parts([Part.put(holder, method)])
+        else:
+            self._watched(self._compiled(self.eager))
+
+    def _find_regions(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs the first call eager and watches which blocks feed one another."""
+        from torchproof.strategies import regions
+        from torchproof.strategies.watching import Watch
+
+        assert self.owner is not None
+        with Watch(self.owner) as watch:
+            answer = self.eager(*args, **kwargs)
+        self.telemetry.ran_eager()
+        found = regions.find(self.owner, watch)
+        if not found:
+            self.strategy, why = "full", "no repeated blocks were seen"
+            self.why = f"{self.why}; {why}"
+            self._watched(self._compiled(self.eager))
+            return answer
+        blocks = [
+            Part.put(self.owner.get_submodule(path), "forward")
+            for region in found
+            for path in region
+        ]
+        self._compile_parts(blocks)
+        return answer
+
+    def _compile_parts(self, parts: list[Part]) -> None:
+        for part in parts:
+            part.run = self._compiled(part.eager)
+        self._watched(self.eager, parts)
+
+    def _compiled(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+        dynamic = self._arguments.get("dynamic")
+        with frames.converting(self.engine.convert):
+            compiled: Callable[..., Any] = torch.compile(
+                fn, backend=self.engine.backend, dynamic=dynamic
+            )
+        return compiled
+
+    def _watched(
+        self, compiled: Callable[..., Any], parts: list[Part] | None = None
+    ) -> None:
+        """What each call runs: compiled code, verified and timed as was asked for."""
+        self._parts = parts or []
+        self.compiled = compiled
+        run = compiled if self.monitor is None else self.monitor.timing(compiled)
+        if self.options.verify is not False:
+            run = self._verifying(run)
+        self.run = run
+
+    def go_eager(self, item: Fallback | None) -> None:
+        """From here on, everything runs as it is."""
+        self.strategy = "eager"
+        for part in getattr(self, "_parts", ()):
+            part.run = part.eager
+        if item is not None:
+            self.why = f"{item.kind}: {item.why}"
+            self.telemetry.fell_back(item)
+        eager, note = self.eager, self.telemetry.ran_eager
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            note()
+            return eager(*args, **kwargs)
+
+        self.run = run if self.monitor is None else self.monitor.timing(run)
+
+    @contextlib.contextmanager
+    def as_eager(self) -> Iterator[None]:
+        """Regions run as they are inside: what eager is compared with."""
+        compiled = [(part, part.run) for part in self._parts]
+        for part, _ in compiled:
+            part.run = part.eager
+        try:
+            yield
+        finally:
+            for part, run in compiled:
+                part.run = run
+
+    # -- verification ------------------------------------------------------------------
+
+    def _verifying(self, run: Callable[..., Any]) -> Callable[..., Any]:
+        every = self.options.verify
+        left = 0
+
+        def verifying(*args: Any, **kwargs: Any) -> Any:
+            nonlocal left
+            if left > 0:
+                left -= 1
+                return run(*args, **kwargs)
+            if every == "first":
+                self.run = run
+            else:
+                left = int(every) - 1
+            return self._verify(run, args, kwargs)
+
+        return verifying
+
+    def _verify(
+        self, run: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        from torchproof.runtime import verify
+
+        def eager(*args: Any, **kwargs: Any) -> Any:
+            with self.as_eager():
+                return self.eager(*args, **kwargs)
+
+        answer, verification = verify.verified(
+            eager, run, args, kwargs, owner=self.owner
+        )
+        record = verification.to_json()
+        self.telemetry.verified(record)
+        if verification.verdict == "wrong":
+            why = f"{verification.where}: {verification.why}"
+            self.go_eager(Fallback("verification", "the model", why))
+        return answer
+
+    # -- for people --------------------------------------------------------------------
+
+    def status(self) -> Status:
+        told = self.telemetry
+        return Status(
+            told.name,
+            self.strategy,
+            self.why,
+            self.options.deadline_s,
+            calls=told.calls,
+            compiled_calls=told.compiled_calls,
+            pending=self._engine.background.pending if self._engine else (),
+            compilations=tuple(told.compilations),
+            recompiles=told.recompiles,
+            compile_s=told.compile_s,
+            fallbacks=tuple(told.fallbacks),
+            stuck=tuple(told.stuck),
+            verifications=tuple(told.verifications),
+            worth=self.worth,
+            latency=self.monitor.latency() if self.monitor else {},
+            notes=tuple(told.notes),
+        )
+
+    def retry(self) -> None:
+        """As if it had just been compiled, with the options it was compiled with."""
+        if self._engine is not None:
+            self._engine.retry()
+        self.telemetry.fallbacks.clear()
+        self.strategy, self.why = self.options.strategy, self.options.why
+        self.run = self._begin
+
+    def with_strategy(self, strategy: str, why: str) -> None:
+        self.options = replace(self.options, strategy=strategy, why=why)
+        self.strategy, self.why = strategy, why
+
+
+def _method_of(owner: nn.Module, path: str) -> tuple[nn.Module, str]:
+    holder, _, name = path.rpartition(".")
+    try:
+        found = owner.get_submodule(holder)
+    except AttributeError as error:
+        raise UserError(f"core:{path}: {error}") from None
+    if not callable(getattr(found, name, None)):
+        raise UserError(f"core:{path}: {type(found).__name__} has no method {name}")
+    return found, name

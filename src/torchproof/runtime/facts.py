@@ -1,0 +1,152 @@
+"""What `torchproof.status` answers: what is in force for a model, and why.
+
+Records only; they hold no tensors and no models, and turn into JSON.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Compilation:
+    """A function that was compiled: for which sizes, how long, and why again.
+
+    `in_child` counts the graphs whose code a child generated. `kept` says of each graph
+    that no child could take why this process had to generate it. The code of all others
+    came from a cache, or from a backend that generates none.
+    """
+
+    function: str
+    shapes: Mapping[str, tuple[int, ...]]
+    seconds: float
+    cause: str | None = None
+    in_child: int = 0
+    kept: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Fallback:
+    """What runs eager instead of compiled, and why.
+
+    `kind` is "deadline", "compile error", "first run", "backward", "storm",
+    "verification", "gain", "policy", "probe" or "unsupported".
+    """
+
+    kind: str
+    what: str
+    why: str
+    phase: str | None = None
+    seconds: float | None = None
+
+
+@dataclass(frozen=True)
+class Stuck:
+    """A thread that could not be stopped: it waits in a call that Python cannot end."""
+
+    thread: str
+    where: str
+    phase: str | None
+
+
+@dataclass(frozen=True)
+class Latency:
+    """Percentiles of the time one call took on the host, by what ran."""
+
+    calls: int
+    p50_ms: float
+    p95_ms: float
+    p99_ms: float
+
+
+@dataclass(frozen=True)
+class Status:
+    """`strategy` is what is in force; `why` says how that came about."""
+
+    model: str
+    strategy: str
+    why: str
+    deadline_s: float
+    calls: int = 0
+    compiled_calls: int = 0
+    pending: tuple[str, ...] = ()
+    compilations: tuple[Compilation, ...] = ()
+    recompiles: int = 0
+    compile_s: float = 0.0
+    fallbacks: tuple[Fallback, ...] = ()
+    stuck: tuple[Stuck, ...] = ()
+    verifications: tuple[Mapping[str, Any], ...] = ()
+    worth: Mapping[str, Any] | None = None
+    latency: Mapping[str, Latency] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def compiled_share(self) -> float | None:
+        return self.compiled_calls / self.calls if self.calls else None
+
+    def to_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self) | {"compiled_share": self.compiled_share}
+
+    def __str__(self) -> str:
+        return "\n".join(_lines(self))
+
+
+def _lines(status: Status) -> list[str]:
+    lines = [f"{status.model}: {status.strategy} ({status.why})"]
+    lines.append(f"  {_calls(status)}, deadline {status.deadline_s:g} s")
+    lines += [f"  compiling {what}" for what in status.pending]
+    lines += [f"  compiled {_compilation(item)}" for item in status.compilations]
+    lines += [f"  eager: {_fallback(item)}" for item in status.fallbacks]
+    lines += [
+        f"  stuck: thread {item.thread} cannot be stopped in {item.where}"
+        + (f" ({item.phase})" if item.phase else "")
+        for item in status.stuck
+    ]
+    lines += [f"  verified: {_verification(item)}" for item in status.verifications]
+    if status.worth is not None:
+        lines.append(f"  measured: {status.worth['summary']}")
+    lines += [
+        f"  {name}: {item.calls} calls, p50 {item.p50_ms:.3g} ms, p95 {item.p95_ms:.3g}"
+        f" ms, p99 {item.p99_ms:.3g} ms"
+        for name, item in status.latency.items()
+    ]
+    return lines + [f"  note: {note}" for note in status.notes]
+
+
+def _calls(status: Status) -> str:
+    share = status.compiled_share
+    compiled = "-" if share is None else f"{share:.0%}"
+    return (
+        f"{status.calls} calls, {compiled} compiled, {status.recompiles} recompiles,"
+        f" {status.compile_s:.1f} s compiling"
+    )
+
+
+def _compilation(item: Compilation) -> str:
+    sizes = ", ".join(
+        f"{name} {'x'.join(map(str, shape)) or 'scalar'}"
+        for name, shape in item.shapes.items()
+    )
+    text = f"{item.function}" + (f" for {sizes}" if sizes else "")
+    text += f" in {item.seconds:.1f} s"
+    if item.kept:
+        text += f", without a child ({'; '.join(item.kept)})"
+    return text + (f"; again because {item.cause}" if item.cause else "")
+
+
+def _fallback(item: Fallback) -> str:
+    text = f"{item.what}: {item.kind}"
+    if item.seconds is not None:
+        text += f" after {item.seconds:.1f} s"
+    if item.phase:
+        text += f", in {item.phase}"
+    return f"{text}: {item.why}"
+
+
+def _verification(item: Mapping[str, Any]) -> str:
+    where = f" at {item['where']}" if item.get("where") else ""
+    why = f": {item['why']}" if item.get("why") else ""
+    return f"{item['verdict']}{where}{why}"

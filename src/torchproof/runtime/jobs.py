@@ -1,0 +1,92 @@
+"""One compilation under way: how long it may take, and where its code came from."""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import functools
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from torchproof.runtime import compilers, worker
+from torchproof.runtime.facts import Compilation
+from torchproof.torch_private import shipping
+
+
+@dataclass
+class Job:
+    """`until` is a time of `time.monotonic`; `sending` while a child is at work.
+
+    `compiled` counts the graphs that were; `missed` says that one took too long.
+    """
+
+    until: float
+    started: float = field(default_factory=time.monotonic)
+    began_at: float = field(default_factory=time.time)
+    shipped: int = 0
+    kept: list[str] = field(default_factory=list)
+    sending: bool = False
+    compiled: int = 0
+    missed: bool = False
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self.started
+
+    def compilation(
+        self,
+        function: str,
+        shapes: Mapping[str, tuple[int, ...]] | None = None,
+        *,
+        cause: str | None = None,
+    ) -> Compilation:
+        """The record of it, once it has ended well."""
+        return Compilation(
+            function,
+            shapes or {},
+            seconds=self.seconds,
+            cause=cause,
+            in_child=self.shipped,
+            kept=tuple(self.kept),
+        )
+
+    def send(self, payload: bytes) -> bytes:
+        self.shipped += 1
+        self.sending = True
+        try:
+            return shared_worker().send(
+                payload, until=self.until, environment=shipping.cache_environment()
+            )
+        finally:
+            self.sending = False
+
+    def end_compilers(self) -> None:
+        """Ends the compilers that this process itself has started for it."""
+        compilers.end_all(since=self.began_at)
+
+
+@functools.cache
+def shared_worker() -> worker.Worker:
+    """One child for all models: they compile one after the other anyway."""
+    return worker.Worker()
+
+
+_current: contextvars.ContextVar[Job | None] = contextvars.ContextVar(
+    "torchproof_job", default=None
+)
+
+
+def current() -> Job | None:
+    return _current.get()
+
+
+@contextlib.contextmanager
+def under_way(job: Job) -> Iterator[None]:
+    """Code that is generated inside is generated for this job, in the child."""
+    token = _current.set(job)
+    try:
+        with shipping.codegen_elsewhere(job.send, job.kept.append):
+            yield
+    finally:
+        _current.reset(token)

@@ -1,0 +1,119 @@
+"""Makes the entry of a model: which strategy, tried and measured where asked for."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from torchproof.records import UserError
+from torchproof.runtime import ARGUMENTS, arguments_of, deadline_s, plan
+from torchproof.runtime.entry import Entry, Options
+from torchproof.runtime.facts import Fallback
+from torchproof.strategies import Strategy, parse
+
+
+def make(model: Any, settings: Mapping[str, Any], arguments: Mapping[str, Any]) -> Any:
+    """The model as `torchproof.compile` returns it."""
+    _assert_known(arguments)
+    if settings["min_gain"] is not None and settings["example"] is None:
+        raise UserError("min_gain needs example=: the arguments of one call to measure")
+    if isinstance(model, nn.Module):
+        inner = _unwrapped(model)
+        entry = Entry.put(inner, "forward", _options(inner, settings, arguments))
+    elif callable(model):
+        plain = model.plain if isinstance(model, Entry) else model
+        options = _options(None, settings, arguments)
+        entry = model = Entry(None, "__call__", plain, options)
+    else:
+        raise UserError(
+            f"cannot compile {type(model).__name__}: give a module or a function"
+        )
+    assert isinstance(entry, Entry)
+    if entry.strategy != "eager":
+        entry.load_compiler()
+    if settings["example"] is not None and entry.strategy != "eager":
+        from torchproof.runtime import trial
+
+        trial.run(entry, *arguments_of(settings["example"]), settings["min_gain"])
+    return model
+
+
+def _assert_known(arguments: Mapping[str, Any]) -> None:
+    for name in arguments:
+        if name == "fullgraph":
+            raise UserError(
+                "fullgraph=True makes a graph break an error, and nothing here is one:"
+                " `torchproof check` finds the breaks"
+            )
+        if name not in ARGUMENTS:
+            near = difflib.get_close_matches(name, [*ARGUMENTS, "strategy", "deadline"])
+            hint = f", did you mean {near[0]}?" if near else ""
+            raise UserError(f"torchproof.compile takes no argument {name!r}{hint}")
+
+
+def _unwrapped(model: nn.Module) -> nn.Module:
+    """What DistributedDataParallel wraps: it has to be compiled inside of it."""
+    while isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel):
+        model = model.module
+    return model
+
+
+def _options(
+    model: nn.Module | None, settings: Mapping[str, Any], arguments: Mapping[str, Any]
+) -> Options:
+    strategy, why = _strategy(model, settings)
+    if arguments.get("backend") and arguments.get("mode"):
+        raise UserError("give a backend or a mode: modes are Inductor's")
+    return Options(
+        strategy.name,
+        why,
+        deadline_s(settings["deadline"]),
+        verify=_verify(settings["verify"]),
+        wait=settings["wait"],
+        recompile_limit=settings["recompile_limit"],
+        monitor=settings["monitor"],
+        arguments=dict(arguments),
+        on_event=settings["on_event"],
+    )
+
+
+def _strategy(
+    model: nn.Module | None, settings: Mapping[str, Any]
+) -> tuple[Strategy, str]:
+    if isinstance(model, torch.jit.ScriptModule):
+        return parse("eager"), "TorchScript modules cannot be compiled"
+    if settings["strategy"] is None:
+        if model is None:
+            return parse("full"), "a function"
+        limits = {name: settings[name] for name in ("full_below", "regional_below")}
+        chosen = plan(model, **limits)
+        return parse(chosen.strategy), chosen.why
+    strategy = parse(settings["strategy"])
+    if strategy.marks:
+        raise UserError(
+            f"strategy {strategy.name!r}: marks are learned from many calls; sizes that"
+            " vary are generalised here by themselves"
+        )
+    if strategy.arguments.get("fullgraph"):
+        _assert_known({"fullgraph": True})
+    if model is None and strategy.form in ("regional", "core"):
+        raise UserError(f"strategy {strategy.name!r} needs a module")
+    if strategy.form == "core" and strategy.method is None:
+        raise UserError("strategy 'core' needs a method: core:encode, for example")
+    return strategy, "as asked for"
+
+
+def _verify(given: Any) -> Any:
+    is_count = isinstance(given, int) and not isinstance(given, bool) and given > 0
+    if given is False or given == "first" or is_count:
+        return given
+    raise UserError(f"verify={given!r}: give 'first', a number of calls, or False")
+
+
+def kept_eager(entry: Entry, kind: str, why: str) -> None:
+    """Decides against compiling before any traffic came."""
+    entry.go_eager(Fallback(kind, "the model", why))

@@ -1,0 +1,88 @@
+"""How long calls take in production, and whether compiled code has become slow.
+
+Times are those of the host: on CUDA a call that only launches work ends before the work
+does, as it did when eager was timed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from torchproof.runtime.facts import Latency
+from torchproof.runtime.telemetry import Telemetry, log
+
+_KEPT = 1000
+_FEWEST = 50  # times of each before the two are compared
+_SLOWER = 1.05
+_LOOK_EVERY = 100
+
+
+class Monitor:
+    """Keeps the latest times of calls, apart for compiled and for eager ones."""
+
+    def __init__(self, telemetry: Telemetry) -> None:
+        self._telemetry = telemetry
+        self._times_ms: dict[str, deque[float]] = {
+            "eager": deque(maxlen=_KEPT),
+            "compiled": deque(maxlen=_KEPT),
+        }
+        self._calls = 0
+        self.drifted = False
+
+    def learn_eager(self, times_ms: list[float]) -> None:
+        """What eager took where it was measured, to be compared with."""
+        self._times_ms["eager"].extend(times_ms)
+
+    def timing(self, run: Callable[..., Any]) -> Callable[..., Any]:
+        clock, telemetry = time.perf_counter, self._telemetry
+
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            compilations = len(telemetry.compilations) + len(telemetry.fallbacks)
+            started = clock()
+            answer = run(*args, **kwargs)
+            ms = (clock() - started) * 1e3
+            if compilations == len(telemetry.compilations) + len(telemetry.fallbacks):
+                self._note("eager" if telemetry.was_eager else "compiled", ms)
+            return answer
+
+        return timed
+
+    def _note(self, what: str, ms: float) -> None:
+        self._times_ms[what].append(ms)
+        self._calls += 1
+        if self._calls % _LOOK_EVERY == 0:
+            self._look_for_drift()
+
+    def _look_for_drift(self) -> None:
+        """Says once, until it is over, that compiled calls are slower than eager was.
+
+        The latest of them: what a thousand calls had been is of no use to anybody.
+        """
+        eager, compiled = (list(self._times_ms[key]) for key in ("eager", "compiled"))
+        if len(eager) < _FEWEST or len(compiled) < _FEWEST:
+            return
+        was, now = percentile(eager, 50), percentile(compiled[-_LOOK_EVERY:], 50)
+        slower = now > was * _SLOWER
+        if slower and not self.drifted:
+            log.warning(
+                "%s: compiled calls take %.3g ms, eager took %.3g ms",
+                *(self._telemetry.name, now, was),
+            )
+            self._telemetry.tell("drift", {"compiled_ms": now, "eager_ms": was})
+        self.drifted = slower
+
+    def latency(self) -> dict[str, Latency]:
+        return {
+            name: Latency(len(times), *(percentile(times, p) for p in (50, 95, 99)))
+            for name, times in ((n, list(t)) for n, t in self._times_ms.items())
+            if times
+        }
+
+
+def percentile(values: list[float], percent: float) -> float:
+    """By nearest rank."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(len(ordered) * percent / 100))]

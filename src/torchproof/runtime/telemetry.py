@@ -1,0 +1,130 @@
+"""What happened to one compiled model: counted, logged, and told to whoever asks."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torchproof.runtime.facts import Compilation, Fallback, Stuck
+
+log = logging.getLogger("torchproof")
+
+# Called with the kind of a thing ("compilation", "fallback", "stuck", "verification",
+# "strategy", "drift") and its record as JSON.
+Listener = Callable[[str, Mapping[str, Any]], None]
+
+_KEPT = 1000  # of each kind: a service that runs for months must not grow
+
+
+class Telemetry:
+    """Counters and records; every method may be called from any thread."""
+
+    def __init__(self, name: str, listener: Listener | None) -> None:
+        self.name = name
+        self._listener = listener
+        self._lock = threading.Lock()
+        self._numbers = itertools.count()
+        self._here = threading.local()
+        self._eager_calls = 0
+        self.compilations: list[Compilation] = []
+        self.fallbacks: list[Fallback] = []
+        self.stuck: list[Stuck] = []
+        self.verifications: list[Mapping[str, Any]] = []
+        self.notes: list[str] = []
+        self.recompiles = 0
+        self.compile_s = 0.0
+
+    # -- calls -------------------------------------------------------------------------
+
+    def next_call(self) -> int:
+        """Numbers a call; the fastest thing there is that is right with threads."""
+        number = self._here.call = next(self._numbers)
+        return number
+
+    @property
+    def call(self) -> int | None:
+        """The call that this thread is in."""
+        return getattr(self._here, "call", None)
+
+    def ran_eager(self) -> None:
+        """Some of the call under way ran eager; counted once a call."""
+        number = self.call
+        if number is None or getattr(self._here, "eager", None) != number:
+            self._here.eager = number
+            with self._lock:
+                self._eager_calls += 1
+
+    @property
+    def was_eager(self) -> bool:
+        """Whether some of the call under way ran eager."""
+        return self.call is not None and getattr(self._here, "eager", None) == self.call
+
+    @property
+    def calls(self) -> int:
+        return int(self._numbers.__reduce__()[1][0])
+
+    @property
+    def compiled_calls(self) -> int:
+        return max(0, self.calls - self._eager_calls)
+
+    # -- records -----------------------------------------------------------------------
+
+    def compiled(self, item: Compilation) -> None:
+        self._add(self.compilations, item)
+        with self._lock:
+            self.recompiles += item.cause is not None
+        self.tell("compilation", dataclasses.asdict(item))
+
+    def spent(self, seconds: float) -> None:
+        """Time that compiling took, whatever came of it."""
+        with self._lock:
+            self.compile_s += seconds
+
+    def fell_back(self, item: Fallback) -> None:
+        """One line in the log for each thing that runs eager."""
+        self._add(self.fallbacks, item)
+        phase = f" in {item.phase}" if item.phase else ""
+        log.warning(
+            "%s: %s runs eager (%s%s): %s",
+            *(self.name, item.what, item.kind, phase, item.why),
+        )
+        self.tell("fallback", dataclasses.asdict(item))
+
+    def withdraw(self, items: list[Fallback]) -> None:
+        """These were the model's own errors, which eager raises as well."""
+        with self._lock:
+            for item in items:
+                if item in self.fallbacks:
+                    self.fallbacks.remove(item)
+
+    def is_stuck(self, item: Stuck) -> None:
+        self._add(self.stuck, item)
+        log.error("%s: thread %s is stuck in %s", self.name, item.thread, item.where)
+        self.tell("stuck", dataclasses.asdict(item))
+
+    def verified(self, record: Mapping[str, Any]) -> None:
+        self._add(self.verifications, record)
+        self.tell("verification", record)
+
+    def note(self, text: str) -> None:
+        if text not in self.notes:
+            self._add(self.notes, text)
+            log.info("%s: %s", self.name, text)
+
+    def tell(self, kind: str, record: Mapping[str, Any]) -> None:
+        if self._listener is None:
+            return
+        try:
+            self._listener(kind, record)
+        except Exception:
+            # Somebody's metrics must not take the model down with them.
+            log.exception("%s: on_event failed on %s", self.name, kind)
+
+    def _add(self, items: list[Any], item: Any) -> None:
+        with self._lock:
+            items.append(item)
+            del items[:-_KEPT]

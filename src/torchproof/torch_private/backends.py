@@ -1,0 +1,149 @@
+"""Graph compilers as torch.compile would use them, with a say in each backward."""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import copy
+import functools
+import importlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+
+from torchproof.torch_private.switches import graph_compiler
+
+PROBES: dict[str, tuple[str, ...]] = {
+    "Inductor's compiler of one graph": (
+        "torch._inductor.compile_fx:compile_fx",
+        "torch._inductor.compile_fx:compile_fx_inner",
+        "torch:_TorchCompileInductorWrapper.apply_options",
+    ),
+    "what a graph changes": (
+        "torch._functorch._aot_autograd.runtime_wrappers:RuntimeWrapper.post_compile",
+        "torch._functorch._aot_autograd.schemas:ViewAndMutationMeta.input_info",
+        "torch._functorch._aot_autograd.schemas:InputAliasInfo.mutates_data",
+        "torch._functorch._aot_autograd.schemas:InputAliasInfo.mutates_metadata",
+    ),
+    "the folder of Inductor's cache": (
+        "torch._inductor.runtime.cache_dir_utils:cache_dir",
+    ),
+    "backwards compiled ahead": (
+        "torch._functorch.config:force_non_lazy_backward_lowering",
+    ),
+}
+
+_noted: contextvars.ContextVar[list[Any] | None] = contextvars.ContextVar(
+    "torchproof_noted", default=None
+)
+
+
+def compiler(
+    arguments: Mapping[str, Any],
+    backward: Callable[[Callable[[], Any], Callable[..., Any]], Any],
+) -> Callable[..., Any]:
+    """The backend that these arguments of torch.compile name.
+
+    Inductor asks `backward(compile, eager)` for each backward graph: the one compiles
+    it, the other runs it as it is.
+    """
+    told = graph_compiler(arguments)
+    if (arguments.get("backend") or "inductor") != "inductor":
+        return told
+
+    def compile_graph(gm: Any, inputs: Any) -> Any:
+        from torch._inductor import compile_fx
+
+        def inner(graph: Any, example_inputs: Any, **kwargs: Any) -> Any:
+            if not kwargs.get("is_backward"):
+                return compile_fx.compile_fx_inner(graph, example_inputs, **kwargs)
+            kept = copy.deepcopy(graph)  # compiling changes it
+            return backward(
+                lambda: compile_fx.compile_fx_inner(graph, example_inputs, **kwargs),
+                _boxed(kept),
+            )
+
+        return compile_fx.compile_fx(
+            gm, inputs, inner_compile=inner, config_patches=told.config
+        )
+
+    return compile_graph
+
+
+def _boxed(graph: Any) -> Callable[..., Any]:
+    def run(args: list[Any]) -> Any:
+        given = tuple(args)
+        args.clear()  # as compiled code does: its caller must not keep them alive
+        with torch.no_grad():
+            return graph(*given)
+
+    run._boxed_call = True  # type: ignore[attr-defined]
+    return run
+
+
+@contextlib.contextmanager
+def noting_changes() -> Iterator[Callable[[], list[int] | None]]:
+    """Which inputs the graph compiled inside writes to; None if that is not known.
+
+    Known whether AOTAutograd compiles the graph or finds it in its cache.
+    """
+    _note_runtime_metadata()
+    noted: list[Any] = []
+    token = _noted.set(noted)
+    try:
+        yield lambda: _changed(noted[-1]) if noted else None
+    finally:
+        _noted.reset(token)
+
+
+def _changed(metadata: Any) -> list[int]:
+    return [
+        number
+        for number, info in enumerate(metadata.input_info)
+        if info.mutates_data or info.mutates_metadata
+    ]
+
+
+@functools.cache
+def _note_runtime_metadata() -> None:
+    """Stays in place, for every thread; it acts only where someone takes notes."""
+    wrappers = importlib.import_module("torch._functorch._aot_autograd.runtime_wrappers")
+    original = wrappers.RuntimeWrapper.post_compile
+
+    @functools.wraps(original)
+    def post_compile(self: Any, *args: Any, **kwargs: Any) -> Any:
+        noted = _noted.get()
+        if noted is not None and "runtime_metadata" in kwargs:
+            noted.append(kwargs["runtime_metadata"])
+        return original(self, *args, **kwargs)
+
+    wrappers.RuntimeWrapper.post_compile = post_compile
+
+
+def backward_ahead() -> Any:
+    """A backward graph is compiled with its forward, not when it first runs."""
+    from torch._functorch import config
+
+    return config.patch(force_non_lazy_backward_lowering=True)
+
+
+def draws_as_eager() -> bool:
+    """Whether compiled code draws the random numbers that eager would draw."""
+    from torch._inductor import config
+
+    return bool(config.fallback_random)
+
+
+def cache_folder() -> str:
+    """Where Inductor keeps what it generates."""
+    from torch._inductor.runtime.cache_dir_utils import cache_dir
+
+    return str(cache_dir())
+
+
+def prepare_for_threads() -> None:
+    """Loads what has to be loaded in the thread that made the model, not a helper."""
+    importlib.import_module("torch._dynamo")
+    if torch.cuda.is_available():
+        importlib.import_module("torch._inductor.cudagraph_trees")

@@ -1,0 +1,274 @@
+"""The seam between Dynamo and the runtime: each frame that is about to be compiled.
+
+`converting(guard)` makes the callables that torch.compile returns inside it ask `guard`
+whenever Dynamo wants to convert a frame: at the first call and at each recompile. The
+guard gets a `Conversion`, which can be carried out in another thread, and answers what
+the frame shall do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from types import CodeType, SimpleNamespace
+from typing import Any
+
+import torch
+
+from torchproof.torch_private import patched
+
+PROBES: dict[str, tuple[str, ...]] = {
+    "conversion of frames": (
+        "torch._dynamo.convert_frame:catch_errors_wrapper",
+        "torch._dynamo.convert_frame:compile_lock",
+        "torch._dynamo.trace_rules:check",
+        "torch._dynamo.types:ConvertFrameReturn.apply_to_code",
+        "torch._dynamo.types:ConvertFrameReturn.guarded_code",
+        "torch._dynamo.types:FrameExecStrategy",
+        "torch._dynamo.types:FrameAction.SKIP",
+        "torch._dynamo.types:FrameAction.RUN_ONLY",
+        "torch._dynamo.guards:get_guard_fail_reason",
+        "torch._dynamo.eval_frame:reset_code",
+    ),
+    "state of a thread": (
+        "torch._C:_dispatch_tls_local_include_set",
+        "torch._C:_dispatch_tls_local_exclude_set",
+        "torch._C:_ForceDispatchKeyGuard",
+        "torch._C:_push_on_torch_function_stack",
+        "torch._C:_pop_torch_function_stack",
+        "torch._C:_len_torch_dispatch_stack",
+        "torch._C._functorch:peek_interpreter_stack",
+        "torch.overrides:_get_current_function_mode_stack",
+    ),
+    "switches of the compiler": (
+        "torch._dynamo.config:recompile_limit",
+        "torch._dynamo.config:accumulated_recompile_limit",
+        "torch._dynamo.config:skip_nnmodule_hook_guards",
+        "torch._dynamo.config:assume_static_by_default",
+        "torch._dynamo.config:allow_unspec_int_on_nn_module",
+        "torch._dynamo.config:fail_on_recompile_limit_hit",
+    ),
+}
+
+_FIELDS = ("f_code", "f_locals", "f_globals", "f_builtins", "f_lasti", "f_lineno")
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """One frame that Dynamo would convert, with what it knows of earlier ones."""
+
+    frame: Any
+    entry: Any  # the newest compiled code of this frame, or None
+    state: Any
+    callback: Callable[..., Any]
+
+    @property
+    def code(self) -> CodeType:
+        code: CodeType = self.frame.f_code
+        return code
+
+    def is_trivial(self) -> bool:
+        """Whether Dynamo will leave the frame alone at once, without tracing it."""
+        from torch._dynamo import config, trace_rules
+
+        return bool(config.disable) or trace_rules.check(self.code)
+
+    def carry_out(self) -> Any:
+        return self.callback(self.frame, self.entry, self.state)
+
+    def kept(self) -> Conversion:
+        """The same with a copy of the frame, which outlives the frame itself."""
+        frame = self.frame
+        fields = {
+            name: getattr(frame, name) for name in _FIELDS if hasattr(frame, name)
+        }
+        fields["f_locals"] = dict(frame.f_locals)
+        if hasattr(frame, "closure"):
+            fields["closure"] = frame.closure
+        copy = SimpleNamespace(**fields)
+        return Conversion(copy, self.entry, self.state, self.callback)
+
+    def reason(self) -> str | None:
+        """Which guard of the code compiled last, or used last, does not hold here."""
+        from torch._dynamo.guards import get_guard_fail_reason
+
+        if self.entry is None:
+            return None
+        return get_guard_fail_reason(
+            self.entry.guard_manager,
+            self.entry.code,
+            self.frame.f_locals,
+            self.entry.compile_id,
+            innermost_backend(self.callback),
+            skip_logging=True,
+        )
+
+
+class _Guarded:
+    """Stands where Dynamo's own callback stood, which it asks the guard to use."""
+
+    def __init__(self, callback: Any, guard: Callable[[Conversion], Any]) -> None:
+        self._torchdynamo_orig_backend = callback
+        self.hooks = callback.hooks
+        self._guard = guard
+
+    def __call__(self, frame: Any, entry: Any, state: Any) -> Any:
+        callback = self._torchdynamo_orig_backend
+        return self._guard(Conversion(frame, entry, state, callback))
+
+
+@contextlib.contextmanager
+def converting(guard: Callable[[Conversion], Any]) -> Iterator[None]:
+    from torch._dynamo import convert_frame
+
+    original = convert_frame.catch_errors_wrapper
+
+    def guarded(callback: Any, hooks: Any) -> _Guarded:
+        return _Guarded(original(callback, hooks), guard)
+
+    with patched(convert_frame, "catch_errors_wrapper", guarded):
+        yield
+
+
+def innermost_backend(callback: Any) -> Any:
+    while hasattr(callback, "_torchdynamo_orig_backend"):
+        callback = callback._torchdynamo_orig_backend
+    return callback
+
+
+# -- answers of a guard ----------------------------------------------------------------
+
+
+def eager_once(*, inner: bool) -> Any:
+    """This frame runs eager, this time; with `inner`, frames it calls may be compiled.
+
+    Without it, those use compiled code that exists, and nothing is compiled.
+    """
+    from torch._dynamo.types import ConvertFrameReturn, FrameAction, FrameExecStrategy
+
+    below = FrameAction.DEFAULT if inner else FrameAction.RUN_ONLY
+    return ConvertFrameReturn(
+        frame_exec_strategy=FrameExecStrategy(FrameAction.SKIP, below),
+        apply_to_code=False,
+    )
+
+
+def is_compiled_code(answer: Any) -> bool:
+    return getattr(answer, "guarded_code", None) is not None
+
+
+def fits(answer: Any, conversion: Conversion) -> bool:
+    """Whether code that was compiled for another call may run in this frame."""
+    return bool(answer.guarded_code.guard_manager.check(conversion.frame.f_locals))
+
+
+def forget(code: CodeType) -> None:
+    """Drops all compiled code of a function."""
+    from torch._dynamo.eval_frame import reset_code
+
+    reset_code(code)
+
+
+# -- what a conversion runs under ------------------------------------------------------
+
+
+def free_compile_lock(owner: int) -> None:
+    """Lets others compile though a thread that cannot be stopped holds the lock."""
+    from torch._dynamo import convert_frame
+
+    lock = convert_frame.compile_lock
+    if getattr(lock, "_is_owned", None) is not None and str(owner) in repr(lock):
+        # Those who wait for it go on; those who come later find one of their own.
+        convert_frame.compile_lock = threading.RLock()
+        lock._release_save()
+
+
+@contextlib.contextmanager
+def compiler_switches(*, generalise: bool) -> Iterator[None]:
+    """Limits are the runtime's own; hooks added later are seen, not ignored."""
+    from torch._dynamo import config
+
+    changed: dict[str, Any] = {
+        "recompile_limit": 1 << 20,
+        "accumulated_recompile_limit": 1 << 20,
+        "fail_on_recompile_limit_hit": False,
+        "skip_nnmodule_hook_guards": False,
+    }
+    if generalise:
+        changed |= {
+            "assume_static_by_default": False,
+            "automatic_dynamic_shapes": True,
+            "allow_unspec_int_on_nn_module": True,
+        }
+    with config.patch(changed):
+        yield
+
+
+class ThreadState:
+    """What torch keeps per thread and a conversion depends on, taken where it is made.
+
+    `why_not` says why another thread cannot be given this state, if it cannot.
+    """
+
+    def __init__(self) -> None:
+        self._context = contextvars.copy_context()
+        self._grad = torch.is_grad_enabled()
+        self._inference = torch.is_inference_mode_enabled()
+        self._autocast = {
+            device: (
+                torch.is_autocast_enabled(device),
+                torch.get_autocast_dtype(device),
+            )
+            for device in ("cpu", *(["cuda"] if torch.cuda.is_available() else ()))
+        }
+        self._autocast_cache = torch.is_autocast_cache_enabled()
+        self._modes = torch.overrides._get_current_function_mode_stack()
+        self._keys = (
+            torch._C._dispatch_tls_local_include_set(),
+            torch._C._dispatch_tls_local_exclude_set(),
+        )
+        self._stream = (
+            torch.cuda.current_stream() if torch.cuda.is_initialized() else None
+        )
+        self.why_not = _unshared_state()
+
+    def run(self, work: Callable[[], Any]) -> Any:
+        """The work's result, under this state, in the thread that calls this."""
+        return self._context.run(self._run, work)
+
+    def _run(self, work: Callable[[], Any]) -> Any:
+        with contextlib.ExitStack() as stack:
+            if self._stream is not None:
+                stack.enter_context(torch.cuda.stream(self._stream))
+            stack.enter_context(torch.inference_mode(self._inference))
+            stack.enter_context(torch.set_grad_enabled(self._grad))
+            for device, (enabled, dtype) in self._autocast.items():
+                stack.enter_context(
+                    torch.autocast(
+                        device,
+                        dtype=dtype,
+                        enabled=enabled,
+                        cache_enabled=self._autocast_cache,
+                    )
+                )
+            for mode in self._modes:
+                torch._C._push_on_torch_function_stack(mode)
+                stack.callback(torch._C._pop_torch_function_stack)
+            stack.enter_context(torch._C._ForceDispatchKeyGuard(*self._keys))
+            return work()
+
+
+def _unshared_state() -> str | None:
+    if torch._C._len_torch_dispatch_stack():
+        return "a torch dispatch mode is active"
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        return "a function transform is active"
+    return None
+
+
+def tensors_of(values: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    """The tensors among a frame's arguments, by name."""
+    return {n: value for n, value in values.items() if isinstance(value, torch.Tensor)}
