@@ -1,0 +1,476 @@
+"""Code generation in a child: real compilations, real kills, nothing left behind."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+import torch._inductor.config
+
+from torchproof.runtime import processes
+from torchproof.runtime.phases import phase_of_frames
+from torchproof.runtime.worker import (
+    ChildDied,
+    ChildError,
+    ChildFailed,
+    ChildHung,
+    ChildStopped,
+    ChildTooBig,
+    Worker,
+)
+from torchproof.torch_private import shipping
+
+AGES_S = 300.0  # long enough for any machine
+
+
+@pytest.fixture(scope="module")
+def worker() -> Iterator[Worker]:
+    made = Worker()
+    made.warm()
+    yield made
+    made.close()
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+class Elsewhere:
+    """Compiles through the worker, and counts."""
+
+    def __init__(self, worker: Worker) -> None:
+        self.worker = worker
+        self.sent = 0
+        self.kept: list[str] = []
+
+    def send(self, payload: bytes) -> bytes:
+        self.sent += 1
+        told = shipping.cache_environment()
+        until = time.monotonic() + AGES_S
+        return self.worker.send(payload, until=until, environment=told)
+
+    def __call__(self, fn: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        with shipping.codegen_elsewhere(self.send, self.kept.append):
+            return torch.compile(fn, **options)(*args)
+
+
+def children_of(pid: int) -> list[psutil.Process]:
+    """The children that generate code, without those that are ending."""
+    return [
+        process
+        for process in psutil.Process(pid).children()
+        if process.status() != psutil.STATUS_ZOMBIE
+        and "torchproof.runtime.child" in process.cmdline()
+    ]
+
+
+def make_ready(worker: Worker) -> None:
+    """Starts a child, if there is none, and waits until it has imported torch."""
+    with pytest.raises(ChildFailed):
+        worker.send(b"no pickle", until=time.monotonic() + AGES_S)
+
+
+def wait_for(condition: Callable[[], Any]) -> Any:
+    until = time.monotonic() + AGES_S
+    while not (value := condition()):
+        assert time.monotonic() < until, "it never happened"
+        time.sleep(0.02)
+    return value
+
+
+class HungCompiler:
+    """A C++ compiler that never returns, and a graph that asks for it."""
+
+    def __init__(self, folder: Path, last_line: str) -> None:
+        folder.mkdir()
+        # Arguments of `sleep` nobody else uses, so that its processes can be found.
+        self.seconds = f"{time.monotonic_ns()}.5"
+        self.flag, self.cache = folder / "started", folder / "cache"
+        program = folder / "cxx"
+        line = last_line.format(seconds=self.seconds)
+        program.write_text(f"#!/bin/sh\ntouch {self.flag}\n{line}\n")
+        program.chmod(0o755)
+        self.payload = graph_for(str(program))
+
+    def send(self, worker: Worker, **options: Any) -> bytes:
+        told = {"TORCHINDUCTOR_CACHE_DIR": str(self.cache)}
+        until = options.pop("until", time.monotonic() + AGES_S)
+        return worker.send(self.payload, environment=told, until=until, **options)
+
+    def sending(self, worker: Worker, **options: Any) -> Sending:
+        """A thread that sends, once the compiler hangs."""
+        sending = Sending(lambda: self.send(worker, **options))
+        wait_for(self.flag.exists)
+        return sending
+
+    def left(self) -> list[int]:
+        return [
+            process.pid
+            for process in psutil.process_iter(["cmdline"])
+            if self.seconds in (process.info["cmdline"] or [])
+        ]
+
+
+class Sending(threading.Thread):
+    def __init__(self, send: Callable[[], bytes]) -> None:
+        super().__init__()
+        self.send = send
+        self.error: BaseException | None = None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self.send()
+        except BaseException as error:
+            self.error = error
+
+    def fate(self) -> BaseException | None:
+        self.join(AGES_S)
+        assert not self.is_alive()
+        return self.error
+
+
+def graph_for(compiler: str) -> bytes:
+    payloads: list[bytes] = []
+
+    def keep(payload: bytes) -> bytes:
+        payloads.append(payload)
+        raise ChildError("not sent")
+
+    torch._dynamo.reset()
+    with (
+        torch._inductor.config.patch({"cpp.cxx": (None, compiler)}),
+        shipping.codegen_elsewhere(keep, lambda why: None),
+        pytest.raises(Exception, match="not sent"),
+    ):
+        torch.compile(lambda x: torch.sin(x) + 1)(torch.ones(9))
+    return payloads[0]
+
+
+HANGS = "exec sleep {seconds}"
+CHILD_HANGS = "sleep {seconds} & wait"
+
+
+def test_shipped_graphs_are_right_and_cached_like_others(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[Any] = []
+    start = subprocess.Popen.__init__
+
+    def note(self: Any, args: Any, *rest: Any, **options: Any) -> None:
+        started.append(args)
+        start(self, args, *rest, **options)
+
+    worker.warm()
+    monkeypatch.setattr(subprocess.Popen, "__init__", note)
+    elsewhere = Elsewhere(worker)
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(
+        torch.nn.Linear(8, 8), torch.nn.Dropout(0.0), torch.nn.LayerNorm(8)
+    )
+    x = torch.randn(4, 8)
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        return model(x).to(torch.float64).square().sum()
+
+    def train() -> list[torch.Tensor | None]:
+        model.zero_grad()
+        with shipping.codegen_elsewhere(elsewhere.send, elsewhere.kept.append):
+            torch.compile(step)(x).backward()
+        return [p.grad for p in model.parameters()]
+
+    model.zero_grad()
+    step(x).backward()
+    expected = [p.grad for p in model.parameters()]
+    torch.testing.assert_close(train(), expected)
+    assert (elsewhere.sent, elsewhere.kept) == (2, [])
+    assert not [args for args in started if ".cpp" in str(args)], "compiled here"
+
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    torch.testing.assert_close(train(), expected)
+    assert elsewhere.sent == 2, "not in the cache"
+    assert torch._dynamo.utils.counters["aot_autograd"]["autograd_cache_hit"] == 1
+
+
+def test_guards_of_code_generation_come_back_from_the_child(worker: Worker) -> None:
+    """Inductor unrolls this pooling for one size: another must recompile."""
+    elsewhere = Elsewhere(worker)
+
+    def pool(x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.adaptive_avg_pool2d(x, 3)
+
+    compiled = torch.compile(pool, dynamic=True)
+    with shipping.codegen_elsewhere(elsewhere.send, elsewhere.kept.append):
+        for size in (20, 7):
+            x = torch.randn(1, 2, size, size)
+            torch.testing.assert_close(compiled(x), pool(x))
+    assert (elsewhere.sent, elsewhere.kept) == (2, [])
+
+
+@pytest.mark.slow
+def test_plain_compilation_is_untouched_by_a_route_elsewhere() -> None:
+    used: list[bytes] = []
+
+    def send(payload: bytes) -> bytes:
+        used.append(payload)
+        raise ChildError("not sent")
+
+    answers: list[torch.Tensor] = []
+    with shipping.codegen_elsewhere(send, lambda why: None):
+        # A thread begins with a context of its own.
+        other = threading.Thread(
+            target=lambda: answers.append(torch.compile(torch.cos)(torch.zeros(3)))
+        )
+        other.start()
+        other.join()
+    assert torch.equal(answers[0], torch.ones(3)) and not used
+
+
+@torch.library.custom_op("torchproof_test::double", mutates_args=())
+def double(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+
+@double.register_fake
+def _(x: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(x)
+
+
+def test_what_cannot_be_shipped_is_compiled_here_and_named(
+    worker: Worker, caplog: pytest.LogCaptureFixture
+) -> None:
+    elsewhere = Elsewhere(worker)
+    x = torch.ones(3)
+    assert torch.equal(elsewhere(lambda x: double(x) + 1, x), x * 3)
+    with torch._inductor.config.patch(external_matmul=[lambda a, b, out: None]):
+        assert torch.equal(elsewhere(lambda x: x + 3, x), x + 3)
+    first, second = elsewhere.kept
+    assert first == "custom op torchproof_test::double"
+    assert second.startswith("it cannot be pickled: ") and "lambda" in second
+    assert elsewhere.sent == 0
+    assert "Unable to pickle input graph" not in caplog.text
+
+
+@pytest.mark.slow
+def test_user_code_that_only_this_process_has_keeps_a_graph_here(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = Elsewhere(worker)
+    x = torch.ones(3)
+
+    def branch(x: torch.Tensor) -> torch.Tensor:
+        return torch.cond(x.sum() > 0, lambda x: x + 1, lambda x: x - 1, (x,))
+
+    assert torch.equal(elsewhere(branch, x), x + 1)
+    with torch._inductor.config.patch(post_grad_custom_post_pass=lambda graph: None):
+        assert torch.equal(elsewhere(lambda x: x + 4, x), x + 4)
+    lowerings, sine = torch._inductor.lowering.lowerings, torch.ops.aten.sin.default
+    cosine = lowerings[torch.ops.aten.cos.default]
+    monkeypatch.setitem(lowerings, sine, lambda x: cosine(x))
+    assert torch.equal(elsewhere(torch.sin, torch.zeros(3)), torch.ones(3))
+    assert elsewhere.kept == [
+        "higher-order op cond",
+        "torch._inductor.config.post_grad_custom_post_pass is set",
+        f"{__name__} lowers aten::sin",
+    ]
+    assert elsewhere.sent == 0
+
+
+def test_an_error_in_the_child_is_told_and_the_child_lives_on(worker: Worker) -> None:
+    make_ready(worker)
+    before = children_of(os.getpid())
+    with pytest.raises(ChildFailed, match=r"^UnpicklingError: "):
+        worker.send(b"no pickle", until=time.monotonic() + AGES_S)
+    assert len(before) == 1 and children_of(os.getpid()) == before
+
+
+@pytest.mark.parametrize(
+    "last_line", [CHILD_HANGS, pytest.param(HANGS, marks=pytest.mark.slow)]
+)
+def test_a_compiler_that_never_returns_is_killed(
+    worker: Worker, tmp_path: Path, last_line: str
+) -> None:
+    for seconds in (3.0, 12.0, 50.0):  # as much as this machine needs to get there
+        compiler = HungCompiler(tmp_path / f"{seconds}", last_line)
+        make_ready(worker)
+        with pytest.raises(ChildHung) as caught:
+            compiler.send(worker, until=time.monotonic() + seconds)
+        assert compiler.left() == [] and children_of(os.getpid()) == []
+        if compiler.flag.exists():
+            break
+    assert caught.value.phase == "C++ compiler"
+
+
+@pytest.mark.parametrize(
+    "name", ["SIGKILL", pytest.param("SIGSEGV", marks=pytest.mark.slow)]
+)
+def test_a_child_killed_by_a_signal_is_reported(
+    worker: Worker, tmp_path: Path, name: str
+) -> None:
+    compiler = HungCompiler(tmp_path / "hung", HANGS)
+    sending = compiler.sending(worker)
+    (child,) = children_of(os.getpid())
+    child.send_signal(signal.Signals[name])
+    fate = sending.fate()
+    assert isinstance(fate, ChildDied) and str(fate) == f"killed by {name}"
+    assert compiler.left() == []
+
+
+@pytest.mark.slow
+def test_a_caller_may_wait_stop_or_be_interrupted(
+    worker: Worker, tmp_path: Path
+) -> None:
+    compiler, stop = HungCompiler(tmp_path / "stopped", HANGS), threading.Event()
+    sending = compiler.sending(worker, stop=stop)
+    assert worker.phase() == "C++ compiler"
+    with pytest.raises(ChildHung, match="wait for another graph"):
+        worker.send(b"", until=time.monotonic() + 0.2)
+    assert compiler.left(), "one caller's deadline is not another's"
+    stop.set()
+    assert isinstance(sending.fate(), ChildStopped) and compiler.left() == []
+
+    class Interrupt(BaseException):
+        pass
+
+    compiler = HungCompiler(tmp_path / "interrupted", HANGS)
+    sending = compiler.sending(worker)
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(
+        ctypes.c_ulong(sending.ident or 0), ctypes.py_object(Interrupt)
+    )
+    assert isinstance(sending.fate(), Interrupt)
+    wait_for(lambda: not compiler.left() and not children_of(os.getpid()))
+
+
+def test_a_child_that_takes_too_much_memory_is_killed() -> None:
+    small = Worker(memory_limit_bytes=20 << 20)
+    with pytest.raises(ChildTooBig, match="more than 20 MiB") as caught:
+        small.send(b"", until=time.monotonic() + AGES_S)
+    assert caught.value.held_bytes > 20 << 20
+    small.close()
+
+
+def test_memory_is_that_of_all_descendants() -> None:
+    eat = "x = b'x' * (200 << 20); print('full', flush=True); input()"
+    parent = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {eat!r}])"
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", parent], **pipes) as process:  # type: ignore[call-overload]
+        assert process.stdout.readline() == b"full\n"
+        for limit in (1, 1 << 40):
+            held = processes.memory_bytes(process.pid, limit=limit)
+            assert 200 << 20 < held < 400 << 20
+        process.stdin.close()
+
+
+def test_a_fork_leaves_the_parents_child_alone(worker: Worker) -> None:
+    worker.warm()
+    before = wait_for(lambda: children_of(os.getpid()))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of forks where there are threads
+        fork = os.fork()
+    if fork == 0:
+        try:
+            worker.warm()
+            own = wait_for(lambda: children_of(os.getpid()))
+            worker.close()
+            os._exit(0 if own != before and not children_of(os.getpid()) else 1)
+        finally:
+            os._exit(2)
+    assert os.waitpid(fork, 0)[1] == 0
+    assert children_of(os.getpid()) == before
+
+
+PARENT = """
+import sys, time
+from pathlib import Path
+from torchproof.runtime.worker import Worker
+worker = Worker()
+worker.warm()
+payload, cache = Path(sys.argv[1]).read_bytes(), sys.argv[2]
+if payload:
+    told = {"TORCHINDUCTOR_CACHE_DIR": cache}
+    worker.send(payload, until=time.monotonic() + 300, environment=told)
+"""
+
+
+@pytest.mark.slow
+def test_the_child_ends_with_its_parent_however_that_ends(tmp_path: Path) -> None:
+    compiler = HungCompiler(tmp_path / "hung", CHILD_HANGS)
+    file = tmp_path / "payload"
+    command = [sys.executable, "-c", PARENT, str(file), str(compiler.cache)]
+    file.write_bytes(compiler.payload)
+    with subprocess.Popen(command) as parent:
+        wait_for(compiler.flag.exists)
+        (child,) = children_of(parent.pid)
+        assert compiler.left()
+        parent.kill()
+    wait_for(lambda: not compiler.left() and not child.is_running())
+
+    file.write_bytes(b"")
+    finished = subprocess.run(command, capture_output=True, timeout=AGES_S)
+    assert (finished.returncode, finished.stdout, finished.stderr) == (0, b"", b"")
+
+
+@pytest.mark.slow
+def test_a_child_with_nothing_to_do_ends_and_is_replaced(worker: Worker) -> None:
+    elsewhere = Elsewhere(worker)
+    assert torch.equal(elsewhere(torch.cos, torch.zeros(2)), torch.ones(2))
+    (child,) = children_of(os.getpid())
+    wait_for(lambda: not child.is_running())  # reaped as well
+    assert torch.equal(elsewhere(torch.sin, torch.zeros(2)), torch.zeros(2))
+
+
+def test_the_innermost_telling_frame_names_the_phase() -> None:
+    site = "/x/site-packages"
+    dynamo = (f"{site}/torch/_dynamo/symbolic_convert.py", "step")
+    aot = (f"{site}/torch/_functorch/aot_autograd.py", "create_aot_dispatcher_function")
+    inductor = (f"{site}/torch/_inductor/scheduler.py", "fuse_nodes")
+    wrapper = (f"{site}/torch/_dynamo/eval_frame.py", "_fn")
+    heuristics = f"{site}/torch/_inductor/runtime/triton_heuristics.py"
+    own = ("/home/me/model.py", "forward")
+    innermost = {
+        (f"{site}/sympy/core/add.py", "flatten"): "symbolic shapes",
+        (f"{site}/filelock/_api.py", "acquire"): "lock",
+        (f"{site}/torch/_inductor/cpp_builder.py", "build"): "C++ compiler",
+        (f"{site}/triton/compiler/compiler.py", "compile"): "Triton compiler",
+        (heuristics, "_precompile_config"): "Triton compiler",
+        (heuristics, "benchmark_all_configs"): "autotuning",
+        (f"{site}/torch/_inductor/async_compile.py", "wait"): "worker pool",
+        (f"{site}/torch/distributed/distributed_c10d.py", "all_reduce"): "collective",
+        wrapper: "code generation",
+        own: "code generation",
+    }
+    for frame, phase in innermost.items():
+        assert phase_of_frames([dynamo, aot, inductor, frame]) == phase
+    assert phase_of_frames([dynamo, own]) == "tracing"
+    assert phase_of_frames([dynamo, aot, own]) == "AOTAutograd"
+    assert phase_of_frames([own]) is None and phase_of_frames([]) is None
+
+
+def test_a_dump_of_stacks_is_read_thread_by_thread() -> None:
+    dump = (
+        "Thread 0x01 (most recent call first):\n"
+        '  File "/a/subprocess.py", line 3 in wait\n\n'
+        "Current thread 0x02 (most recent call first):\n"
+        '  File "/b/c.py", line 1 in inner\n'
+        '  File "/b/d e.py", line 2 in <module>\n'
+    )
+    first, second = processes.parse_stacks(dump)
+    assert first == [("/a/subprocess.py", "wait")]
+    assert second == [("/b/d e.py", "<module>"), ("/b/c.py", "inner")]
