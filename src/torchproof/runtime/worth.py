@@ -70,7 +70,7 @@ class Worth:
     def __str__(self) -> str:
         between = "" if self.low is None else f" ({self.low:+.1%} to {self.high:+.1%})"
         return (
-            f"gain {self.gain:+.1%}{between}: eager {self.eager_ms:.3g} ms, compiled"
+            f"{self.gain:+.1%}{between}: eager {self.eager_ms:.3g} ms, compiled"
             f" {self.compiled_ms:.3g} ms, {self.samples} steps each, {self.where}"
         )
 
@@ -103,19 +103,26 @@ def measured(
     return _worth(*rounds, where="copy" if on_copy else "in place", notes=notes)
 
 
+def lack_of_memory(owner: nn.Module) -> str | None:
+    """Why a second one would not fit beside a module, in words."""
+    sizes: dict[torch.device, int] = {}
+    for tensor in {id(t): t for _, t in tensors_of(owner, (), {})}.values():
+        lazy = isinstance(tensor, nn.parameter.UninitializedTensorMixin)
+        size = 0 if lazy else tensor.numel() * tensor.itemsize
+        sizes[tensor.device] = sizes.get(tensor.device, 0) + size
+    for device, size in sizes.items():
+        if device.type != "meta" and size > _SHARE * free_bytes(device):
+            taken = f"{size / 1e9:.3g} GB on {device}"
+            return f"it takes {taken}, more than half of what is free"
+    return None
+
+
 def _copied(owner: nn.Module | None) -> tuple[nn.Module | None, list[str]]:
     """A copy of the module, or itself with the reason."""
     if owner is None:
         return None, []
-    sizes: dict[torch.device, int] = {}
-    kept = {id(t): t for _, t in tensors_of(owner, (), {})}
-    for tensor in kept.values():
-        size = tensor.numel() * tensor.itemsize
-        sizes[tensor.device] = sizes.get(tensor.device, 0) + size
-    for device, size in sizes.items():
-        if size > _SHARE * free_bytes(device):
-            told = f"{size / 1e9:.3g} GB on {device}, more than half of what is free"
-            return owner, [f"no copy: it takes {told}"]
+    if lack := lack_of_memory(owner):
+        return owner, [f"no copy: {lack}"]
     try:
         return copy.deepcopy(owner), []
     except Exception as error:
