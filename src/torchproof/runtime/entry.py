@@ -7,10 +7,9 @@ carry them along and compile anew when they are first called.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -104,6 +103,7 @@ class Entry(Part):
         self.worth: Mapping[str, Any] | None = None
         self.monitor = Monitor(self.telemetry) if options.monitor else None
         self._engine: Engine | None = None
+        self._parts: list[Part] = []
         self.run = self._begin
         # Bound once: looking methods up costs each call.
         self._next_call = self.telemetry.next_call
@@ -192,7 +192,7 @@ class Entry(Part):
         dynamic = self._arguments.get("dynamic")
         with frames.converting(self.engine.convert):
             compiled: Callable[..., Any] = torch.compile(
-                fn, backend=self.engine.backend, dynamic=dynamic
+                frames.traceable(fn), backend=self.engine.backend, dynamic=dynamic
             )
         return compiled
 
@@ -210,7 +210,7 @@ class Entry(Part):
     def go_eager(self, item: Fallback | None) -> None:
         """From here on, everything runs as it is."""
         self.strategy = "eager"
-        for part in getattr(self, "_parts", ()):
+        for part in self._parts:
             part.run = part.eager
         if item is not None:
             self.why = f"{item.kind}: {item.why}"
@@ -223,17 +223,28 @@ class Entry(Part):
 
         self.run = run if self.monitor is None else self.monitor.timing(run)
 
-    @contextlib.contextmanager
-    def as_eager(self) -> Iterator[None]:
-        """Regions run as they are inside: what eager is compared with."""
+    def run_eager(self, *args: Any, **kwargs: Any) -> Any:
+        """One call as it would be had nothing been compiled, regions included."""
         compiled = [(part, part.run) for part in self._parts]
         for part, _ in compiled:
             part.run = part.eager
         try:
-            yield
+            return self.eager(*args, **kwargs)
         finally:
             for part, run in compiled:
                 part.run = run
+
+    def for_timing(self, module: nn.Module | None) -> Entry:
+        """One of its own for the module, or for a copy of it, with this one's engine.
+
+        Its calls are no traffic: they are not counted, verified or listened to.
+        """
+        plain = replace(
+            self.options, verify=False, wait=True, monitor=False, on_event=None
+        )
+        entry = Entry(module, self.name, self.plain, plain)
+        entry._engine = self.engine
+        return entry
 
     # -- verification ------------------------------------------------------------------
 
@@ -259,18 +270,13 @@ class Entry(Part):
     ) -> Any:
         from torchproof.runtime import verify
 
-        def eager(*args: Any, **kwargs: Any) -> Any:
-            with self.as_eager():
-                return self.eager(*args, **kwargs)
-
         answer, verification = verify.verified(
-            eager, run, args, kwargs, owner=self.owner
+            self.run_eager, run, args, kwargs, owner=self.owner
         )
-        record = verification.to_json()
-        self.telemetry.verified(record)
-        if verification.verdict == "wrong":
-            why = f"{verification.where}: {verification.why}"
-            self.go_eager(Fallback("verification", "the model", why))
+        self.telemetry.verified(verification.to_json())
+        self.telemetry.ran_eager()  # it is eager's answer that is handed out
+        if not verification.passed:
+            self.go_eager(Fallback("verification", "the model", str(verification)))
         return answer
 
     # -- for people --------------------------------------------------------------------
@@ -303,10 +309,6 @@ class Entry(Part):
         self.telemetry.fallbacks.clear()
         self.strategy, self.why = self.options.strategy, self.options.why
         self.run = self._begin
-
-    def with_strategy(self, strategy: str, why: str) -> None:
-        self.options = replace(self.options, strategy=strategy, why=why)
-        self.strategy, self.why = strategy, why
 
 
 def _method_of(owner: nn.Module, path: str) -> tuple[nn.Module, str]:

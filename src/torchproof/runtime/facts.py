@@ -99,7 +99,11 @@ def _lines(status: Status) -> list[str]:
     lines.append(f"  {_calls(status)}, deadline {status.deadline_s:g} s")
     lines += [f"  compiling {what}" for what in status.pending]
     lines += [f"  compiled {_compilation(item)}" for item in status.compilations]
-    lines += [f"  eager: {_fallback(item)}" for item in status.fallbacks]
+    lines += [
+        f"  eager: {_fallback(item)}"
+        for item in status.fallbacks
+        if item.why not in status.why  # said above
+    ]
     lines += [
         f"  stuck: thread {item.thread} cannot be stopped in {item.where}"
         + (f" ({item.phase})" if item.phase else "")

@@ -12,7 +12,6 @@ from torch import nn
 from torchproof.records import UserError
 from torchproof.runtime import ARGUMENTS, arguments_of, deadline_s, plan
 from torchproof.runtime.entry import Entry, Options
-from torchproof.runtime.facts import Fallback
 from torchproof.strategies import Strategy, parse
 
 
@@ -36,9 +35,9 @@ def make(model: Any, settings: Mapping[str, Any], arguments: Mapping[str, Any]) 
     if entry.strategy != "eager":
         entry.load_compiler()
     if settings["example"] is not None and entry.strategy != "eager":
-        from torchproof.runtime import trial
+        from torchproof.runtime.rehearsal import rehearse
 
-        trial.run(entry, *arguments_of(settings["example"]), settings["min_gain"])
+        rehearse(entry, *arguments_of(settings["example"]), settings["min_gain"])
     return model
 
 
@@ -91,6 +90,8 @@ def _strategy(
             return parse("full"), "a function"
         limits = {name: settings[name] for name in ("full_below", "regional_below")}
         chosen = plan(model, **limits)
+        if chosen.strategy == "eager" and settings["min_gain"] is not None:
+            return parse("regional"), f"{chosen.why}; here it is measured"
         return parse(chosen.strategy), chosen.why
     strategy = parse(settings["strategy"])
     if strategy.marks:
@@ -112,8 +113,3 @@ def _verify(given: Any) -> Any:
     if given is False or given == "first" or is_count:
         return given
     raise UserError(f"verify={given!r}: give 'first', a number of calls, or False")
-
-
-def kept_eager(entry: Entry, kind: str, why: str) -> None:
-    """Decides against compiling before any traffic came."""
-    entry.go_eager(Fallback(kind, "the model", why))

@@ -29,12 +29,9 @@ class Monitor:
             "eager": deque(maxlen=_KEPT),
             "compiled": deque(maxlen=_KEPT),
         }
+        self.eager_ms: float | None = None  # where it was measured before
         self._calls = 0
         self.drifted = False
-
-    def learn_eager(self, times_ms: list[float]) -> None:
-        """What eager took where it was measured, to be compared with."""
-        self._times_ms["eager"].extend(times_ms)
 
     def timing(self, run: Callable[..., Any]) -> Callable[..., Any]:
         clock, telemetry = time.perf_counter, self._telemetry
@@ -62,9 +59,10 @@ class Monitor:
         The latest of them: what a thousand calls had been is of no use to anybody.
         """
         eager, compiled = (list(self._times_ms[key]) for key in ("eager", "compiled"))
-        if len(eager) < _FEWEST or len(compiled) < _FEWEST:
+        was = percentile(eager, 50) if len(eager) >= _FEWEST else self.eager_ms
+        if was is None or len(compiled) < _FEWEST:
             return
-        was, now = percentile(eager, 50), percentile(compiled[-_LOOK_EVERY:], 50)
+        now = percentile(compiled[-_LOOK_EVERY:], 50)
         slower = now > was * _SLOWER
         if slower and not self.drifted:
             log.warning(

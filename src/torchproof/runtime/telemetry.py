@@ -51,9 +51,9 @@ class Telemetry:
         return getattr(self._here, "call", None)
 
     def ran_eager(self) -> None:
-        """Some of the call under way ran eager; counted once a call."""
+        """Some of the call under way, if one is, ran eager; counted once a call."""
         number = self.call
-        if number is None or getattr(self._here, "eager", None) != number:
+        if number is not None and getattr(self._here, "eager", None) != number:
             self._here.eager = number
             with self._lock:
                 self._eager_calls += 1

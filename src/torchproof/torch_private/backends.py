@@ -108,7 +108,8 @@ def _changed(metadata: Any) -> list[int]:
 @functools.cache
 def _note_runtime_metadata() -> None:
     """Stays in place, for every thread; it acts only where someone takes notes."""
-    wrappers = importlib.import_module("torch._functorch._aot_autograd.runtime_wrappers")
+    home = "torch._functorch._aot_autograd.runtime_wrappers"
+    wrappers = importlib.import_module(home)
     original = wrappers.RuntimeWrapper.post_compile
 
     @functools.wraps(original)

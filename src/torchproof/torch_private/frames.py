@@ -8,12 +8,14 @@ the frame shall do.
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import contextvars
+import functools
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from types import CodeType, SimpleNamespace
+from types import CellType, CodeType, FunctionType, SimpleNamespace
 from typing import Any
 
 import torch
@@ -131,6 +133,38 @@ def converting(guard: Callable[[Conversion], Any]) -> Iterator[None]:
 
     with patched(convert_frame, "catch_errors_wrapper", guarded):
         yield
+
+
+def traceable(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, or one of the same name around it that Dynamo does not skip.
+
+    Dynamo has such a wrapper itself, but a single one, and what happens to it happens
+    to all functions that it is around.
+    """
+    from torch._dynamo import trace_rules
+
+    if not trace_rules.check(fn):
+        return fn
+    code, names = _wrapper(getattr(fn, "__func__", fn), fn.__qualname__)
+    return FunctionType(code, names, closure=(CellType(fn),))
+
+
+@functools.cache
+def _wrapper(plain: Any, name: str) -> tuple[CodeType, dict[str, Any]]:
+    """Code and globals, one for each function: methods of many modules share them.
+
+    Compiled code is kept with the code, and finds its graphs among the globals.
+    """
+
+    def around(inner: Any) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return inner(*args, **kwargs)
+
+        return call
+
+    code = around(None).__code__
+    code = code.replace(co_name=name.rpartition(".")[2], co_qualname=name)
+    return code, {"__builtins__": builtins, "__name__": __name__}
 
 
 def innermost_backend(callback: Any) -> Any:
