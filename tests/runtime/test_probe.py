@@ -31,9 +31,11 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str | None]:
     deeds = ("nothing", "segfault", "hang")
 
     def run(deed: str) -> str | None:
-        if deed == "hang":  # at once, without compiling first
-            return probed(Probed(deed, note), seconds=4, disable=True)
-        return probed(Probed(deed))
+        if deed == "nothing":
+            return probed(Probed(deed))
+        # At once, without compiling first.
+        seconds = 4 if deed == "hang" else 100
+        return probed(Probed(deed, note), seconds, disable=True)
 
     with ThreadPoolExecutor(2) as pool:
         found = dict(zip(deeds, pool.map(run, deeds), strict=True))

@@ -52,7 +52,7 @@ def edges_of(
         return {}, args, kwargs
     if apart:
         args, kwargs = _apart(args), _apart(kwargs)
-    tensors = {
+    tensors: dict[str, Tensor] = {
         f"gradient of {name}": parameter
         for name, parameter in (owner.named_parameters() if owner is not None else ())
     }

@@ -105,7 +105,7 @@ def types_in_use(
 def _types_of_products(cuda: bool, convolutions: bool) -> set[torch.dtype]:
     """What float32 is rounded to before it is multiplied, where torch may do so."""
     named = {"tf32": _TF32, "bf16": torch.bfloat16}
-    backends = torch.backends
+    backends: Any = torch.backends  # whose stubs lack these
     if not cuda:
         told = [backends.mkldnn.matmul.fp32_precision] if _mkldnn() else []
     else:
@@ -144,7 +144,7 @@ def parts_of(value: Any, label: str) -> dict[str, Any]:
 
     So it keeps no more of the value alive than is compared.
     """
-    found = {}
+    found: dict[str, Any] = {}
     for name, part in walk(value, label):
         if isinstance(part, Tensor):
             found[name] = part.detach()
@@ -291,7 +291,7 @@ def _size(tensor: Tensor) -> tuple[float, float]:
 
 
 def _chunks(*flat: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    for parts in zip(*(each.split(_CHUNK) for each in flat), strict=True):
+    for parts in zip(*(torch.split(each, _CHUNK) for each in flat), strict=True):
         if parts[0].numel():
             yield tuple(part.double() for part in parts)
 

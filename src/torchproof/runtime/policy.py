@@ -70,7 +70,7 @@ def plan(
 
 def _numel(parameter: torch.Tensor) -> int:
     """Of all shards together."""
-    if isinstance(parameter, nn.parameter.UninitializedTensorMixin):
+    if nn.parameter.is_lazy(parameter):
         return 0  # a lazy module has not created it yet
     # FSDP's flat parameters are views of one shard; a DTensor counts all of them.
     whole = getattr(parameter, "_unpadded_unsharded_size", None)

@@ -164,13 +164,13 @@ class _Held:
     def taken(cls, label: str, tensor: Tensor, refused: dict[str, None]) -> _Held:
         plain = []
         for each in plain_tensors(tensor):
-            if isinstance(each, nn.parameter.UninitializedTensorMixin):
+            if nn.parameter.is_lazy(each):
                 refused[f"{label}: a lazy module has not created it yet"] = None
             elif each.layout is not torch.strided:
                 refused[f"{label}: a tensor of layout {each.layout}"] = None
             elif each.device.type != "meta":
                 plain.append(each)
-        lazy = isinstance(tensor, nn.parameter.UninitializedTensorMixin)
+        lazy = nn.parameter.is_lazy(tensor)
         return cls(
             label,
             tensor,

@@ -46,7 +46,9 @@ class Region:
         if self.copy is None or self.live.untyped_storage().nbytes() < _end(self.live):
             return
         pairs = zip(
-            self.live.split(_CHUNK_BYTES), self.copy.split(_CHUNK_BYTES), strict=True
+            torch.split(self.live, _CHUNK_BYTES),
+            torch.split(self.copy, _CHUNK_BYTES),
+            strict=True,
         )
         for now, was in pairs:
             yield now, was.to(now.device)
@@ -57,7 +59,7 @@ def _end(tensor: Tensor) -> int:
     last = sum(
         (n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True)
     )
-    return (tensor.storage_offset() + last + 1) * tensor.itemsize
+    return (int(tensor.storage_offset()) + last + 1) * tensor.itemsize
 
 
 def regions_of(tensors: Iterable[tuple[Tensor, bool]]) -> dict[Key, Region]:
@@ -65,7 +67,7 @@ def regions_of(tensors: Iterable[tuple[Tensor, bool]]) -> dict[Key, Region]:
     spans: dict[Key, list[tuple[int, int, Tensor, bool]]] = {}
     for tensor, bulk in tensors:
         if tensor.numel():
-            begin = tensor.storage_offset() * tensor.itemsize
+            begin = int(tensor.storage_offset()) * tensor.itemsize
             begin -= begin % _ALIGNED
             span = begin, _end(tensor), tensor, bulk
             spans.setdefault(key_of(tensor), []).append(span)

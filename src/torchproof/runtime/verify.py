@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -237,7 +238,7 @@ class _Run:
         self,
         given: _Outcome,
         expected: _Outcome,
-        types: set[torch.dtype],
+        types: AbstractSet[torch.dtype],
         notes: list[str],
     ) -> list[Likeness]:
         mine, others = given.gradients, expected.gradients

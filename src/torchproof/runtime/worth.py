@@ -107,7 +107,7 @@ def lack_of_memory(owner: nn.Module) -> str | None:
     """Why a second one would not fit beside a module, in words."""
     sizes: dict[torch.device, int] = {}
     for tensor in {id(t): t for _, t in tensors_of(owner, (), {})}.values():
-        lazy = isinstance(tensor, nn.parameter.UninitializedTensorMixin)
+        lazy = nn.parameter.is_lazy(tensor)
         size = 0 if lazy else tensor.numel() * tensor.itemsize
         sizes[tensor.device] = sizes.get(tensor.device, 0) + size
     for device, size in sizes.items():
@@ -166,7 +166,8 @@ class _Arms:
         return taken
 
     def _round(self, call: Call) -> list[float]:
-        begin, found = time.monotonic(), []
+        found: list[float] = []
+        begin = time.monotonic()
         self._step_ms(call)  # what the other arm has put out of the caches
         while not found or time.monotonic() - begin < _ROUND_S:
             found.append(self._step_ms(call))
