@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 SLICE_S = 0.1
+IDLE_EXIT = 83  # the exit code of a child that had nothing to do
 _LENGTH = struct.Struct("!Q")
 _CHUNK_BYTES = 1 << 20
 

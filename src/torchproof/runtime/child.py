@@ -20,9 +20,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from torchproof.runtime import channel, processes
-from torchproof.runtime.channel import Answer, Request
+from torchproof.runtime.channel import IDLE_EXIT, Answer, Request
 
-IDLE_EXIT = 83  # what the exit code of a child with nothing to do is
 _IDLE_S = 60.0
 _PARENT_CHECK_MS = 500
 # A child whose interpreter is blocked cannot watch its parent: it ends by a timer.

@@ -10,6 +10,7 @@ import contextlib
 import os
 import re
 import signal
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -129,8 +130,7 @@ def _helper_program(pid: int) -> str | None:
     for member in living(pid)[1:]:
         with contextlib.suppress(psutil.Error):
             name = str(member.name())
-            # Names of threads that torch's pool gives its processes begin with pt_.
-            if not name.startswith(("python", "pt_")):
+            if not name.startswith("python") and name not in sys.executable:
                 return name
     return None
 

@@ -23,10 +23,9 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 
 from torchproof.runtime import channel, processes
-from torchproof.runtime.channel import SLICE_S, Answer, Request
-from torchproof.runtime.child import IDLE_EXIT
+from torchproof.runtime.channel import IDLE_EXIT, SLICE_S, Answer, Request
 
-_MEMORY_CHECK_S = 0.3
+_MEMORY_CHECK_S = 0.5
 _END_PATIENCE_S = 3.0
 _TAIL_BYTES = 4096
 _KEEPER = "torchproof-child"
@@ -130,7 +129,8 @@ class _Child:
         if limit is None:
             limit = processes.available_bytes() // 2
         while process.poll() is None and not self._doomed.wait(SLICE_S):
-            if time.monotonic() - checked < _MEMORY_CHECK_S:
+            # Looking takes milliseconds on a machine with many processes.
+            if not self.is_busy or time.monotonic() - checked < _MEMORY_CHECK_S:
                 continue
             held = processes.memory_bytes(process.pid, limit=limit)
             if held > limit:

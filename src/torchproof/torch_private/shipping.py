@@ -15,6 +15,7 @@ import logging
 import os
 import pickle
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -110,11 +111,13 @@ def prepare() -> None:
     """Imports what code generation needs, before the first graph comes."""
     importlib.import_module("torch._inductor.compile_fx_subproc")
     importlib.import_module("torch._inductor.inductor_prims")
+    # The parent's configuration is set as a whole, which the user did not do.
+    warnings.filterwarnings("ignore", r"torch\._inductor\.config\.\w+ is deprecated")
 
 
 def generate(payload: bytes, env: Mapping[str, str]) -> bytes:
     """The child's side: what `send` of `codegen_elsewhere` has to return."""
-    ext = importlib.import_module("torch._inductor.compile_fx_ext")
+    ext: Any = importlib.import_module("torch._inductor.compile_fx_ext")
     for name in CACHE_VARIABLES:
         os.environ.pop(name, None)
     os.environ.update(env)
@@ -131,7 +134,7 @@ def generate(payload: bytes, env: Mapping[str, str]) -> bytes:
 
 @functools.cache
 def _received() -> Any:
-    ext = importlib.import_module("torch._inductor.compile_fx_ext")
+    ext: Any = importlib.import_module("torch._inductor.compile_fx_ext")
 
     class Received(ext._WireProtocolPickledInput):
         def deserialize(self) -> Any:
@@ -185,8 +188,8 @@ def _apply(settings: Mapping[str, Any]) -> None:
 
 
 def _install() -> None:
-    compile_fx = importlib.import_module("torch._inductor.compile_fx")
-    ext = importlib.import_module("torch._inductor.compile_fx_ext")
+    compile_fx: Any = importlib.import_module("torch._inductor.compile_fx")
+    ext: Any = importlib.import_module("torch._inductor.compile_fx_ext")
     with _installing:
         if hasattr(compile_fx.fx_codegen_and_compile, "torchproof_original"):
             return
@@ -218,7 +221,7 @@ def _serialised(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
     def serialise(self: Any) -> Any:
         if _route.get() is None:
             return original(self)
-        ext = importlib.import_module("torch._inductor.compile_fx_ext")
+        ext: Any = importlib.import_module("torch._inductor.compile_fx_ext")
         pickler = importlib.import_module("torch.fx._graph_pickler")
         options = pickler.Options(ops_filter=_is_shipped)
         return ext._WireProtocolPickledInput(
@@ -234,8 +237,8 @@ def _is_shipped(operator: str) -> bool:
 
 @functools.cache
 def _scheme_class() -> Any:
-    ext = importlib.import_module("torch._inductor.compile_fx_ext")
-    compile_fx = importlib.import_module("torch._inductor.compile_fx")
+    ext: Any = importlib.import_module("torch._inductor.compile_fx_ext")
+    compile_fx: Any = importlib.import_module("torch._inductor.compile_fx")
 
     class Elsewhere(ext._OutOfProcessFxCompile):
         def __init__(self, route: _Route) -> None:
