@@ -222,6 +222,7 @@ def test_a_gradient_that_is_nothing_but_rounding_is_not_wrong() -> None:
 
     found = checked(model, compiled, x, owner=model)
     assert found.verdict == "rounding", found
+    assert found.error is not None and found.error < 1e-3  # not that of the noise
 
 
 def test_forgotten_and_repeated_changes() -> None:
