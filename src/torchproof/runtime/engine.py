@@ -24,6 +24,7 @@ from torchproof.runtime import attempts, graphs, jobs, phases
 from torchproof.runtime.facts import Compilation, Fallback, Stuck
 from torchproof.runtime.telemetry import Telemetry
 from torchproof.torch_private import backends, frames
+from torchproof.torch_private.frames import place
 
 # How long work that was interrupted may take to unwind.
 _PATIENCE_S = 0.8
@@ -32,6 +33,8 @@ _PATIENCE_S = 0.8
 _GRACE_S = 0.9
 # A thread that holds the interpreter cannot be left; its place is printed then.
 _DUMP_AFTER_S = 3.0
+# Kinds of failures of a function that say nothing about those it calls.
+_LEAVES_INNER = ("compile error", "unsupported")
 # Recompilations of one function after which its sizes are taken as varying.
 _GENERALISE_AFTER = 3
 
@@ -204,7 +207,7 @@ class Engine:
 
     def _refuse(self, code: CodeType, item: Fallback) -> Refusal:
         """Not again in this process; what is compiled already goes on to be used."""
-        refusal = Refusal(inner=item.kind == "compile error", item=item)
+        refusal = Refusal(inner=item.kind in _LEAVES_INNER, item=item)
         self.refused[code] = refusal
         self._here.refused = [*getattr(self._here, "refused", ()), code]
         self.telemetry.fell_back(item)
@@ -316,12 +319,6 @@ class Background:
 
 def _end_compilers(job: jobs.Job, thread_id: int) -> None:
     job.end_compilers()
-
-
-def place(code: CodeType) -> str:
-    """A function as people know it: its name, file and line."""
-    file = code.co_filename.rpartition("/")[2]
-    return f"{code.co_qualname} ({file}:{code.co_firstlineno})"
 
 
 def _innermost(stack: list[Any]) -> str:

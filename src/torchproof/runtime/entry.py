@@ -289,7 +289,8 @@ class Entry(Part):
             self.why,
             self.options.deadline_s,
             calls=told.calls,
-            compiled_calls=told.compiled_calls,
+            # Dynamo leaves functions without operations alone, and says nothing.
+            compiled_calls=told.compiled_calls if told.compilations else 0,
             pending=self._engine.background.pending if self._engine else (),
             compilations=tuple(told.compilations),
             recompiles=told.recompiles,

@@ -141,7 +141,9 @@ def failure(what: str, error: BaseException, job: jobs.Job | None) -> Fallback:
         return Fallback(
             "deadline", what, "compiling took too long", root.phase, seconds
         )
-    return Fallback("compile error", what, one_line(root), seconds=seconds)
+    unsupported = type(root).__name__ == "Unsupported"
+    kind = "unsupported" if unsupported else "compile error"
+    return Fallback(kind, what, one_line(root), seconds=seconds)
 
 
 def root_cause(error: BaseException) -> BaseException:

@@ -26,6 +26,7 @@ PROBES: dict[str, tuple[str, ...]] = {
     "conversion of frames": (
         "torch._dynamo.convert_frame:catch_errors_wrapper",
         "torch._dynamo.convert_frame:compile_lock",
+        "torch._dynamo.convert_frame:ConvertFrame.__call__",
         "torch._dynamo.trace_rules:check",
         "torch._dynamo.types:ConvertFrameReturn.apply_to_code",
         "torch._dynamo.types:ConvertFrameReturn.guarded_code",
@@ -79,7 +80,17 @@ class Conversion:
         return bool(config.disable) or trace_rules.check(self.code)
 
     def carry_out(self) -> Any:
-        return self.callback(self.frame, self.entry, self.state)
+        """Dynamo's answer; raises what keeps it from tracing the frame.
+
+        Dynamo itself would leave the function alone for ever, whatever it is called
+        with later, if for one call only.
+        """
+        _here.swallowed = None
+        answer = self.callback(self.frame, self.entry, self.state)
+        swallowed: BaseException | None = _here.swallowed
+        if swallowed is not None and not is_compiled_code(answer):
+            raise swallowed
+        return answer
 
     def kept(self) -> Conversion:
         """The same with a copy of the frame, which outlives the frame itself."""
@@ -122,6 +133,26 @@ class _Guarded:
         return self._guard(Conversion(frame, entry, state, callback))
 
 
+_here = threading.local()
+
+
+class _Telling:
+    """Dynamo's innermost conversion, whose errors its caller swallows."""
+
+    def __init__(self, convert: Any) -> None:
+        self._convert = convert
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._convert, name)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return self._convert(*args, **kwargs)
+        except Exception as error:
+            _here.swallowed = error
+            raise
+
+
 @contextlib.contextmanager
 def converting(guard: Callable[[Conversion], Any]) -> Iterator[None]:
     from torch._dynamo import convert_frame
@@ -129,6 +160,7 @@ def converting(guard: Callable[[Conversion], Any]) -> Iterator[None]:
     original = convert_frame.catch_errors_wrapper
 
     def guarded(callback: Any, hooks: Any) -> _Guarded:
+        callback._inner_convert = _Telling(callback._inner_convert)
         return _Guarded(original(callback, hooks), guard)
 
     with patched(convert_frame, "catch_errors_wrapper", guarded):
@@ -304,5 +336,17 @@ def _unshared_state() -> str | None:
 
 
 def tensors_of(values: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-    """The tensors among a frame's arguments, by name."""
-    return {n: value for n, value in values.items() if isinstance(value, torch.Tensor)}
+    """The tensors among a frame's arguments, by name, those of *args by number."""
+    every = dict(values)
+    for name, value in values.items():
+        if isinstance(value, tuple):
+            every |= {f"{name}[{number}]": item for number, item in enumerate(value)}
+    return {n: value for n, value in every.items() if isinstance(value, torch.Tensor)}
+
+
+def place(code: CodeType) -> str:
+    """A function as people know it: its name, file and line."""
+    if code.co_filename == __file__:
+        return code.co_qualname  # a wrapper around it
+    file = code.co_filename.rpartition("/")[2]
+    return f"{code.co_qualname} ({file}:{code.co_firstlineno})"
