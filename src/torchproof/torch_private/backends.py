@@ -29,6 +29,7 @@ PROBES: dict[str, tuple[str, ...]] = {
     "the folder of Inductor's cache": (
         "torch._inductor.runtime.cache_dir_utils:cache_dir",
     ),
+    "a device guard without devices": ("torch._C:_ensureCUDADeviceGuardSet",),
     "backwards compiled ahead": (
         "torch._functorch.config:force_non_lazy_backward_lowering",
     ),
@@ -146,5 +147,8 @@ def cache_folder() -> str:
 def prepare_for_threads() -> None:
     """Loads what has to be loaded in the thread that made the model, not a helper."""
     importlib.import_module("torch._dynamo")
+    # Where a CUDA build finds no device, torch 2.11 remembers an object that belongs to
+    # the first thread that traces, and crashes once that thread has ended.
+    torch._C._ensureCUDADeviceGuardSet()
     if torch.cuda.is_available():
         importlib.import_module("torch._inductor.cudagraph_trees")
