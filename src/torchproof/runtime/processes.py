@@ -130,7 +130,7 @@ def _helper_program(pid: int) -> str | None:
     for member in living(pid)[1:]:
         with contextlib.suppress(psutil.Error):
             name = str(member.name())
-            if not name.startswith("python") and name not in sys.executable:
+            if not name.startswith(("python", os.path.basename(sys.executable))):
                 return name
     return None
 
