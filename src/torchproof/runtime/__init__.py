@@ -110,7 +110,7 @@ def deadline_s(given: float | None) -> float:
         if value in (None, ""):
             continue
         try:
-            seconds = float(value)  # type: ignore[arg-type]
+            seconds = float(value)
         except (TypeError, ValueError):
             seconds = -1.0
         if not seconds > 0:

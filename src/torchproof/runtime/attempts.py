@@ -6,16 +6,19 @@ cannot be ended from inside a process: its thread stays, and is said to be stuck
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
 import sys
 import threading
 import time
 import traceback
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
 _INTERRUPT_EVERY_S = 0.05
+_AT_EXIT_S = 2.0  # for all threads that are at work when the process ends
 
 
 class GivenUp(BaseException):
@@ -38,6 +41,7 @@ class Attempt:
         self.error: BaseException | None = None
         # A daemon, so that a stuck one does not keep the process from ending.
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        _under_way.add(self)
         self._thread.start()
 
     def _run(self) -> None:
@@ -75,6 +79,17 @@ class Attempt:
         return stack_of(self.thread_id)
 
 
+_under_way: weakref.WeakSet[Attempt] = weakref.WeakSet()
+
+
+@atexit.register
+def _stop_all() -> None:
+    """A thread that comes back from C into an interpreter that is gone would crash."""
+    until = time.monotonic() + _AT_EXIT_S
+    for attempt in list(_under_way):
+        attempt.stop(until - time.monotonic())
+
+
 def stack_of(thread_id: int) -> list[traceback.FrameSummary]:
     frame = sys._current_frames().get(thread_id)
     # Source lines are not read: a hung file system must not hang this one too.
@@ -90,10 +105,11 @@ def stack_of(thread_id: int) -> list[traceback.FrameSummary]:
 
 
 @contextlib.contextmanager
-def interrupted(until: float, on_time: Callable[[int], None]) -> Iterator[None]:
+def interrupted(until: float, is_late: Callable[[int], bool]) -> Iterator[None]:
     """Raises `GivenUp` in this thread if the body has not ended by then.
 
-    For work that only this thread can do. `on_time` gets the thread's id first.
+    For work that only this thread can do. `is_late` gets the thread's id and has the
+    last word.
     """
     lock, over = threading.Lock(), threading.Event()
     me = threading.get_ident()
@@ -101,7 +117,8 @@ def interrupted(until: float, on_time: Callable[[int], None]) -> Iterator[None]:
     def watch() -> None:
         if over.wait(max(0.0, until - time.monotonic())):
             return
-        on_time(me)
+        if not is_late(me):
+            return
         while not over.is_set():
             with lock:
                 if not over.is_set():

@@ -9,18 +9,17 @@ no longer.
 from __future__ import annotations
 
 import contextlib
-import faulthandler
 import functools
 import re
 import threading
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import CodeType
 from typing import Any
 
-from torchproof.runtime import attempts, graphs, jobs, phases
+from torchproof.runtime import attempts, blocked, graphs, jobs, phases
 from torchproof.runtime.facts import Compilation, Fallback, Stuck
 from torchproof.runtime.telemetry import Telemetry
 from torchproof.torch_private import backends, frames
@@ -67,7 +66,7 @@ class Engine:
         self.background = Background(self)
         self.saving_ms: float | None = None  # of a call, where that was measured
         self._counts = Counter[CodeType]()
-        self._recompile_s = Counter[CodeType]()
+        self._recompile_s: defaultdict[CodeType, float] = defaultdict(float)
         self._generalised: set[CodeType] = set()
         self._here = threading.local()
 
@@ -162,13 +161,13 @@ class Engine:
         work = functools.partial(self._carry_out, conversion.kept(), job)
         if state.why_not is not None:
             self.telemetry.note(f"compiled in the calling thread: {state.why_not}")
-            over = functools.partial(_end_compilers, job)
-            with attempts.interrupted(job.until, over):
+            late = functools.partial(graphs.end_compilers, job)
+            with attempts.interrupted(job.until, late):
                 return work()
         attempt = attempts.Attempt(
             functools.partial(state.run, work), f"torchproof-{conversion.code.co_name}"
         )
-        with _named_if_it_cannot_be_left(job.until):
+        with blocked.named(job.until - time.monotonic() + _DUMP_AFTER_S):
             self._wait(attempt, job)
         if attempt.error is not None:
             raise attempt.error
@@ -317,27 +316,8 @@ class Background:
             engine.refused[code] = Refusal(inner=True, item=skipped)
 
 
-def _end_compilers(job: jobs.Job, thread_id: int) -> None:
-    job.end_compilers()
-
-
 def _innermost(stack: list[Any]) -> str:
     if not stack:
         return "an unknown place"
     frame = stack[-1]
     return f"{frame.name} ({frame.filename}:{frame.lineno})"
-
-
-@contextlib.contextmanager
-def _named_if_it_cannot_be_left(until: float) -> Any:
-    """Prints where each thread is if one holds the interpreter and never lets go."""
-    after = max(0.0, until - time.monotonic()) + _DUMP_AFTER_S
-    try:
-        faulthandler.dump_traceback_later(after, exit=False)
-    except (ValueError, RuntimeError, OSError):  # no stderr to print to
-        yield
-        return
-    try:
-        yield
-    finally:
-        faulthandler.cancel_dump_traceback_later()

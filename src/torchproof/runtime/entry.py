@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import os
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -96,7 +97,7 @@ class Entry(Part):
         super().__init__(owner, name, plain)
         assert options is not None
         self.options = options
-        title = type(owner).__name__ if owner is not None else self.__name__
+        title = getattr(self, "__name__", "") if owner is None else type(owner).__name__
         self.telemetry = Telemetry(title, options.on_event)
         self.strategy = options.strategy
         self.why = options.why
@@ -104,6 +105,7 @@ class Entry(Part):
         self.monitor = Monitor(self.telemetry) if options.monitor else None
         self._engine: Engine | None = None
         self._parts: list[Part] = []
+        self._beginning = threading.Lock()
         self.run = self._begin
         # Bound once: looking methods up costs each call.
         self._next_call = self.telemetry.next_call
@@ -142,12 +144,19 @@ class Entry(Part):
     def _begin(self, *args: Any, **kwargs: Any) -> Any:
         """The first call: puts the strategy in force, then goes on with it."""
         strategy = parse(self.options.strategy)
+        with self._beginning:
+            first = self.run == self._begin  # and no other thread was
+            if first and strategy.form == "regional":
+                self.run = self.eager  # for other threads, meanwhile
+            elif first:
+                self.put_in_force(strategy)
+        if not first:
+            return self.run(*args, **kwargs)
         if self._arguments.get("backend", "inductor") == "inductor":
             # It loads torch, for seconds, while this process traces.
             jobs.shared_worker().warm()
         if strategy.form == "regional":
             return self._find_regions(*args, **kwargs)
-        self.put_in_force(strategy)
         return self.run(*args, **kwargs)
 
     def put_in_force(self, strategy: Strategy) -> None:
@@ -166,8 +175,12 @@ class Entry(Part):
         from torchproof.strategies.watching import Watch
 
         assert self.owner is not None
-        with Watch(self.owner) as watch:
-            answer = self.eager(*args, **kwargs)
+        try:
+            with Watch(self.owner) as watch:
+                answer = self.eager(*args, **kwargs)
+        except BaseException:
+            self.run = self._begin  # nothing was learned: the next call is the first
+            raise
         self.telemetry.ran_eager()
         found = regions.find(self.owner, watch)
         if not found:
@@ -254,7 +267,7 @@ class Entry(Part):
 
         def verifying(*args: Any, **kwargs: Any) -> Any:
             nonlocal left
-            if left > 0:
+            if left > 0 or not self._has_compiled():
                 left -= 1
                 return run(*args, **kwargs)
             if every == "first":
@@ -265,6 +278,12 @@ class Entry(Part):
 
         return verifying
 
+    def _has_compiled(self) -> bool:
+        """Whether a call would run compiled code, having waited for it or not."""
+        if self.options.wait:
+            return True
+        return bool(self.telemetry.compilations) and not self.engine.background.pending
+
     def _verify(
         self, run: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
@@ -273,6 +292,9 @@ class Entry(Part):
         answer, verification = verify.verified(
             self.run_eager, run, args, kwargs, owner=self.owner
         )
+        if self.telemetry.was_eager and verification.verdict == "same":
+            why = "some of it ran eager, and what runs eager is the same"
+            verification = replace(verification, why=why)
         self.telemetry.verified(verification.to_json())
         self.telemetry.ran_eager()  # it is eager's answer that is handed out
         if not verification.passed:

@@ -7,25 +7,24 @@ graph its speed, and nothing else.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import itertools
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-import torch
-from torch import Tensor
-
-from torchproof.runtime import attempts, jobs, worker
+from torchproof.runtime import attempts, first_runs, jobs, phases, worker
 from torchproof.runtime.facts import Compilation, Fallback
 from torchproof.torch_private import backends
 
 
 class Owner(Protocol):
-    """Whom the backend tells what it had to run eager."""
+    """Whom the backend tells what it compiled, and what it had to run eager."""
 
-    deadline_s: float
-
+    @property
+    def deadline_s(self) -> float: ...
     def graph_compiled(self, item: Compilation) -> None: ...
     def graph_failed(self, item: Fallback) -> None: ...
     def ran_eager(self) -> None: ...
@@ -39,99 +38,87 @@ class Backend:
 
     def __init__(self, owner: Owner, arguments: Mapping[str, Any]) -> None:
         self._owner = owner
-        self._compile = backends.compiler(arguments, self._backward)
-        self._graphs = 0
+        self._compile = backends.compiler(arguments)
+        self._numbers = itertools.count(1)
 
     def __call__(self, gm: Any, inputs: Sequence[Any]) -> Callable[..., Any]:
-        self._graphs += 1
-        name, job = f"graph {self._graphs}", jobs.current()
+        name, job = f"graph {next(self._numbers)}", jobs.current()
+        backward = functools.partial(self._backward, f"backward of {name}")
+        eager = self._eager(gm.forward)
         try:
             with backends.noting_changes() as changed:
-                compiled = self._compile(gm, inputs)
+                compiled = self._compile(gm, inputs, backward)
         except Exception as error:
             self._failed(failure(name, error, job), job)
-            return self._eager(gm)
+            return eager
         if job is not None:
             job.compiled += 1
-        return self._first_run(name, compiled, gm, changed=changed())
+        return first_runs.guarded_forward(name, compiled, eager, self, changed())
 
     def _failed(self, item: Fallback, job: jobs.Job | None) -> None:
         if job is not None:
             job.missed = job.missed or item.kind == "deadline"
         self._owner.graph_failed(item)
 
-    def _eager(self, gm: Any) -> Callable[..., Any]:
-        run, owner = gm.forward, self._owner
+    def _eager(self, run: Callable[..., Any]) -> Callable[..., Any]:
+        """The graph as it is, run by torch operation by operation."""
+        ran_eager = self._owner.ran_eager
 
         def eager(*args: Any) -> Any:
-            owner.ran_eager()
+            ran_eager()
             return run(*args)
 
         return eager
 
-    def _first_run(
-        self, name: str, compiled: Any, gm: Any, *, changed: list[int] | None
-    ) -> Callable[..., Any]:
-        """The compiled graph, whose first run may fail without harm."""
-        run = None
+    # -- first runs --------------------------------------------------------------------
 
-        def guarded(*args: Any) -> Any:
-            if run is not None:
-                return run(*args)
-            return first(*args)
+    def first_run_failed(self, name: str, error: BaseException) -> None:
+        item = failure(name, error, None)
+        kind = "first run" if item.kind == "compile error" else item.kind
+        self._owner.graph_failed(dataclasses.replace(item, kind=kind))
 
-        def first(*args: Any) -> Any:
-            nonlocal run
-            before = _Before(args, changed)
-            try:
-                answer = compiled(*args)
-            except Exception as error:
-                self._recover(name, before, error)
-                eager = self._eager(gm)
-                answer = eager(*args)  # raises if the error is the model's own
-                item = failure(name, error, None)
-                self._owner.graph_failed(Fallback("first run", name, item.why))
-                run = eager
-                return answer
-            run = compiled
-            return answer
-
-        return guarded
-
-    def _recover(self, name: str, before: _Before, error: Exception) -> None:
-        if device_is_lost():
-            raise RuntimeError(
-                f"{name} of {self._owner} left the device in a state that only a new"
-                " process cures; `example=` tries the model in a child first"
-            ) from error
-        before.restore()
-        if torch.cuda.is_initialized():
-            torch.cuda.empty_cache()  # what the failed run had reserved
+    def first_run_until(self) -> float:
+        return time.monotonic() + self._owner.deadline_s
 
     # -- backward ----------------------------------------------------------------------
 
-    def _backward(self, compile_it: Callable[[], Any], eager: Any) -> Any:
+    def _backward(
+        self, name: str, compile_it: Callable[[], Any], eager: Callable[..., Any]
+    ) -> Any:
         """Compiles a backward graph, ahead with its forward or when it first runs."""
         job = jobs.current()
-        name = f"backward of graph {self._graphs}"
         try:
-            if job is not None:
-                return compile_it()
-            job = jobs.Job(until=time.monotonic() + self._owner.deadline_s)
-            over = functools.partial(_end_compilers, job)
-            with attempts.interrupted(job.until, over), jobs.under_way(job):
-                compiled = compile_it()
-            self._owner.graph_compiled(job.compilation(name))
-            return compiled
+            compiled = compile_it() if job else self._compile_late(name, compile_it)
         except (Exception, attempts.GivenUp) as error:
-            if isinstance(error, attempts.GivenUp) and jobs.current() is not None:
+            if isinstance(error, attempts.GivenUp) and job is not None:
                 raise  # not this one alone is given up
             self._failed(failure(name, error, job), job)
             return eager
+        backends.before_first_run(
+            compiled,
+            lambda run: first_runs.guarded_backward(name, run, eager, self),
+        )
+        return compiled
+
+    def _compile_late(self, name: str, compile_it: Callable[[], Any]) -> Any:
+        job = jobs.Job(until=time.monotonic() + self._owner.deadline_s)
+        late = functools.partial(end_compilers, job)
+        try:
+            with attempts.interrupted(job.until, late), jobs.under_way(job):
+                compiled = compile_it()
+        except attempts.GivenUp as error:
+            error.phase = job.phase
+            raise
+        self._owner.graph_compiled(job.compilation(name))
+        return compiled
 
 
-def _end_compilers(job: jobs.Job, thread_id: int) -> None:
+def end_compilers(job: jobs.Job, thread_id: int) -> bool:
+    """The time is over: notes what the thread is at, and ends what it waits for."""
+    stack = attempts.stack_of(thread_id)
+    job.phase = phases.phase_of_frames([(f.filename, f.name) for f in stack])
     job.end_compilers()
+    return True
 
 
 def failure(what: str, error: BaseException, job: jobs.Job | None) -> Fallback:
@@ -173,39 +160,3 @@ def one_line(error: BaseException) -> str:
         return f"{told[1]}: {told[2][:200]}"
     first = text.splitlines()[0][:200] if text else ""
     return f"{type(error).__name__}: {first}" if first else type(error).__name__
-
-
-def device_is_lost() -> bool:
-    """Whether the CUDA context is beyond use, as after an illegal address."""
-    if not torch.cuda.is_initialized():
-        return False
-    try:
-        torch.cuda.synchronize()
-    except RuntimeError:
-        return True
-    return False
-
-
-class _Before:
-    """What a run of a graph can change, as it was before: inputs and random numbers."""
-
-    def __init__(self, args: Sequence[Any], changed: list[int] | None) -> None:
-        given = enumerate(args)
-        self._inputs = [
-            (value, value.detach().clone())
-            for number, value in given
-            if isinstance(value, Tensor) and (changed is None or number in changed)
-        ]
-        self._cpu = torch.get_rng_state()
-        self._cuda = (
-            torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
-        )
-
-    def restore(self) -> None:
-        with torch.no_grad():
-            for value, saved in self._inputs:
-                if not torch.equal(value.detach(), saved):
-                    value.detach().copy_(saved)
-        torch.set_rng_state(self._cpu)
-        if self._cuda is not None:
-            torch.cuda.set_rng_state_all(self._cuda)

@@ -29,6 +29,7 @@ class Job:
     sending: bool = False
     compiled: int = 0
     missed: bool = False
+    phase: str | None = None  # where it was when its time was over
 
     @property
     def seconds(self) -> float:

@@ -56,8 +56,13 @@ def _assert_known(arguments: Mapping[str, Any]) -> None:
 
 def _unwrapped(model: nn.Module) -> nn.Module:
     """What DistributedDataParallel wraps: it has to be compiled inside of it."""
-    while isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel):
+    while isinstance(model, nn.parallel.DistributedDataParallel):
         model = model.module
+    if isinstance(model, nn.DataParallel):
+        raise UserError(
+            "nn.DataParallel calls copies of the model that share its compiled code:"
+            " use DistributedDataParallel"
+        )
     return model
 
 

@@ -19,6 +19,7 @@ PROBES: dict[str, tuple[str, ...]] = {
         "torch._inductor.compile_fx:compile_fx",
         "torch._inductor.compile_fx:compile_fx_inner",
         "torch:_TorchCompileInductorWrapper.apply_options",
+        "torch._inductor.output_code:CompiledFxGraph.current_callable",
     ),
     "what a graph changes": (
         "torch._functorch._aot_autograd.runtime_wrappers:RuntimeWrapper.post_compile",
@@ -40,20 +41,21 @@ _noted: contextvars.ContextVar[list[Any] | None] = contextvars.ContextVar(
 )
 
 
-def compiler(
-    arguments: Mapping[str, Any],
-    backward: Callable[[Callable[[], Any], Callable[..., Any]], Any],
-) -> Callable[..., Any]:
+Backward = Callable[[Callable[[], Any], Callable[..., Any]], Any]
+
+
+def compiler(arguments: Mapping[str, Any]) -> Callable[[Any, Any, Backward], Any]:
     """The backend that these arguments of torch.compile name.
 
-    Inductor asks `backward(compile, eager)` for each backward graph: the one compiles
-    it, the other runs it as it is.
+    It is called with a graph, its inputs and a function `backward(compile, eager)`
+    that Inductor asks for each backward graph: the one compiles it, the other runs it
+    as it is.
     """
-    told = graph_compiler(arguments)
+    told: Any = graph_compiler(arguments)
     if (arguments.get("backend") or "inductor") != "inductor":
-        return told
+        return lambda gm, inputs, backward: told(gm, inputs)
 
-    def compile_graph(gm: Any, inputs: Any) -> Any:
+    def compile_graph(gm: Any, inputs: Any, backward: Backward) -> Any:
         from torch._inductor import compile_fx
 
         def inner(graph: Any, example_inputs: Any, **kwargs: Any) -> Any:
@@ -70,6 +72,28 @@ def compiler(
         )
 
     return compile_graph
+
+
+def before_first_run(
+    compiled: Any,
+    wrap: Callable[[Callable[..., Any]], tuple[Callable[..., Any], Callable[[], Any]]],
+) -> None:
+    """Puts something around the first run of a graph that Inductor compiled.
+
+    `wrap` gets what runs, and gives what runs once and who knows what runs after that.
+    """
+    run = getattr(compiled, "current_callable", None)
+    if run is None:
+        return
+    once, afterwards = wrap(run)
+
+    def first(args: Any) -> Any:
+        try:
+            return once(args)
+        finally:
+            compiled.current_callable = afterwards()
+
+    compiled.current_callable = first
 
 
 def _boxed(graph: Any) -> Callable[..., Any]:

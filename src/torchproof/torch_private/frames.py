@@ -20,8 +20,6 @@ from typing import Any
 
 import torch
 
-from torchproof.torch_private import patched
-
 PROBES: dict[str, tuple[str, ...]] = {
     "conversion of frames": (
         "torch._dynamo.convert_frame:catch_errors_wrapper",
@@ -153,18 +151,34 @@ class _Telling:
             raise
 
 
+_guard: contextvars.ContextVar[Callable[[Conversion], Any] | None] = (
+    contextvars.ContextVar("torchproof_guard", default=None)
+)
+
+
 @contextlib.contextmanager
 def converting(guard: Callable[[Conversion], Any]) -> Iterator[None]:
+    _install()
+    token = _guard.set(guard)
+    try:
+        yield
+    finally:
+        _guard.reset(token)
+
+
+@functools.cache
+def _install() -> None:
+    """Stays in place, for every thread; it acts only inside of `converting`."""
     from torch._dynamo import convert_frame
 
     original = convert_frame.catch_errors_wrapper
 
-    def guarded(callback: Any, hooks: Any) -> _Guarded:
-        callback._inner_convert = _Telling(callback._inner_convert)
-        return _Guarded(original(callback, hooks), guard)
+    @functools.wraps(original)
+    def guarded(callback: Any, hooks: Any) -> Any:
+        guard, wrapped = _guard.get(), original(callback, hooks)
+        return wrapped if guard is None else _Guarded(wrapped, guard)
 
-    with patched(convert_frame, "catch_errors_wrapper", guarded):
-        yield
+    convert_frame.catch_errors_wrapper = guarded
 
 
 def traceable(fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -249,7 +263,7 @@ def free_compile_lock(owner: int) -> None:
     if getattr(lock, "_is_owned", None) is not None and str(owner) in repr(lock):
         # Those who wait for it go on; those who come later find one of their own.
         convert_frame.compile_lock = threading.RLock()
-        lock._release_save()
+        lock._release_save()  # type: ignore[attr-defined]
 
 
 @contextlib.contextmanager

@@ -1,0 +1,162 @@
+"""The first run of a compiled graph, which may fail without harm.
+
+What a run can change is saved before: the inputs it writes to and the state of the
+random numbers. If the run fails, both are put back and the graph runs as it is, now and
+from then on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from torchproof.runtime import attempts, phases
+from torchproof.runtime.storages import free_bytes
+
+# What a first run does besides running: only in these is it interrupted.
+_COMPILING = frozenset(
+    {
+        "autotuning",
+        "graph recording",
+        "Triton compiler",
+        "C++ compiler",
+        "code generation",
+        "worker pool",
+        "lock",
+    }
+)
+_SHARE = 0.5  # of free memory that inputs of a backward may be copied into
+
+Run = Callable[..., Any]
+
+
+class Recorder(Protocol):
+    """Who is told that a graph runs eager from here on."""
+
+    def first_run_failed(self, name: str, error: BaseException) -> None: ...
+    def first_run_until(self) -> float: ...
+
+
+def guarded_forward(
+    name: str, compiled: Run, eager: Run, recorder: Recorder, changed: list[int] | None
+) -> Run:
+    """A compiled forward graph; `changed` are the inputs it writes to, if known."""
+    run: Run | None = None
+
+    def call(*args: Any) -> Any:
+        if run is not None:
+            return run(*args)
+        return first(*args)
+
+    def first(*args: Any) -> Any:
+        nonlocal run
+        before = Before(
+            value
+            for number, value in enumerate(args)
+            if changed is None or number in changed
+        )
+        try:
+            answer = _within_deadline(lambda: compiled(*args), recorder)
+        except (Exception, attempts.GivenUp) as error:
+            before.restore_after(name, error)
+            answer = eager(*args)  # raises if the error is the model's own
+            recorder.first_run_failed(name, error)
+            run = eager
+            return answer
+        run = compiled
+        return answer
+
+    return call
+
+
+def guarded_backward(
+    name: str, run: Run, eager: Run, recorder: Recorder
+) -> tuple[Run, Callable[[], Run]]:
+    """A compiled backward graph for its first run, and what to run afterwards.
+
+    It may write to what its forward saved, to save memory: so that is copied, if there
+    is room. Where there is none, a failure is raised.
+    """
+    chosen = run
+
+    def first(args: list[Any]) -> Any:
+        nonlocal chosen
+        saved = [value for value in args if not isinstance(value, nn.Parameter)]
+        before = Before(saved) if _fits(saved) else None
+        given = list(args) if before is not None else []
+        try:
+            return _within_deadline(lambda: run(args), recorder)
+        except (Exception, attempts.GivenUp) as error:
+            if before is None:
+                raise
+            before.restore_after(name, error)
+            recorder.first_run_failed(name, error)
+            chosen = eager
+            return eager(given)
+
+    return first, lambda: chosen
+
+
+def _within_deadline(run: Callable[[], Any], recorder: Recorder) -> Any:
+    until = recorder.first_run_until()
+    with attempts.interrupted(until, _is_compiling):
+        return run()
+
+
+def _is_compiling(thread_id: int) -> bool:
+    """Whether a run is still busy with kernels that are not there yet."""
+    stack = attempts.stack_of(thread_id)
+    return phases.phase_of_frames([(f.filename, f.name) for f in stack]) in _COMPILING
+
+
+def _fits(values: Sequence[Any]) -> bool:
+    sizes: dict[torch.device, int] = {}
+    for value in values:
+        if isinstance(value, Tensor):
+            size = value.numel() * value.itemsize
+            sizes[value.device] = sizes.get(value.device, 0) + size
+    return all(size < _SHARE * free_bytes(device) for device, size in sizes.items())
+
+
+class Before:
+    """Tensors and random numbers as they were before a run."""
+
+    def __init__(self, values: Any) -> None:
+        self._tensors = [
+            (value, value.detach().clone())
+            for value in values
+            if isinstance(value, Tensor)
+        ]
+        self._cpu = torch.get_rng_state()
+        self._cuda = (
+            torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
+        )
+
+    def restore_after(self, name: str, error: BaseException) -> None:
+        if device_is_lost():
+            raise RuntimeError(
+                f"{name} has left the device in a state that only a new process cures;"
+                " `example=` tries a model in a child first"
+            ) from error
+        with torch.no_grad():
+            for value, saved in self._tensors:
+                if not torch.equal(value.detach(), saved):
+                    value.detach().copy_(saved)
+        torch.set_rng_state(self._cpu)
+        if self._cuda is not None:
+            torch.cuda.set_rng_state_all(self._cuda)
+            torch.cuda.empty_cache()  # what the failed run had reserved
+
+
+def device_is_lost() -> bool:
+    """Whether the CUDA context is beyond use, as after an illegal address."""
+    if not torch.cuda.is_initialized():
+        return False
+    try:
+        torch.cuda.synchronize()
+    except RuntimeError:
+        return True
+    return False
