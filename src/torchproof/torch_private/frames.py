@@ -175,8 +175,11 @@ def _install() -> None:
 
     @functools.wraps(original)
     def guarded(callback: Any, hooks: Any) -> Any:
-        guard, wrapped = _guard.get(), original(callback, hooks)
-        return wrapped if guard is None else _Guarded(wrapped, guard)
+        guard = _guard.get()
+        if guard is None:
+            return original(callback, hooks)
+        callback._inner_convert = _Telling(callback._inner_convert)
+        return _Guarded(original(callback, hooks), guard)
 
     convert_frame.catch_errors_wrapper = guarded
 
