@@ -5,29 +5,44 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import threading
+from pathlib import Path
 from typing import Any
 
 from torchproof.torch_private import backends
 
 
-def end_all(since: float) -> None:
+def end_all(since: float, thread_id: int) -> None:
     """Ends those started after a time of `time.time`, with all they have started.
 
-    A compiler is known by what it works on: a file in Inductor's cache. Other children
-    of this process, such as data loaders, are left alone.
+    A compiler is known by who started it, the thread that compiles, or by what it works
+    on: a file in Inductor's cache. Other children of this process, such as data
+    loaders, are left alone.
     """
     if "torch._inductor" not in sys.modules:
         return  # and nothing can have been started: do not load it for that
     import psutil
 
-    cache = backends.cache_folder()
+    cache, started_there = backends.cache_folder(), _children_of_thread(thread_id)
     for child in psutil.Process().children():
         with contextlib.suppress(psutil.Error):
             # Times of processes are rounded to hundredths of a second.
-            if child.create_time() >= since - 0.1 and _works_in(child, cache):
+            if child.create_time() < since - 0.1:
+                continue
+            if child.pid in started_there or _works_in(child, cache):
                 for process in [child, *child.children(recursive=True)]:
                     with contextlib.suppress(psutil.NoSuchProcess):
                         process.kill()
+
+
+def _children_of_thread(thread_id: int) -> set[int]:
+    """Linux keeps the children of each thread apart, where it is built to."""
+    native = {thread.ident: thread.native_id for thread in threading.enumerate()}
+    path = Path(f"/proc/self/task/{native.get(thread_id)}/children")
+    try:
+        return set(map(int, path.read_text().split()))
+    except OSError:
+        return set()
 
 
 def _works_in(process: Any, folder: str) -> bool:

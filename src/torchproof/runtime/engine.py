@@ -191,12 +191,12 @@ class Engine:
             if job.sending and attempt.wait(job.until + _GRACE_S):
                 return
         except BaseException:  # Ctrl-C, in the caller
-            job.end_compilers()
+            job.end_compilers(attempt.thread_id)
             attempt.stop(_PATIENCE_S)
             raise
         stack = attempt.stack()
         phase = phases.phase_of_frames([(f.filename, f.name) for f in stack])
-        job.end_compilers()
+        job.end_compilers(attempt.thread_id)
         if not attempt.stop(_PATIENCE_S):
             frames.free_compile_lock(attempt.thread_id)
             self.telemetry.is_stuck(Stuck(attempt.name, _innermost(stack), phase))

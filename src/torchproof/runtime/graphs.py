@@ -117,7 +117,7 @@ def end_compilers(job: jobs.Job, thread_id: int) -> bool:
     """The time is over: notes what the thread is at, and ends what it waits for."""
     stack = attempts.stack_of(thread_id)
     job.phase = phases.phase_of_frames([(f.filename, f.name) for f in stack])
-    job.end_compilers()
+    job.end_compilers(thread_id)
     return True
 
 

@@ -62,9 +62,9 @@ class Job:
         finally:
             self.sending = False
 
-    def end_compilers(self) -> None:
+    def end_compilers(self, thread_id: int) -> None:
         """Ends the compilers that this process itself has started for it."""
-        compilers.end_all(since=self.began_at)
+        compilers.end_all(self.began_at, thread_id)
 
 
 @functools.cache

@@ -1,0 +1,101 @@
+"""Work that is given up ends, or is said to be stuck, and its caller goes on."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+import sys
+import threading
+import time
+from typing import NoReturn
+
+import pytest
+
+from torchproof.runtime import attempts
+
+SOON = 30.0  # seconds that nothing here needs, whatever else the machine does
+
+
+def loop() -> NoReturn:
+    while True:
+        pass
+
+
+def stubborn() -> None:
+    """Catches what ends it, twice."""
+    for _ in range(2):
+        try:
+            loop()
+        except attempts.GivenUp:
+            continue
+    loop()
+
+
+@pytest.mark.parametrize("work", [loop, stubborn])
+def test_a_loop_ends_when_it_is_given_up(work: object) -> None:
+    attempt = attempts.Attempt(work, "looping")  # type: ignore[arg-type]
+    assert not attempt.wait(time.monotonic() + 0.1)
+    assert attempt.stack()[-1].name == "loop"
+    assert attempt.stop(SOON)
+    assert isinstance(attempt.error, attempts.GivenUp)
+
+
+def test_work_that_ends_has_a_value_or_an_error() -> None:
+    fine = attempts.Attempt(lambda: 7, "fine")
+    assert fine.wait(time.monotonic() + SOON)
+    assert (fine.value, fine.error) == (7, None)
+    failed = attempts.Attempt(lambda: 1 // 0, "failed")
+    assert failed.wait(time.monotonic() + SOON)
+    assert isinstance(failed.error, ZeroDivisionError)
+    assert fine.stop(0.0) and failed.stop(0.0)
+
+
+def test_a_call_into_c_is_stuck_until_it_comes_back() -> None:
+    attempt = attempts.Attempt(lambda: ctypes.CDLL(None).sleep(2), "sleeping")
+    assert not attempt.stop(0.2)
+    assert attempt.wait(time.monotonic() + SOON)
+    assert isinstance(attempt.error, attempts.GivenUp)
+
+
+def test_the_calling_thread_is_interrupted_only_inside() -> None:
+    with (
+        pytest.raises(attempts.GivenUp),
+        attempts.interrupted(time.monotonic() + 0.1, lambda thread: True),
+    ):
+        loop()
+    for _ in range(200):  # what was sent and did not arrive must never arrive
+        with attempts.interrupted(time.monotonic() + 1e-4, lambda thread: False):
+            pass
+    time.sleep(0.2)
+    assert not [t for t in threading.enumerate() if t.name == "torchproof-deadline"]
+
+
+def test_threads_take_short_turns_only_while_asked_for() -> None:
+    usual = sys.getswitchinterval()
+    with attempts.short_turns(), attempts.short_turns():
+        assert sys.getswitchinterval() < usual
+    assert sys.getswitchinterval() == pytest.approx(usual)
+
+
+BLOCKED = """
+import ctypes, faulthandler, sys
+from torchproof.runtime import blocked
+
+faulthandler.dump_traceback_later(1000)  # somebody's own watchdog
+
+def hold_the_interpreter():
+    ctypes.PyDLL(None).sleep(3)
+
+with blocked.named(1.0):
+    hold_the_interpreter()
+with blocked.named(1.0):
+    print("quick")
+"""
+
+
+def test_a_call_that_holds_the_interpreter_is_named() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", BLOCKED], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "quick\n"
+    assert done.stderr.count("in hold_the_interpreter") == 1
