@@ -126,6 +126,7 @@ DOCS = {
     "docs/check.md",
     "docs/results.md",
     "docs/rules.md",
+    "docs/runtime.md",
     "docs/workloads.md",
 }
 

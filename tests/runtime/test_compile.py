@@ -284,7 +284,7 @@ def test_status_is_text_and_a_record() -> None:
     status = torchproof.status(model)
     text = str(status)
     assert text.startswith("Blocks: full (")
-    assert "1 calls, 100% compiled, 0 recompiles" in text
+    assert "1 call, 100% compiled, 0 recompiles" in text
     assert "compiled Blocks.forward (test_compile.py:" in text
     plain = json.loads(json.dumps(status.to_json()))
     assert (plain["strategy"], plain["compiled_share"]) == ("full", 1.0)

@@ -123,10 +123,10 @@ def _lines(status: Status) -> list[str]:
 def _calls(status: Status) -> str:
     share = status.compiled_share
     compiled = "-" if share is None else f"{share:.0%}"
-    return (
-        f"{status.calls} calls, {compiled} compiled, {status.recompiles} recompiles,"
-        f" {status.compile_s:.1f} s compiling"
-    )
+    calls = f"{status.calls} call{'s' * (status.calls != 1)}"
+    recompiles = f"{status.recompiles} recompile{'s' * (status.recompiles != 1)}"
+    seconds = f"{status.compile_s:.1f} s compiling"
+    return f"{calls}, {compiled} compiled, {recompiles}, {seconds}"
 
 
 def _compilation(item: Compilation) -> str:
