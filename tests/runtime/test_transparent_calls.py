@@ -312,6 +312,24 @@ def test_gradients_reach_inputs_and_several_outputs() -> None:
             )
 
 
+@pytest.mark.parametrize("backend", ["aot_eager", "eager"])
+def test_second_derivatives_are_refused_by_name_or_right(backend: str) -> None:
+    """AOTAutograd has none, whoever calls it; Dynamo alone has eager's."""
+
+    def cubed(x: Tensor) -> Tensor:
+        return (x**3).sum()
+
+    function, x = compiled(cubed, backend=backend), torch.ones(3, requires_grad=True)
+    (slope,) = torch.autograd.grad(function(x), x, create_graph=True)
+    torch.testing.assert_close(slope, torch.full((3,), 3.0))
+    if backend == "eager":
+        slope.sum().backward()
+        torch.testing.assert_close(x.grad, torch.full((3,), 6.0))
+    else:
+        with pytest.raises(RuntimeError, match="does not currently support double"):
+            slope.sum().backward()
+
+
 # -- errors ----------------------------------------------------------------------------
 
 

@@ -149,6 +149,8 @@ class Engine:
             if job.compiled:
                 done = job.compilation(place(code), shapes, cause=cause)
                 self.telemetry.compiled(done)
+            else:
+                self.telemetry.note(f"nothing of {place(code)} itself is compiled")
         if job.missed:
             # Another guard, another attempt: it would take as long again.
             last = self.telemetry.fallbacks[-1]
