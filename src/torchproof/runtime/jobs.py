@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import functools
+import os
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from torchproof.records import UserError
 from torchproof.runtime import compilers, worker
 from torchproof.runtime.facts import Compilation
 from torchproof.torch_private import shipping
@@ -70,7 +72,20 @@ class Job:
 @functools.cache
 def shared_worker() -> worker.Worker:
     """One child for all models: they compile one after the other anyway."""
-    return worker.Worker()
+    return worker.Worker(memory_limit_bytes=_memory_limit_bytes())
+
+
+def _memory_limit_bytes() -> int | None:
+    """What a child may hold, with all it starts, where the environment says so."""
+    value = os.environ.get("TORCHPROOF_CHILD_MEMORY_MB")
+    if not value:
+        return None
+    try:
+        return int(value) << 20
+    except ValueError:
+        raise UserError(
+            f"TORCHPROOF_CHILD_MEMORY_MB={value!r}: give a number of MiB"
+        ) from None
 
 
 _current: contextvars.ContextVar[Job | None] = contextvars.ContextVar(
