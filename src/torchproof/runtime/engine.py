@@ -13,7 +13,6 @@ import functools
 import re
 import threading
 import time
-from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import CodeType
@@ -21,9 +20,9 @@ from typing import Any
 
 from torchproof.runtime import attempts, blocked, graphs, jobs, phases
 from torchproof.runtime.facts import Compilation, Fallback, Stuck
+from torchproof.runtime.storms import Storms, kind_of
 from torchproof.runtime.telemetry import Telemetry
 from torchproof.torch_private import backends, frames
-from torchproof.torch_private.frames import place
 
 # How long work that was interrupted may take to unwind.
 _PATIENCE_S = 0.8
@@ -34,8 +33,6 @@ _GRACE_S = 0.9
 _DUMP_AFTER_S = 3.0
 # Kinds of failures of a function that say nothing about those it calls.
 _LEAVES_INNER = ("compile error", "unsupported")
-# Recompilations of one function after which its sizes are taken as varying.
-_GENERALISE_AFTER = 3
 
 
 @dataclass(frozen=True)
@@ -65,13 +62,19 @@ class Engine:
         self.refused: dict[CodeType, Refusal] = {}
         self.background = Background(self)
         self.saving_ms: float | None = None  # of a call, where that was measured
-        self._counts = Counter[CodeType]()
-        self._recompile_s: defaultdict[CodeType, float] = defaultdict(float)
-        self._generalised: set[CodeType] = set()
+        self._storms = Storms(settings.recompile_limit)
+        self._names: dict[CodeType, str] = {}
         self._here = threading.local()
 
     def __str__(self) -> str:
         return self.telemetry.name
+
+    def call_it(self, code: CodeType, name: str) -> None:
+        """Names a function as its owner's method, whatever decorators are around it."""
+        self._names[code] = name
+
+    def name_of(self, code: CodeType) -> str:
+        return self._names.get(code) or frames.place(code)
 
     @property
     def deadline_s(self) -> float:
@@ -131,26 +134,23 @@ class Engine:
         self, conversion: frames.Conversion, state: frames.ThreadState, until: float
     ) -> Any:
         code, job = conversion.code, jobs.Job(until)
-        cause = self._cause(conversion)
+        cause, name = self._cause(conversion), self.name_of(code)
+        job.generalise = self._generalises(code, cause)
         shapes = {
-            name: tuple(tensor.shape)
-            for name, tensor in frames.tensors_of(conversion.frame.f_locals).items()
+            label: tuple(tensor.shape)
+            for label, tensor in frames.tensors_of(conversion.frame.f_locals).items()
         }
         try:
             answer = self._attempt(conversion, state, job)
         except (Exception, attempts.GivenUp) as error:
-            refusal = self._refuse(code, graphs.failure(place(code), error, job))
+            refusal = self._refuse(code, graphs.failure(name, error, job))
             return frames.eager_once(inner=refusal.inner)
         finally:
             self.telemetry.spent(job.seconds)
         if frames.is_compiled_code(answer):
-            self._counts[code] += 1
-            self._recompile_s[code] += job.seconds if cause else 0.0
-            if job.compiled:
-                done = job.compilation(place(code), shapes, cause=cause)
-                self.telemetry.compiled(done)
-            else:
-                self.telemetry.note(f"nothing of {place(code)} itself is compiled")
+            self._storms.note(code, cause, job.seconds)
+        if job.compiled:
+            self.telemetry.compiled(job.compilation(name, shapes, cause=cause))
         if job.missed:
             # Another guard, another attempt: it would take as long again.
             last = self.telemetry.fallbacks[-1]
@@ -176,9 +176,8 @@ class Engine:
         return attempt.value
 
     def _carry_out(self, conversion: frames.Conversion, job: jobs.Job) -> Any:
-        generalise = conversion.code in self._generalised
         with contextlib.ExitStack() as stack:
-            stack.enter_context(frames.compiler_switches(generalise=generalise))
+            stack.enter_context(frames.compiler_switches(generalise=job.generalise))
             if not self.settings.wait:
                 stack.enter_context(backends.backward_ahead())
             stack.enter_context(jobs.under_way(job))
@@ -215,46 +214,30 @@ class Engine:
         self.ran_eager()
         return refusal
 
-    # -- storms ------------------------------------------------------------------------
+    # -- recompiling -------------------------------------------------------------------
 
     def _storm(self, code: CodeType) -> Refusal | None:
-        """Decides what a function that is about to be compiled again deserves."""
-        recompiles = self._counts[code] - 1
-        if recompiles >= _GENERALISE_AFTER and code not in self._generalised:
-            self._generalised.add(code)
-            self.telemetry.note(
-                f"{place(code)} was compiled {recompiles + 1} times: from here on for"
-                " sizes and numbers that vary"
-            )
-            return None
-        why = None
-        if recompiles >= self.settings.recompile_limit:
-            why = f"compiled {recompiles + 1} times"
-        elif recompiles > _GENERALISE_AFTER and self._costs_more_than_it_saves(code):
-            why = f"{self._recompile_s[code]:.1f} s of recompiling saved less than that"
+        """Ends the compiling of a function that does not settle."""
+        saved_s = None
+        if self.saving_ms is not None:
+            saved_s = self.saving_ms / 1e3 * self.telemetry.compiled_calls
+        why = self._storms.why_stop(code, saved_s)
         if why is None:
             return None
-        cause = self._last_cause(code)
-        item = Fallback("storm", place(code), f"{why}, the last time because {cause}")
-        return self._refuse(code, item)
+        return self._refuse(code, Fallback("storm", self.name_of(code), why))
 
-    def _costs_more_than_it_saves(self, code: CodeType) -> bool:
-        if self.saving_ms is None:
+    def _generalises(self, code: CodeType, cause: str | None) -> bool:
+        if cause is None or not self._storms.generalises(code, cause):
             return False
-        saved_s = self.saving_ms / 1e3 * self.telemetry.compiled_calls
-        return self._recompile_s[code] > saved_s
-
-    def _last_cause(self, code: CodeType) -> str:
-        causes = [
-            item.cause
-            for item in self.telemetry.compilations
-            if item.function == place(code) and item.cause
-        ]
-        return causes[-1] if causes else "no compiled code fitted"
+        self.telemetry.note(
+            f"{self.name_of(code)} was compiled again and again because of"
+            f" {kind_of(cause)}: compiled as something that varies from here on"
+        )
+        return True
 
     def _cause(self, conversion: frames.Conversion) -> str | None:
         """Why compiled code that is there does not fit; None at the first time."""
-        if not self._counts[conversion.code]:
+        if not self._storms.has_compiled(conversion.code):
             return None
         reason = conversion.reason() or "no compiled code fitted"
         # "0/0: the guard      # where it comes from", and hints on further lines.
@@ -263,12 +246,10 @@ class Engine:
 
     def retry(self) -> None:
         """Forgets what failed, so that the next call compiles it again."""
-        for code in self.refused.keys() | self._counts.keys():
+        for code in {*self.refused, *self._storms.codes()}:
             frames.forget(code)
         self.refused.clear()
-        self._counts.clear()
-        self._recompile_s.clear()
-        self._generalised.clear()
+        self._storms.forget()
 
 
 class Background:
@@ -282,7 +263,7 @@ class Background:
 
     @property
     def pending(self) -> tuple[str, ...]:
-        return tuple(place(code) for code in list(self._running))
+        return tuple(self._engine.name_of(code) for code in list(self._running))
 
     def convert(self, conversion: frames.Conversion, state: frames.ThreadState) -> Any:
         code = conversion.code
@@ -313,7 +294,7 @@ class Background:
                 self._done.setdefault(code, []).append(answer)
         elif code not in engine.refused:
             skipped = Fallback(
-                "unsupported", place(code), "torch.compile leaves it alone"
+                "unsupported", engine.name_of(code), "torch.compile leaves it alone"
             )
             engine.refused[code] = Refusal(inner=True, item=skipped)
 

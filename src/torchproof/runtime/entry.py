@@ -167,7 +167,7 @@ class Entry(Part):
             holder, method = _method_of(self.owner, strategy.method)
             self._compile_parts([Part.put(holder, method)])
         else:
-            self._watched(self._compiled(self.eager))
+            self._watched(self._compiled(self))
 
     def _find_regions(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the first call eager and watches which blocks feed one another."""
@@ -186,7 +186,7 @@ class Entry(Part):
         if not found:
             self.strategy, why = "full", "no repeated blocks were seen"
             self.why = f"{self.why}; {why}"
-            self._watched(self._compiled(self.eager))
+            self._watched(self._compiled(self))
             return answer
         blocks = [
             Part.put(self.owner.get_submodule(path), "forward")
@@ -198,14 +198,18 @@ class Entry(Part):
 
     def _compile_parts(self, parts: list[Part]) -> None:
         for part in parts:
-            part.run = self._compiled(part.eager)
+            part.run = self._compiled(part)
         self._watched(self.eager, parts)
 
-    def _compiled(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+    def _compiled(self, part: Part) -> Callable[..., Any]:
         dynamic = self._arguments.get("dynamic")
+        fn = frames.traceable(part.eager)
+        if part.owner is not None and fn.__code__.co_name != part.name:
+            name = f"{type(part.owner).__name__}.{part.name}"
+            self.engine.call_it(fn.__code__, name)
         with frames.converting(self.engine.convert):
             compiled: Callable[..., Any] = torch.compile(
-                frames.traceable(fn), backend=self.engine.backend, dynamic=dynamic
+                fn, backend=self.engine.backend, dynamic=dynamic
             )
         return compiled
 

@@ -29,6 +29,7 @@ class Job:
     shipped: int = 0
     kept: list[str] = field(default_factory=list)
     sending: bool = False
+    generalise: bool = False
     compiled: int = 0
     missed: bool = False
     phase: str | None = None  # where it was when its time was over

@@ -358,6 +358,8 @@ def tensors_of(values: Mapping[str, Any]) -> dict[str, torch.Tensor]:
     for name, value in values.items():
         if isinstance(value, tuple):
             every |= {f"{name}[{number}]": item for number, item in enumerate(value)}
+        elif type(value) is dict:
+            every |= {str(key): item for key, item in value.items()}
     return {n: value for n, value in every.items() if isinstance(value, torch.Tensor)}
 
 

@@ -1,0 +1,88 @@
+"""When a function is compiled again and again: what to do about it.
+
+Recompiling is fine where it settles: another number of arguments, another mode. It is a
+storm where the same thing changes with every call.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from dataclasses import dataclass, field
+from types import CodeType
+
+# Recompilations for one and the same cause after which what changes is taken to vary.
+GENERALISE_AT = 3
+
+
+@dataclass
+class History:
+    """The compilations of one function."""
+
+    count: int = 0
+    causes: list[str] = field(default_factory=list)
+    recompile_s: float = 0.0
+    generalised: set[str] = field(default_factory=set)
+
+
+class Storms:
+    """What was compiled, by function, and whether compiling it again makes sense."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._of: defaultdict[CodeType, History] = defaultdict(History)
+
+    def note(self, code: CodeType, cause: str | None, seconds: float) -> None:
+        history = self._of[code]
+        history.count += 1
+        if cause is not None:
+            history.causes.append(cause)
+            history.recompile_s += seconds
+
+    def has_compiled(self, code: CodeType) -> bool:
+        return code in self._of and self._of[code].count > 0
+
+    def generalises(self, code: CodeType, cause: str) -> bool:
+        """Whether what changes is to be compiled as something that varies."""
+        history, kind = self._of[code], kind_of(cause)
+        alike = [other for other in history.causes if kind_of(other) == kind]
+        if len(alike) + 1 >= GENERALISE_AT:
+            history.generalised.add(kind)
+        return kind in history.generalised
+
+    def why_stop(self, code: CodeType, saved_s: float | None) -> str | None:
+        """Why a function is not compiled once more, if it is not.
+
+        `saved_s` is what compiled code has saved so far, where that is known.
+        """
+        history = self._of[code]
+        recompiles = len(history.causes)
+        if recompiles >= self._limit:
+            why = f"compiled {history.count} times"
+        elif (
+            saved_s is not None
+            and recompiles > GENERALISE_AT
+            and history.recompile_s > saved_s
+        ):
+            spent = history.recompile_s
+            why = f"recompiling took {spent:.1f} s, which is more than it saved"
+        else:
+            return None
+        return f"{why}, the last time because {history.causes[-1]}"
+
+    def codes(self) -> list[CodeType]:
+        return list(self._of)
+
+    def forget(self) -> None:
+        self._of.clear()
+
+
+def kind_of(cause: str) -> str:
+    """The guard without the values: what changes, not from what to what.
+
+    >>> kind_of("tensor 'x' size mismatch at index 0. expected 3, actual 4")
+    "tensor 'x' size mismatch at index 0"
+    >>> kind_of("self.name == 'b'")
+    'self.name'
+    """
+    return re.sub(r"\.?\s*(==|!=|expected ).*", "", cause)
