@@ -12,8 +12,11 @@ _TELLING: tuple[tuple[str, frozenset[str], str], ...] = tuple(
         ("/filelock/", "", "lock"),
         ("/torch/utils/_filelock.py", "", "lock"),
         ("/torch/utils/file_baton.py", "", "lock"),
+        ("/concurrent/futures/", "result", "worker pool"),
         ("/sympy/", "", "symbolic shapes"),
         ("/torch/utils/_sympy/", "", "symbolic shapes"),
+        # It only passes the nodes of a graph on.
+        ("/torch/fx/experimental/symbolic_shapes.py", "run_node", ""),
         ("/torch/fx/experimental/symbolic_shapes.py", "", "symbolic shapes"),
         ("/torch/fx/experimental/sym_node.py", "", "symbolic shapes"),
         ("/torch/distributed/", "", "collective"),
