@@ -1,0 +1,207 @@
+"""The fault matrix: its rows, its columns, and what each row has to answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import injections as ways
+
+# For a fault that has to be waited for; the others must never come near theirs.
+HANG_S, INDUCTOR_HANG_S, AGES_S = 3.0, 15.0, 300.0
+
+
+@dataclass(frozen=True)
+class Situation:
+    """Where a fault strikes: a column.
+
+    `later`: the first graph compiles, and the fault hits a recompilation. `thread` is
+    "main", "other", or "two" where another thread goes on working meanwhile.
+    """
+
+    name: str
+    train: bool = False
+    later: bool = False
+    thread: str = "main"
+
+
+SITUATIONS = {
+    situation.name: situation
+    for situation in (
+        Situation("inference"),
+        Situation("training", train=True),
+        Situation("recompile", later=True),
+        Situation("recompile, training", train=True, later=True),
+        Situation("other thread", train=True, thread="other"),
+        Situation("two threads", thread="two"),
+    )
+}
+ALL = tuple(SITUATIONS)
+TRAINING = tuple(name for name, it in SITUATIONS.items() if it.train)
+FIRST = tuple(name for name, it in SITUATIONS.items() if not it.later)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A row: what goes wrong, and what `status` has to say about it.
+
+    `kind`, `phase` and `words` are of the fallback; a `kind` of None is for a fault
+    that torch itself overcomes. `draws`: the model takes random numbers, which keeps
+    verification from comparing.
+    """
+
+    name: str
+    way: type[ways.Injection]
+    kind: str | None
+    phase: str | None = None
+    words: str = ""
+    backend: str | None = "aot_eager"
+    deadline_s: float = AGES_S
+    is_stuck: bool = False
+    draws: bool = True
+    situations: tuple[str, ...] = ALL
+    arguments: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def uses_child(self) -> bool:
+        return self.backend == "inductor"
+
+    @property
+    def is_hang(self) -> bool:
+        return self.deadline_s < AGES_S
+
+
+_LATE = {"kind": "deadline", "deadline_s": HANG_S, "words": "took too long"}
+_CHILD_LATE = {**_LATE, "backend": "inductor", "deadline_s": INDUCTOR_HANG_S}
+_ERROR = {"kind": "compile error", "backend": "inductor"}
+
+FAULTS = {
+    fault.name: fault
+    for fault in (
+        Fault("tracing loops in Python", ways.LoopsInPython, phase="tracing", **_LATE),
+        Fault(
+            "tracing loops over errors", ways.LoopsOverErrors, phase="tracing", **_LATE
+        ),
+        Fault(
+            "tracing sleeps in C",
+            ways.SleepsInC,
+            phase="tracing",
+            is_stuck=True,
+            **_LATE,
+        ),
+        Fault(
+            "AOTAutograd loops in Python",
+            ways.LoopsInAutograd,
+            phase="AOTAutograd",
+            **_LATE,
+        ),
+        Fault("C++ compiler hangs", ways.Compiler, phase="C++ compiler", **_CHILD_LATE),
+        Fault(
+            "C++ compiler hangs, ignores SIGTERM",
+            ways.StubbornCompiler,
+            phase="C++ compiler",
+            **_CHILD_LATE,
+        ),
+        Fault(
+            "C++ compiler hangs, no child",
+            ways.KeptCompiler,
+            phase="C++ compiler",
+            **_CHILD_LATE,
+        ),
+        Fault(
+            "C++ compiler hangs in the backward",
+            ways.BackwardCompiler,
+            phase="C++ compiler",
+            situations=("training", "other thread"),
+            **_CHILD_LATE,
+        ),
+        Fault(
+            "child loops in Python",
+            ways.ChildLoops,
+            phase="code generation",
+            **_CHILD_LATE,
+        ),
+        Fault(
+            "worker pool waits for ever",
+            ways.ChildWaitsForPool,
+            phase="worker pool",
+            **_CHILD_LATE,
+        ),
+        Fault("child killed by SIGKILL", ways.ChildKilled, words="SIGKILL", **_ERROR),
+        Fault("child dies by SIGSEGV", ways.ChildCrashes, words="SIGSEGV", **_ERROR),
+        Fault("child eats memory", ways.ChildEatsMemory, words="memory", **_ERROR),
+        Fault(
+            "operator without fake kernel",
+            ways.NoFakeKernel,
+            "compile error",
+            words="faults",
+        ),
+        Fault(
+            "tracing raises",
+            ways.RaisesInTracing,
+            "compile error",
+            words="planted in a fake kernel",
+        ),
+        Fault(
+            "AOTAutograd raises",
+            ways.RaisesInAutograd,
+            "compile error",
+            words="planted in a fake kernel",
+        ),
+        Fault("code generation raises", ways.ChildRaises, words="planted", **_ERROR),
+        Fault(
+            "code generation raises, no child",
+            ways.KeptRaises,
+            words="planted",
+            **_ERROR,
+        ),
+        Fault(
+            "backend raises",
+            ways.BackendRaises,
+            "compile error",
+            words="planted in a backend",
+            backend=None,
+        ),
+        Fault(
+            "first run fails",
+            ways.FirstRunFails,
+            "first run",
+            words="planted in a first run",
+            backend="inductor",
+        ),
+        Fault(
+            "first run fails, inputs overwritten",
+            ways.BackendRunFails,
+            "first run",
+            words="planted in a first run",
+            backend=None,
+        ),
+        Fault(
+            "first run of the backward fails",
+            ways.BackwardFails,
+            "first run",
+            words="planted in a first run",
+            backend="inductor",
+            situations=("training", "other thread"),
+        ),
+        Fault("cache folder not writable", ways.NoCacheFolder, **_ERROR),
+        Fault("disk full", ways.FullDisk, **_ERROR),
+        Fault(
+            "miscompile, verify first",
+            ways.Miscompiles,
+            "verification",
+            backend=None,
+            draws=False,
+            situations=FIRST,
+            arguments={"verify": "first"},
+        ),
+        Fault(
+            "miscompile, verify 3",
+            ways.Miscompiles,
+            "verification",
+            backend=None,
+            draws=False,
+            arguments={"verify": 3},
+        ),
+    )
+}

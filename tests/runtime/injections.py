@@ -1,0 +1,422 @@
+"""Ways to make compiling go wrong, from outside torchproof.
+
+Each is prepared before anything is compiled and does nothing until it is armed: so a
+first compilation can go well and a later one cannot. `fired` says that it was reached.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import importlib
+import os
+import resource
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+import torch._inductor.config
+
+Operator = Callable[[torch.Tensor], torch.Tensor]
+HEALTHY: Operator = torch.sin
+
+
+class Injection:
+    """`op` is what the model calls once the fault is armed; `arguments` are those
+    that torchproof.compile is given beside the usual ones."""
+
+    op: Operator = HEALTHY
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.mark = folder / "fired"
+
+    @property
+    def arguments(self) -> Mapping[str, Any]:
+        return {}
+
+    def arm(self) -> None:
+        pass
+
+    def after_forward(self) -> None:
+        """Called between a training step's forward and its backward."""
+
+    @property
+    def fired(self) -> bool:
+        return self.mark.exists()
+
+
+# -- custom operators, whose fake kernels torch calls while it compiles ----------------
+
+_deeds: dict[str, Callable[[], None]] = {}
+
+
+@torch.library.custom_op("faults::double", mutates_args=())
+def double(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+
+@double.register_fake
+def _(x: torch.Tensor) -> torch.Tensor:
+    _deeds.get("fake kernel", lambda: None)()
+    return torch.empty_like(x)
+
+
+def _double_backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+    return grad * 2
+
+
+double.register_autograd(_double_backward)
+
+
+@torch.library.custom_op("faults::bare", mutates_args=())
+def bare(x: torch.Tensor) -> torch.Tensor:
+    """It has no fake kernel."""
+    return x * 2
+
+
+bare.register_autograd(_double_backward)
+
+
+class FakeKernel(Injection):
+    """The fake kernel of an operator of the model's does the deed."""
+
+    op = staticmethod(double)
+    within = ""  # the deed is done below a file whose path has this part
+
+    def arm(self) -> None:
+        _deeds["fake kernel"] = self._run
+
+    def _run(self) -> None:
+        if self.within and not _is_below(self.within):
+            return
+        self.mark.touch()
+        self.deed()
+
+    def deed(self) -> None:
+        pass
+
+
+def _is_below(part: str) -> bool:
+    frame = sys._getframe()
+    while frame is not None:
+        if part in frame.f_code.co_filename:
+            return True
+        frame = frame.f_back  # type: ignore[assignment]
+    return False
+
+
+class LoopsInPython(FakeKernel):
+    def deed(self) -> None:
+        while True:
+            pass
+
+
+class LoopsOverErrors(FakeKernel):
+    """A loop that takes whatever is raised in it for an error it knows."""
+
+    def deed(self) -> None:
+        while True:
+            with contextlib.suppress(Exception):
+                time.sleep(0.01)
+
+
+class SleepsInC(FakeKernel):
+    """ctypes lets go of the interpreter while it waits, as most of torch does."""
+
+    def deed(self) -> None:
+        ctypes.CDLL(None).sleep(1000)
+
+
+class RaisesInTracing(FakeKernel):
+    def deed(self) -> None:
+        raise ValueError("planted in a fake kernel")
+
+
+class RaisesInAutograd(RaisesInTracing):
+    within = "/torch/_functorch/"
+
+
+class LoopsInAutograd(LoopsInPython):
+    within = "/torch/_functorch/"
+
+
+class NoFakeKernel(Injection):
+    op = staticmethod(bare)
+    fired = True  # by being called
+
+
+# -- the C++ compiler ------------------------------------------------------------------
+
+
+class Compiler(Injection):
+    """`CXX` is a program that does as told once it is armed."""
+
+    told = "exec sleep 1000"
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.gate = folder / "armed"
+        program = folder / "cxx"
+        program.write_text(
+            f'#!/bin/sh\n[ -e {self.gate} ] || exec g++ "$@"\n'
+            f"touch {self.mark}\n{self.told}\n"
+        )
+        program.chmod(0o755)
+        os.environ["CXX"] = str(program)
+        # Inductor reads the variable when it is loaded, and may be by now.
+        torch._inductor.config.cpp.cxx = (None, str(program))
+
+    def arm(self) -> None:
+        self.gate.touch()
+
+
+class StubbornCompiler(Compiler):
+    """It ignores SIGTERM, and so does what it has started."""
+
+    told = "trap '' TERM\nsleep 1000 &\nwait"
+
+
+class KeptCompiler(Compiler):
+    """The same in this process, as no child takes a graph with a custom operator."""
+
+    op = staticmethod(double)
+
+
+class BackwardCompiler(Compiler):
+    """The compiler of the forward is well."""
+
+    def arm(self) -> None:
+        pass
+
+    def after_forward(self) -> None:
+        self.gate.touch()
+
+
+# -- the child that generates code -----------------------------------------------------
+
+_PATCH = """
+import importlib.abc, importlib.util, os, sys
+
+class Finder(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name != "torch._inductor.graph":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        load = spec.loader.exec_module
+        def exec_module(module):
+            load(module)
+            codegen = module.GraphLowering.codegen
+            def patched(self):
+                if os.path.exists({deed!r}):
+                    open({mark!r}, "w").close()
+                    exec(compile(open({deed!r}).read(), "planted.py", "exec"), {{}})
+                return codegen(self)
+            module.GraphLowering.codegen = patched
+        spec.loader.exec_module = exec_module
+        return spec
+
+sys.meta_path.insert(0, Finder())
+"""
+
+
+class InChild(Injection):
+    """Python code that the child runs when it is about to generate code."""
+
+    code = ""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self._deed = folder / "deed.py"
+        # Python imports a module of this name, where there is one, when it starts.
+        told = _PATCH.format(deed=str(self._deed), mark=str(self.mark))
+        (folder / "sitecustomize.py").write_text(told)
+        sys.path.insert(0, str(folder))
+
+    def arm(self) -> None:
+        self._deed.write_text(self.code)
+
+
+class ChildKilled(InChild):
+    code = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
+
+
+class ChildCrashes(InChild):
+    code = "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"
+
+
+class ChildLoops(InChild):
+    code = "while True: pass"
+
+
+class ChildRaises(InChild):
+    code = "raise ValueError('planted in code generation')"
+
+
+class ChildEatsMemory(InChild):
+    code = (
+        "import time\nheld = []\n"
+        "while True:\n    held.append(b'x' * (64 << 20))\n    time.sleep(0.05)"
+    )
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        os.environ["TORCHPROOF_CHILD_MEMORY_MB"] = "2000"
+
+
+class ChildWaitsForPool(InChild):
+    """The pool that runs compilers has taken the work and does not do it."""
+
+    code = (
+        "import concurrent.futures\n"
+        "from torch._inductor.async_compile import AsyncCompile\n"
+        "lost = classmethod(lambda cls, task: concurrent.futures.Future())\n"
+        "AsyncCompile.submit = lost"
+    )
+
+
+# -- this process ----------------------------------------------------------------------
+
+
+class Patch(Injection):
+    """A function of torch's is replaced when the fault is armed."""
+
+    place = ""
+
+    def arm(self) -> None:
+        module, _, path = self.place.partition(":")
+        owner: Any = importlib.import_module(module)
+        *parts, name = path.split(".")
+        for part in parts:
+            owner = getattr(owner, part)
+        self.original = getattr(owner, name)
+        setattr(owner, name, self.replacement())
+
+    def replacement(self) -> Callable[..., Any]:
+        raise NotImplementedError
+
+
+class KeptRaises(Patch):
+    """Code generation in this process, of a graph that no child can take."""
+
+    op = staticmethod(double)
+    place = "torch._inductor.graph:GraphLowering.codegen"
+
+    def replacement(self) -> Callable[..., Any]:
+        def codegen(graph: Any) -> Any:
+            self.mark.touch()
+            raise ValueError("planted in code generation")
+
+        return codegen
+
+
+class FirstRunFails(Patch):
+    """The compiled graph does its work, changes and draws included, and then fails."""
+
+    place = "torch._inductor.output_code:CompiledFxGraph.__call__"
+
+    def replacement(self) -> Callable[..., Any]:
+        original = self.original
+
+        def call(graph: Any, inputs: Any) -> Any:
+            answer = original(graph, inputs)
+            if self.mark.exists():
+                return answer
+            self.mark.touch()
+            del answer
+            raise torch.OutOfMemoryError("planted in a first run")
+
+        return call
+
+
+class BackwardFails(FirstRunFails):
+    def arm(self) -> None:
+        pass
+
+    def after_forward(self) -> None:
+        super().arm()
+
+
+# -- backends --------------------------------------------------------------------------
+
+
+class GivenBackend(Injection):
+    """A backend of the user's; before it is armed, it runs graphs as they are."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.is_armed = False
+
+    @property
+    def arguments(self) -> Mapping[str, Any]:
+        return {"backend": self._compile}
+
+    def arm(self) -> None:
+        self.is_armed = True
+
+    def _compile(self, gm: Any, inputs: Any) -> Callable[..., Any]:
+        if not self.is_armed:
+            return gm.forward
+        self.mark.touch()
+        return self.compile(gm)
+
+    def compile(self, gm: Any) -> Callable[..., Any]:
+        raise NotImplementedError
+
+
+class BackendRaises(GivenBackend):
+    def compile(self, gm: Any) -> Callable[..., Any]:
+        raise RuntimeError("planted in a backend")
+
+
+class BackendRunFails(GivenBackend):
+    """Overwrites every input and draws random numbers before it fails."""
+
+    def compile(self, gm: Any) -> Callable[..., Any]:
+        def run(*args: Any) -> Any:
+            torch.rand(3)
+            with torch.no_grad():
+                for value in args:
+                    if isinstance(value, torch.Tensor):
+                        value.detach().zero_()
+            raise torch.OutOfMemoryError("planted in a first run")
+
+        return run
+
+
+class Miscompiles(GivenBackend):
+    """A graph whose sines are cosines."""
+
+    def compile(self, gm: Any) -> Callable[..., Any]:
+        for node in gm.graph.nodes:
+            if node.target is torch.sin:
+                node.target = torch.cos
+        gm.recompile()
+        return gm.forward
+
+
+# -- files -----------------------------------------------------------------------------
+
+
+class NoCacheFolder(Injection):
+    """The cache cannot be written: its folder would lie inside a file."""
+
+    def arm(self) -> None:
+        (self.folder / "file").touch()
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(self.folder / "file" / "cache")
+        self.mark.touch()
+
+
+class FullDisk(Injection):
+    """No file can grow beyond a few bytes, in this process and those it starts."""
+
+    def arm(self) -> None:
+        _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        for process in [psutil.Process(), *psutil.Process().children(recursive=True)]:
+            resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (16, hard))
+        self.mark.touch()
