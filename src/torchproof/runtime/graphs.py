@@ -49,6 +49,8 @@ class Backend:
             with backends.noting_changes() as changed:
                 compiled = self._compile(gm, inputs, backward)
         except Exception as error:
+            if backends.asks_to_trace_again(error):
+                raise
             self._failed(failure(name, error, job), job)
             return eager
         if job is not None:

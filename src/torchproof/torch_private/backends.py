@@ -31,6 +31,7 @@ PROBES: dict[str, tuple[str, ...]] = {
         "torch._inductor.runtime.cache_dir_utils:cache_dir",
     ),
     "a device guard without devices": ("torch._C:_ensureCUDADeviceGuardSet",),
+    "requests to trace again": ("torch._dynamo.exc:RestartAnalysis",),
     "backwards compiled ahead": (
         "torch._functorch.config:force_non_lazy_backward_lowering",
     ),
@@ -145,6 +146,13 @@ def _note_runtime_metadata() -> None:
         return original(self, *args, **kwargs)
 
     wrappers.RuntimeWrapper.post_compile = post_compile
+
+
+def asks_to_trace_again(error: Exception) -> bool:
+    """Whether it is no failure, but Dynamo's way to start over with what it learned."""
+    from torch._dynamo.exc import RestartAnalysis
+
+    return isinstance(error, RestartAnalysis)
 
 
 def backward_ahead() -> Any:
