@@ -99,3 +99,38 @@ def test_a_call_that_holds_the_interpreter_is_named() -> None:
     )
     assert done.stdout == "quick\n"
     assert done.stderr.count("in hold_the_interpreter") == 1
+
+
+PROFILED = """
+import cProfile, time
+from torchproof.runtime import attempts
+
+def loop():
+    while True:
+        pass
+
+def work():
+    return sum(range(10))
+
+attempts.Attempt(loop, "looping").stop(20.0)
+for _ in range(20):  # interrupted when it is about to end, or has ended
+    attempts.Attempt(lambda: time.sleep(0.001), "ending").stop(20.0)
+try:
+    with attempts.interrupted(time.monotonic(), lambda thread: True):
+        loop()
+except attempts.GivenUp:
+    pass
+profile = cProfile.Profile()
+print(profile.runcall(work))
+"""
+
+
+def test_nothing_is_pending_afterwards() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PROFILED],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    assert done.stdout == "45\n"

@@ -67,11 +67,14 @@ class Attempt:
 
     def stop(self, patience_s: float) -> bool:
         """Interrupts it until it has ended; False if it is stuck."""
-        until = time.monotonic() + patience_s
+        until, interrupted = time.monotonic() + patience_s, False
         while not self._ended.is_set() and time.monotonic() < until:
+            interrupted = True
             _raise_in(self.thread_id)
             # Code that catches everything and goes on is interrupted again.
             self._ended.wait(_INTERRUPT_EVERY_S)
+        if interrupted:
+            _settle()
         return self._ended.is_set()
 
     def stack(self) -> list[traceback.FrameSummary]:
@@ -111,7 +114,7 @@ def interrupted(until: float, is_late: Callable[[int], bool]) -> Iterator[None]:
     For work that only this thread can do. `is_late` gets the thread's id and has the
     last word.
     """
-    lock, over = threading.Lock(), threading.Event()
+    lock, over, sent = threading.Lock(), threading.Event(), threading.Event()
     me = threading.get_ident()
 
     def watch() -> None:
@@ -122,6 +125,7 @@ def interrupted(until: float, is_late: Callable[[int], bool]) -> Iterator[None]:
         while not over.is_set():
             with lock:
                 if not over.is_set():
+                    sent.set()
                     _raise_in(me)
             over.wait(_INTERRUPT_EVERY_S)
 
@@ -132,8 +136,24 @@ def interrupted(until: float, is_late: Callable[[int], bool]) -> Iterator[None]:
     finally:
         with lock:
             over.set()
+        if sent.is_set():
             # What was sent and has not arrived must not arrive in the caller's code.
-            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(me), None)
+            _settle()
+
+
+def _settle() -> None:
+    """Takes in what was sent to this thread, and leaves nothing pending.
+
+    CPython before 3.13 notes in one place for all threads that an exception is pending,
+    and clears that when one arrives. One that was sent to a thread which ended first
+    would be looked for at every jump from then on, and a profiler would never end.
+    """
+    try:
+        _raise_in(threading.get_ident())
+        while True:
+            pass
+    except GivenUp:
+        pass
 
 
 _turns_lock = threading.Lock()
