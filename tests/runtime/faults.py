@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+import harm
 import injections as ways
 
 # For a fault that has to be waited for; the others must never come near theirs.
-HANG_S, INDUCTOR_HANG_S, AGES_S = 3.0, 15.0, 300.0
+HANG_S, INDUCTOR_HANG_S, AGES_S = 4.0, 15.0, 300.0
 
 
 @dataclass(frozen=True)
@@ -45,9 +46,10 @@ FIRST = tuple(name for name, it in SITUATIONS.items() if not it.later)
 class Fault:
     """A row: what goes wrong, and what `status` has to say about it.
 
-    `kind`, `phase` and `words` are of the fallback; a `kind` of None is for a fault
-    that torch itself overcomes. `draws`: the model takes random numbers, which keeps
-    verification from comparing.
+    `kind`, `phase` and `words` are of the fallback. A `kind` of None is for a fault
+    that is overcome: nothing runs eager, and `words` are of the status. `calls` counts
+    the calls that are hit, one after the other. `draws`: the model takes random
+    numbers, which keeps verification from comparing.
     """
 
     name: str
@@ -58,6 +60,7 @@ class Fault:
     backend: str | None = "aot_eager"
     deadline_s: float = AGES_S
     is_stuck: bool = False
+    calls: int = 1
     draws: bool = True
     situations: tuple[str, ...] = ALL
     arguments: dict[str, Any] = field(default_factory=dict)
@@ -184,8 +187,35 @@ FAULTS = {
             backend="inductor",
             situations=("training", "other thread"),
         ),
-        Fault("cache folder not writable", ways.NoCacheFolder, **_ERROR),
-        Fault("disk full", ways.FullDisk, **_ERROR),
+        Fault("cache folder not writable", harm.NoCacheFolder, **_ERROR),
+        Fault("disk full", harm.FullDisk, **_ERROR),
+        Fault("cache entries broken", harm.BrokenEntries, None, backend="inductor"),
+        Fault("cached libraries broken", harm.BrokenLibraries, **_ERROR),
+        Fault("cache locks held", harm.LocksHeld, phase="lock", **_CHILD_LATE),
+        Fault(
+            "a number changes at each call",
+            harm.NumbersChange,
+            None,
+            words="varies",
+            calls=14,
+            situations=FIRST,
+        ),
+        Fault(
+            "a text changes at each call",
+            harm.TextsChange,
+            "storm",
+            words="label",
+            calls=14,
+            situations=FIRST,
+        ),
+        Fault(
+            "sizes change at each call, dynamic=False",
+            harm.SizesChange,
+            None,
+            words="varies",
+            calls=14,
+            situations=FIRST,
+        ),
         Fault(
             "miscompile, verify first",
             ways.Miscompiles,

@@ -10,14 +10,13 @@ import contextlib
 import ctypes
 import importlib
 import os
-import resource
 import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
-import psutil
 import torch
 import torch._inductor.config
 
@@ -30,17 +29,21 @@ class Injection:
     that torchproof.compile is given beside the usual ones."""
 
     op: Operator = HEALTHY
+    arguments: Mapping[str, Any] = MappingProxyType({})
+    fills_cache = False  # the same graphs are compiled once before anything else
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.mark = folder / "fired"
 
-    @property
-    def arguments(self) -> Mapping[str, Any]:
-        return {}
-
     def arm(self) -> None:
         pass
+
+    def change(self, model: Any, number: int) -> None:
+        """Called before the hit call, or before each where there are more of them."""
+
+    def rows(self, number: int) -> int:
+        return 6
 
     def after_forward(self) -> None:
         """Called between a training step's forward and its backward."""
@@ -351,10 +354,7 @@ class GivenBackend(Injection):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self.is_armed = False
-
-    @property
-    def arguments(self) -> Mapping[str, Any]:
-        return {"backend": self._compile}
+        self.arguments = {"backend": self._compile}
 
     def arm(self) -> None:
         self.is_armed = True
@@ -398,25 +398,3 @@ class Miscompiles(GivenBackend):
                 node.target = torch.cos
         gm.recompile()
         return gm.forward
-
-
-# -- files -----------------------------------------------------------------------------
-
-
-class NoCacheFolder(Injection):
-    """The cache cannot be written: its folder would lie inside a file."""
-
-    def arm(self) -> None:
-        (self.folder / "file").touch()
-        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(self.folder / "file" / "cache")
-        self.mark.touch()
-
-
-class FullDisk(Injection):
-    """No file can grow beyond a few bytes, in this process and those it starts."""
-
-    def arm(self) -> None:
-        _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-        for process in [psutil.Process(), *psutil.Process().children(recursive=True)]:
-            resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (16, hard))
-        self.mark.touch()

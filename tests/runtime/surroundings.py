@@ -1,0 +1,124 @@
+"""The process around a cell of the fault matrix: its threads, processes and locks."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+
+import psutil
+import torch
+from injections import Injection
+
+MARK = "TORCHPROOF_CELL"  # in the environment of all that a cell starts
+# What may stay: the keeper of an idle child, a progress bar's and torch's own pool.
+KNOWN_THREADS = ("torchproof-child", "tqdm_monitor", "ThreadPoolExecutor-")
+
+
+class Bystander(threading.Thread):
+    """Another thread uses what it has compiled, and compiles when the fault strikes."""
+
+    def __init__(self, injection: Injection) -> None:
+        super().__init__(name="bystander", daemon=True)
+        self._known = torch.compile(lambda x: x.cos() * 2, backend="aot_eager")
+        self._known(torch.ones(3))
+        self._injection = injection
+        self._over = threading.Event()
+        self._compiler = threading.Thread(target=self._compile, name="bystander 2")
+        self._compiler.daemon = True
+        self._calls = 0
+        self._wrong: list[str] = []
+        self.start()
+        self._compiler.start()
+
+    def run(self) -> None:
+        x = torch.ones(3)
+        while not self._over.wait(0.01):
+            if not torch.equal(self._known(x), x.cos() * 2):
+                self._wrong = ["a function of another thread answered wrong"]
+            self._calls += self._injection.fired
+
+    def _compile(self) -> None:
+        while not (self._injection.fired or self._over.wait(0.01)):
+            pass
+        x = torch.ones(4)
+        answer = torch.compile(lambda x: x.tan() + 3, backend="aot_eager")(x)
+        if not torch.equal(answer, x.tan() + 3):
+            self._wrong = ["what another thread compiled answered wrong"]
+
+    def end(self) -> list[str]:
+        self._over.set()
+        self.join(30)
+        self._compiler.join(30)
+        if self.is_alive() or self._compiler.is_alive():
+            self._wrong.append("another thread is held up")
+        if not self._calls:
+            self._wrong.append("another thread could not call while the fault lasted")
+        return self._wrong
+
+
+class Surroundings:
+    """The process before the fault, to be found again after it."""
+
+    def __init__(self) -> None:
+        self._threads = {thread.name for thread in threading.enumerate()}
+        self._switch_interval = sys.getswitchinterval()
+
+    def left(self, *, stuck: bool) -> list[str]:
+        wrong, until = [], time.monotonic() + 3
+        while (found := [*strangers(), *self._new_threads(stuck)]) and (
+            time.monotonic() < until
+        ):
+            time.sleep(0.05)
+        wrong += [f"left behind: {what}" for what in found]
+        before = sum(os.times()[:2])
+        time.sleep(0.5)
+        if sum(os.times()[:2]) - before > 0.3:
+            wrong.append("a core is burnt after the call")
+        if sys.getswitchinterval() != self._switch_interval:
+            wrong.append(f"switch interval left at {sys.getswitchinterval()}")
+        return wrong + compile_plainly()
+
+    def _new_threads(self, stuck: bool) -> list[str]:
+        names = [thread.name for thread in threading.enumerate()]
+        known = (*KNOWN_THREADS, *(["torchproof-forward"] if stuck else ()))
+        return [
+            f"thread {name}"
+            for name in names
+            if name not in self._threads and not name.startswith(known)
+        ]
+
+
+def compile_plainly() -> list[str]:
+    """Whether torch.compile itself still works in this process."""
+    x, answers = torch.ones(5), []
+
+    def work() -> None:
+        answers.append(torch.compile(lambda x: x.exp() + 1, backend="aot_eager")(x))
+
+    compiler = threading.Thread(target=work, daemon=True)
+    compiler.start()
+    compiler.join(60)
+    if compiler.is_alive():
+        return ["torch.compile waits for ever afterwards"]
+    right = answers and torch.equal(answers[0], x.exp() + 1)
+    return [] if right else ["torch.compile fails afterwards"]
+
+
+def strangers(mark: str | None = None) -> list[str]:
+    """Processes of this cell that should not be there, re-parented ones included."""
+    sought, found = mark or os.environ[MARK], []
+    for process in psutil.process_iter():
+        try:
+            if process.status() == psutil.STATUS_ZOMBIE or process.pid == os.getpid():
+                continue
+            if process.environ().get(MARK) != sought:
+                continue
+            line = " ".join(process.cmdline())
+        except psutil.Error:
+            continue
+        # The one child of a living process waits for further work.
+        if mark is not None or "torchproof.runtime.child" not in line:
+            found.append(f"process {line[:120]}")
+    return found
