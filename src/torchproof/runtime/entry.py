@@ -21,6 +21,7 @@ from torchproof.records import UserError
 from torchproof.runtime import jobs
 from torchproof.runtime.engine import Engine, Settings
 from torchproof.runtime.facts import Fallback, Status
+from torchproof.runtime.graphs import one_line
 from torchproof.runtime.monitor import Monitor
 from torchproof.runtime.telemetry import Listener, Telemetry
 from torchproof.strategies import Strategy, parse
@@ -107,11 +108,11 @@ class Entry(Part):
         self._parts: list[Part] = []
         self._beginning = threading.Lock()
         self.run = self._begin
-        # Bound once: looking methods up costs each call.
-        self._next_call = self.telemetry.next_call
+        # Held here, and used without a method: those cost each call.
+        self._numbers, self._here = self.telemetry.numbers, self.telemetry.here
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        self._next_call()
+        self._here.call = next(self._numbers)
         try:
             return self.run(*args, **kwargs)
         except BaseException:
@@ -160,6 +161,16 @@ class Entry(Part):
         return self.run(*args, **kwargs)
 
     def put_in_force(self, strategy: Strategy) -> None:
+        try:
+            self._apply(strategy)
+        except OSError as error:
+            self._cannot_be_compiled(error)
+
+    def _cannot_be_compiled(self, error: OSError) -> None:
+        """torch.compile needs its folders before there is anything to compile."""
+        self.go_eager(Fallback("compile error", "the model", one_line(error)))
+
+    def _apply(self, strategy: Strategy) -> None:
         if strategy.form == "eager" or os.environ.get("TORCHPROOF_DISABLE") == "1":
             self.go_eager(None)
         elif strategy.form == "core":
@@ -186,14 +197,17 @@ class Entry(Part):
         if not found:
             self.strategy, why = "full", "no repeated blocks were seen"
             self.why = f"{self.why}; {why}"
-            self._watched(self._compiled(self))
+            self.put_in_force(parse("full"))
             return answer
         blocks = [
             Part.put(self.owner.get_submodule(path), "forward")
             for region in found
             for path in region
         ]
-        self._compile_parts(blocks)
+        try:
+            self._compile_parts(blocks)
+        except OSError as error:
+            self._cannot_be_compiled(error)
         return answer
 
     def _compile_parts(self, parts: list[Part]) -> None:

@@ -1,0 +1,187 @@
+"""What a call of `torchproof.compile` adds to the bare callable of `torch.compile`.
+
+Pairs of arms in one process take turns: the same work, compiled by the one and by the
+other with the same backend, called in batches that are timed as a whole. Pairs in which
+the process had to yield its core are left out. What loading the runtime adds to
+`import torch` is timed in processes of their own.
+
+    python -m benchmarks.call_overhead [--pairs 300] [--write]
+
+Exit code 1 when a call takes more than 2 us longer or loading more than 50 ms, 2 when
+the machine is too busy to say.
+"""
+
+import argparse
+import copy
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import torchproof
+from torchproof import gauges, samples
+
+LIMIT_US = 2.0
+LIMIT_IMPORT_MS = 50.0
+CALLS = 40  # of a batch; short, so that some are undisturbed
+PATIENCE_S = 120.0
+FEWEST = 20  # pairs
+HERE = Path(__file__).resolve().parent
+
+Run = Callable[[Tensor], Any]
+
+
+@dataclass(frozen=True)
+class Pair:
+    """The same work, called through torch.compile and through torchproof.compile."""
+
+    bare: Run
+    ours: Run
+
+
+def add_one(x: Tensor) -> Tensor:
+    return x + 1
+
+
+def pairs(backend: str) -> dict[str, Pair]:
+    """A function, and a module as each of the two gives it back."""
+    module = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+    twin = copy.deepcopy(module)
+    function = torchproof.compile(lambda x: x + 1, backend=backend)
+    return {
+        f"function, {backend}": Pair(torch.compile(add_one, backend=backend), function),
+        f"module, {backend}": Pair(
+            torch.compile(module, backend=backend),
+            torchproof.compile(twin, backend=backend),
+        ),
+    }
+
+
+def batch_us(run: Run, x: Tensor) -> float:
+    """Microseconds a call, of a loop that does nothing else."""
+    begin = time.perf_counter_ns()
+    for _ in range(CALLS):
+        run(x)
+    return (time.perf_counter_ns() - begin) / 1e3 / CALLS
+
+
+def measure(pair: Pair, count: int) -> dict[str, list[list[float]]]:
+    """Undisturbed pairs of batches; each value is a round of its own."""
+    x = torch.ones(2, 4)
+    for run in (pair.bare, pair.ours):
+        batch_us(run, x)
+    found: dict[str, list[list[float]]] = {"bare": [], "ours": []}
+    end = time.monotonic() + PATIENCE_S
+    while len(found["bare"]) < count and time.monotonic() < end:
+        before, ours_first = gauges.yields(), len(found["bare"]) % 2
+        first = batch_us(pair.ours if ours_first else pair.bare, x)
+        second = batch_us(pair.bare if ours_first else pair.ours, x)
+        if gauges.yields() == before:
+            ours, bare = (first, second) if ours_first else (second, first)
+            found["ours"].append([ours])
+            found["bare"].append([bare])
+    return found
+
+
+def summary(found: dict[str, list[list[float]]]) -> dict[str, Any]:
+    added = [
+        ours[0] - bare[0]
+        for ours, bare in zip(found["ours"], found["bare"], strict=True)
+    ]
+    ratio = samples.compare(found["ours"], found["bare"], luck=0.0)
+    quarters = statistics.quantiles(added, n=4)
+    return {
+        "pairs": len(added),
+        "bare_us": samples.summarise(found["bare"]).median,
+        "ours_us": samples.summarise(found["ours"]).median,
+        "added_us": {
+            "median": statistics.median(added),
+            "low_quarter": quarters[0],
+            "high_quarter": quarters[2],
+        },
+        "ratio": {"value": ratio.value, "low": ratio.low, "high": ratio.high},
+    }
+
+
+IMPORT = """
+import time, torch
+begin = time.perf_counter()
+import torchproof.runtime
+print((time.perf_counter() - begin) * 1e3)
+"""
+
+
+def import_ms(processes: int = 7) -> list[float]:
+    """What loading the runtime adds where torch is loaded, one value a process."""
+    command = [sys.executable, "-c", IMPORT]
+    return [
+        float(subprocess.run(command, capture_output=True, check=True).stdout)
+        for _ in range(processes)
+    ]
+
+
+def report(numbers: dict[str, Any], imports_ms: list[float]) -> dict[str, Any]:
+    return {
+        "machine": {"arch": platform.machine(), "cores": os.cpu_count()},
+        "versions": {"python": platform.python_version(), "torch": torch.__version__},
+        "calls": numbers,
+        "limit_us": LIMIT_US,
+        "import_ms": {
+            "median": statistics.median(imports_ms),
+            "low": min(imports_ms),
+            "high": max(imports_ms),
+        },
+        "limit_import_ms": LIMIT_IMPORT_MS,
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--pairs", type=int, default=300)
+    parser.add_argument("--backends", nargs="+", default=["aot_eager", "inductor"])
+    parser.add_argument("--write", action="store_true", help="keep the numbers")
+    arguments = parser.parse_args()
+
+    imports_ms = import_ms()
+    numbers = {}
+    with tempfile.TemporaryDirectory() as folder, torch.no_grad():
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder
+        for backend in arguments.backends:
+            for name, pair in pairs(backend).items():
+                found = measure(pair, arguments.pairs)
+                if len(found["bare"]) < FEWEST:
+                    print(f"{name}: too few undisturbed pairs", file=sys.stderr)
+                    return 2
+                numbers[name] = summary(found)
+                told = torchproof.status(pair.ours)
+                assert told.compiled_share == 1.0, str(told)
+    kept = report(numbers, imports_ms)
+    for name, row in numbers.items():
+        added, ratio = row["added_us"], row["ratio"]
+        print(
+            f"{name:<20} bare {row['bare_us']:.2f} us, added {added['median']:.2f} us"
+            f" ({added['low_quarter']:.2f} to {added['high_quarter']:.2f}),"
+            f" ratio {ratio['value']:.3f}, {row['pairs']} pairs"
+        )
+    print(f"loading the runtime: {kept['import_ms']['median']:.1f} ms after torch")
+    if arguments.write:
+        path = HERE / "results" / f"call-overhead-{platform.machine()}.json"
+        path.write_text(json.dumps(kept, indent=2) + "\n", encoding="utf-8")
+        print(f"written to {path}", file=sys.stderr)
+    too_slow = max(row["added_us"]["median"] for row in numbers.values()) > LIMIT_US
+    return int(too_slow or kept["import_ms"]["median"] > LIMIT_IMPORT_MS)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
