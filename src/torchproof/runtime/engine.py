@@ -64,6 +64,8 @@ class Engine:
         self.saving_ms: float | None = None  # of a call, where that was measured
         self._storms = Storms(settings.recompile_limit)
         self._names: dict[CodeType, str] = {}
+        # Graphs compiled again that have not run yet, and the code they belong to.
+        self._unproven: dict[str, tuple[CodeType, Any]] = {}
         self._here = threading.local()
 
     def __str__(self) -> str:
@@ -88,6 +90,14 @@ class Engine:
 
     def graph_failed(self, item: Fallback) -> None:
         self.telemetry.fell_back(item)
+
+    def graph_ran(self, name: str, *, well: bool) -> None:
+        """A graph's first run: what was compiled again and fails stands aside."""
+        code, answer = self._unproven.pop(name, (None, None))
+        if code is not None and not well:
+            frames.withdraw(answer, f"{name} failed in its first run")
+            last = self.telemetry.fallbacks[-1]
+            self.refused[code] = Refusal(inner=False, item=last)
 
     def ran_eager(self) -> None:
         self.telemetry.ran_eager()
@@ -151,10 +161,25 @@ class Engine:
             self._storms.note(code, cause, job.seconds)
         if job.compiled:
             self.telemetry.compiled(job.compilation(name, shapes, cause=cause))
-        if job.missed:
-            # Another guard, another attempt: it would take as long again.
+            if cause is not None:
+                self._unproven |= dict.fromkeys(job.compiled, (code, answer))
+        return self._kept(code, answer, job, cause=cause)
+
+    def _kept(
+        self, code: CodeType, answer: Any, job: jobs.Job, *, cause: str | None
+    ) -> Any:
+        """The answer, unless nothing in it is compiled and there is code that is.
+
+        New code stands before that, and would take calls from it that it can run.
+        """
+        worthless = bool(job.failed and not job.compiled)
+        if job.missed or (worthless and cause is not None):
+            # Another guard, another attempt: it would fail, or take as long, again.
             last = self.telemetry.fallbacks[-1]
             self.refused[code] = Refusal(inner=False, item=last)
+        if worthless and cause is not None:
+            self.ran_eager()
+            return frames.eager_once(inner=False)
         return answer
 
     def _attempt(

@@ -36,6 +36,7 @@ Run = Callable[..., Any]
 class Recorder(Protocol):
     """Who is told that a graph runs eager from here on."""
 
+    def first_run_passed(self, name: str) -> None: ...
     def first_run_failed(self, name: str, error: BaseException) -> None: ...
     def first_run_until(self) -> float: ...
 
@@ -67,6 +68,7 @@ def guarded_forward(
             run = eager
             return answer
         run = compiled
+        recorder.first_run_passed(name)
         return answer
 
     return call

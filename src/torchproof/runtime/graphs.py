@@ -27,6 +27,7 @@ class Owner(Protocol):
     def deadline_s(self) -> float: ...
     def graph_compiled(self, item: Compilation) -> None: ...
     def graph_failed(self, item: Fallback) -> None: ...
+    def graph_ran(self, name: str, *, well: bool) -> None: ...
     def ran_eager(self) -> None: ...
 
 
@@ -54,11 +55,12 @@ class Backend:
             self._failed(failure(name, error, job), job)
             return eager
         if job is not None:
-            job.compiled += 1
+            job.compiled.append(name)
         return first_runs.guarded_forward(name, compiled, eager, self, changed())
 
     def _failed(self, item: Fallback, job: jobs.Job | None) -> None:
         if job is not None:
+            job.failed += 1
             job.missed = job.missed or item.kind == "deadline"
         self._owner.graph_failed(item)
 
@@ -75,10 +77,14 @@ class Backend:
 
     # -- first runs --------------------------------------------------------------------
 
+    def first_run_passed(self, name: str) -> None:
+        self._owner.graph_ran(name, well=True)
+
     def first_run_failed(self, name: str, error: BaseException) -> None:
         item = failure(name, error, None)
         kind = "first run" if item.kind == "compile error" else item.kind
         self._owner.graph_failed(dataclasses.replace(item, kind=kind))
+        self._owner.graph_ran(name, well=False)
 
     def first_run_until(self) -> float:
         return time.monotonic() + self._owner.deadline_s

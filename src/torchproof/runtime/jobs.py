@@ -20,7 +20,8 @@ from torchproof.torch_private import shipping
 class Job:
     """`until` is a time of `time.monotonic`; `sending` while a child is at work.
 
-    `compiled` counts the graphs that were; `missed` says that one took too long.
+    `compiled` names the graphs that were, `failed` counts the others; `missed` says
+    that one took too long.
     """
 
     until: float
@@ -30,7 +31,8 @@ class Job:
     kept: list[str] = field(default_factory=list)
     sending: bool = False
     generalise: bool = False
-    compiled: int = 0
+    compiled: list[str] = field(default_factory=list)
+    failed: int = 0
     missed: bool = False
     phase: str | None = None  # where it was when its time was over
 

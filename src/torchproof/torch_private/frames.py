@@ -32,6 +32,7 @@ PROBES: dict[str, tuple[str, ...]] = {
         "torch._dynamo.types:FrameAction.SKIP",
         "torch._dynamo.types:FrameAction.RUN_ONLY",
         "torch._dynamo.guards:get_guard_fail_reason",
+        "torch._dynamo.guards:DeletedGuardManagerWrapper",
         "torch._dynamo.eval_frame:reset_code",
     ),
     "state of a thread": (
@@ -246,6 +247,16 @@ def is_compiled_code(answer: Any) -> bool:
 def fits(answer: Any, conversion: Conversion) -> bool:
     """Whether code that was compiled for another call may run in this frame."""
     return bool(answer.guarded_code.guard_manager.check(conversion.frame.f_locals))
+
+
+def withdraw(answer: Any, why: str) -> None:
+    """Compiled code that was handed out is not used again."""
+    from torch._dynamo.guards import DeletedGuardManagerWrapper
+
+    guards = answer.guarded_code.guard_manager
+    if guards.cache_entry is not None and guards.extra_state is not None:
+        deleted = DeletedGuardManagerWrapper(why)
+        guards.extra_state.invalidate(guards.cache_entry, deleted)
 
 
 def forget(code: CodeType) -> None:
