@@ -41,11 +41,12 @@ def blocks(path: Path, *languages: str) -> Iterator[str]:
 
 
 def commands(path: Path) -> list[str]:
-    """The command lines a document shows."""
+    """The command lines a document shows, without the comments beside them."""
     shown = [line for text in blocks(path, "bash") for line in text.splitlines()]
     for text in blocks(path, "console"):
         shown += [line[2:] for line in text.splitlines() if line.startswith("$ ")]
-    return [line for line in shown if shlex.split(line, comments=True)]
+    plain = [re.sub(r"\s+# .*", "", line) for line in shown]
+    return [line for line in plain if shlex.split(line, comments=True)]
 
 
 def program(line: str) -> str:

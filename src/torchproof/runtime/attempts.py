@@ -82,12 +82,14 @@ class Attempt:
         return stack_of(self.thread_id)
 
 
+process_ends = threading.Event()
 _under_way: weakref.WeakSet[Attempt] = weakref.WeakSet()
 
 
 @atexit.register
 def _stop_all() -> None:
     """A thread that comes back from C into an interpreter that is gone would crash."""
+    process_ends.set()
     until = time.monotonic() + _AT_EXIT_S
     for attempt in list(_under_way):
         attempt.stop(until - time.monotonic())

@@ -153,6 +153,8 @@ class Engine:
         try:
             answer = self._attempt(conversion, state, job)
         except (Exception, attempts.GivenUp) as error:
+            if attempts.process_ends.is_set():
+                raise  # nobody is left to be told
             refusal = self._refuse(code, graphs.failure(name, error, job))
             return frames.eager_once(inner=refusal.inner)
         finally:
