@@ -7,6 +7,7 @@ from then on.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -45,15 +46,8 @@ def guarded_forward(
     name: str, compiled: Run, eager: Run, recorder: Recorder, changed: list[int] | None
 ) -> Run:
     """A compiled forward graph; `changed` are the inputs it writes to, if known."""
-    run: Run | None = None
-
-    def call(*args: Any) -> Any:
-        if run is not None:
-            return run(*args)
-        return first(*args)
 
     def first(*args: Any) -> Any:
-        nonlocal run
         before = Before(
             value
             for number, value in enumerate(args)
@@ -65,13 +59,19 @@ def guarded_forward(
             before.restore_after(name, error)
             answer = eager(*args)  # raises if the error is the model's own
             recorder.first_run_failed(name, error)
-            run = eager
+            _redirect(call, eager)
             return answer
-        run = compiled
+        _redirect(call, compiled)
         recorder.first_run_passed(name)
         return answer
 
+    call = functools.partial(first)
     return call
+
+
+def _redirect(call: functools.partial[Any], run: Run) -> None:
+    """Calls go elsewhere from here on; through a function each would cost a frame."""
+    call.__setstate__((run, (), {}, {}))
 
 
 def guarded_backward(
