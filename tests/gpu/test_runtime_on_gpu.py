@@ -1,0 +1,144 @@
+"""torchproof.compile with CUDA tensors: streams, CUDA graphs, memory, lost devices."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+import time
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import torchproof
+
+pytestmark = pytest.mark.gpu
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(64, 64), nn.Linear(64, 64)
+        self.norm = nn.BatchNorm1d(64)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(self.norm(self.first(x)).relu())
+
+
+def twins() -> tuple[Any, Any]:
+    torch.manual_seed(0)
+    model = Net().cuda()
+    twin = Net().cuda()
+    twin.load_state_dict(model.state_dict())
+    return model, twin
+
+
+@pytest.mark.parametrize("strategy", ["full", "full:reduce-overhead"])
+def test_inference_is_as_eager(strategy: str) -> None:
+    model, twin = (m.eval() for m in twins())
+    torchproof.compile(model, strategy=strategy)
+    with torch.inference_mode():
+        for _ in range(5):
+            x = torch.randn(8, 64, device="cuda")
+            torch.testing.assert_close(model(x), twin(x), rtol=1e-3, atol=1e-3)
+    status = torchproof.status(model)
+    assert status.compiled_calls == 5, str(status)
+    assert not status.fallbacks
+
+
+@pytest.mark.parametrize("strategy", ["full", "full:reduce-overhead"])
+def test_training_is_as_eager(strategy: str) -> None:
+    model, twin = twins()
+    torchproof.compile(model, strategy=strategy)
+    for _ in range(4):
+        x = torch.randn(8, 64, device="cuda")
+        for each in (model, twin):
+            each.zero_grad(set_to_none=True)
+            each(x).square().mean().backward()
+        for (name, given), wanted in zip(
+            model.named_parameters(), twin.parameters(), strict=True
+        ):
+            torch.testing.assert_close(
+                given.grad, wanted.grad, rtol=1e-2, atol=1e-3, msg=name
+            )
+    torch.testing.assert_close(model.norm.running_mean, twin.norm.running_mean)
+    assert not torchproof.status(model).fallbacks
+
+
+def test_another_stream_is_the_stream_that_is_used() -> None:
+    model, twin = (m.eval() for m in twins())
+    torchproof.compile(model)
+    side, x = torch.cuda.Stream(), torch.randn(8, 64, device="cuda")
+    torch.cuda.synchronize()
+    with torch.inference_mode(), torch.cuda.stream(side):
+        answer = model(x)
+    side.synchronize()
+    with torch.inference_mode():
+        torch.testing.assert_close(answer, twin(x), rtol=1e-3, atol=1e-3)
+
+
+def test_out_of_memory_in_the_first_run_leaves_no_memory_taken() -> None:
+    """Compiled code that allocates too much is left, and eager answers."""
+    model, twin = (m.eval() for m in twins())
+
+    def greedy(gm: Any, inputs: Any) -> Any:
+        def run(*args: Any) -> Any:
+            return torch.empty(1 << 44, device="cuda")
+
+        return run
+
+    torchproof.compile(model, backend=greedy)
+    x = torch.randn(8, 64, device="cuda")
+    before = torch.cuda.memory_allocated()
+    with torch.inference_mode():
+        answer = model(x)
+        torch.testing.assert_close(answer, twin(x), rtol=1e-3, atol=1e-3)
+    del answer
+    assert torch.cuda.memory_allocated() <= before + (32 << 20)
+    [item] = torchproof.status(model).fallbacks
+    assert item.kind == "first run" and "out of memory" in item.why
+
+
+LOST = """
+import torch, torchproof
+
+def broken(gm, inputs):
+    def run(*args):
+        index = torch.full((4,), 1 << 40, device="cuda")
+        out = torch.zeros(8, device="cuda")[index]
+        torch.cuda.synchronize()
+        return (out,)
+    return run
+
+model = torch.nn.Linear(8, 8).cuda()
+torchproof.compile(model, backend=broken)
+try:
+    model(torch.randn(4, 8, device="cuda"))
+except RuntimeError as error:
+    print("raised:", error)
+"""
+
+
+def test_a_device_that_is_lost_is_said_to_be() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(LOST)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert "raised: graph 1 has left the device in a state" in done.stdout, done
+
+
+def test_the_child_that_generates_code_keeps_no_memory_of_the_device() -> None:
+    model, _ = twins()
+    torchproof.compile(model)
+    with torch.inference_mode():
+        model(torch.randn(8, 64, device="cuda"))
+    from torchproof.runtime import jobs
+
+    jobs.shared_worker().close()
+    time.sleep(1.0)
+    free, total = torch.cuda.mem_get_info()
+    assert free > 0.5 * total
