@@ -44,10 +44,22 @@ class Refusal:
 
 
 @dataclass(frozen=True)
+class Made:
+    """Compiled code: of which function, and whether that had been compiled before."""
+
+    code: CodeType
+    answer: Any
+    again: bool
+
+
+@dataclass(frozen=True)
 class Settings:
+    """`ships` says that code is generated in a child."""
+
     deadline_s: float
     recompile_limit: int
     wait: bool
+    ships: bool
 
 
 class Engine:
@@ -64,8 +76,8 @@ class Engine:
         self.saving_ms: float | None = None  # of a call, where that was measured
         self._storms = Storms(settings.recompile_limit)
         self._names: dict[CodeType, str] = {}
-        # Graphs compiled again that have not run yet, and the code they belong to.
-        self._unproven: dict[str, tuple[CodeType, Any]] = {}
+        self._unproven: dict[str, Made] = {}  # graphs that have not run yet
+        self._eager_answers: list[Any] = []  # code in which graphs run eager
         self._here = threading.local()
 
     def __str__(self) -> str:
@@ -93,11 +105,15 @@ class Engine:
 
     def graph_ran(self, name: str, *, well: bool) -> None:
         """A graph's first run: what was compiled again and fails stands aside."""
-        code, answer = self._unproven.pop(name, (None, None))
-        if code is not None and not well:
-            frames.withdraw(answer, f"{name} failed in its first run")
+        made = self._unproven.pop(name, None)
+        if made is None or well:
+            return
+        if made.again:
+            frames.withdraw(made.answer, f"{name} failed in its first run")
             last = self.telemetry.fallbacks[-1]
-            self.refused[code] = Refusal(inner=False, item=last)
+            self.refused[made.code] = Refusal(inner=False, item=last)
+        else:
+            self._eager_answers.append(made.answer)
 
     def ran_eager(self) -> None:
         self.telemetry.ran_eager()
@@ -143,7 +159,7 @@ class Engine:
     def compile(
         self, conversion: frames.Conversion, state: frames.ThreadState, until: float
     ) -> Any:
-        code, job = conversion.code, jobs.Job(until)
+        code, job = conversion.code, jobs.Job(until, ships=self.settings.ships)
         cause, name = self._cause(conversion), self.name_of(code)
         job.generalise = self._generalises(code, cause)
         shapes = {
@@ -163,8 +179,8 @@ class Engine:
             self._storms.note(code, cause, job.seconds)
         if job.compiled:
             self.telemetry.compiled(job.compilation(name, shapes, cause=cause))
-            if cause is not None:
-                self._unproven |= dict.fromkeys(job.compiled, (code, answer))
+            made = Made(code, answer, again=cause is not None)
+            self._unproven |= dict.fromkeys(job.compiled, made)
         return self._kept(code, answer, job, cause=cause)
 
     def _kept(
@@ -182,6 +198,8 @@ class Engine:
         if worthless and cause is not None:
             self.ran_eager()
             return frames.eager_once(inner=False)
+        if job.failed:
+            self._eager_answers.append(answer)
         return answer
 
     def _attempt(
@@ -273,8 +291,8 @@ class Engine:
 
     def retry(self) -> None:
         """Forgets what failed, so that the next call compiles it again."""
-        for code in {*self.refused, *self._storms.codes()}:
-            frames.forget(code)
+        while self._eager_answers:
+            frames.withdraw(self._eager_answers.pop(), "it is to be compiled again")
         self.refused.clear()
         self._storms.forget()
 

@@ -126,8 +126,11 @@ class Entry(Part):
     def load_compiler(self) -> Engine:
         """Not in the first call, whose deadline it would use up."""
         options = self.options
-        backends.prepare_for_threads()
-        settings = Settings(options.deadline_s, options.recompile_limit, options.wait)
+        ships = self._arguments.get("backend", "inductor") == "inductor"
+        backends.prepare_for_threads(inductor=ships)
+        settings = Settings(
+            options.deadline_s, options.recompile_limit, options.wait, ships
+        )
         self._engine = Engine(settings, self.telemetry, self._arguments)
         return self._engine
 
@@ -153,7 +156,7 @@ class Entry(Part):
                 self.put_in_force(strategy)
         if not first:
             return self.run(*args, **kwargs)
-        if self._arguments.get("backend", "inductor") == "inductor":
+        if self._engine is not None and self._engine.settings.ships:
             # It loads torch, for seconds, while this process traces.
             jobs.shared_worker().warm()
         if strategy.form == "regional":

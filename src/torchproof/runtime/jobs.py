@@ -8,6 +8,7 @@ import functools
 import os
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
 from torchproof.records import UserError
@@ -25,6 +26,7 @@ class Job:
     """
 
     until: float
+    ships: bool = True
     started: float = field(default_factory=time.monotonic)
     began_at: float = field(default_factory=time.time)
     shipped: int = 0
@@ -104,8 +106,11 @@ def current() -> Job | None:
 def under_way(job: Job) -> Iterator[None]:
     """Code that is generated inside is generated for this job, in the child."""
     token = _current.set(job)
+    elsewhere: AbstractContextManager[None] = contextlib.nullcontext()
+    if job.ships:
+        elsewhere = shipping.codegen_elsewhere(job.send, job.kept.append)
     try:
-        with shipping.codegen_elsewhere(job.send, job.kept.append):
+        with elsewhere:
             yield
     finally:
         _current.reset(token)

@@ -33,8 +33,9 @@ def make(model: Any, settings: Mapping[str, Any], arguments: Mapping[str, Any]) 
             f"cannot compile {type(model).__name__}: give a module or a function"
         )
     assert isinstance(entry, Entry)
-    if entry.strategy != "eager":
-        # What fails here fails again in the first call, which then runs eager.
+    if entry.strategy != "eager" and entry.owner is not None:
+        # Decorated functions, which may never be called, do so when they are. What
+        # fails here fails again in the first call, which then runs eager.
         with contextlib.suppress(OSError):
             entry.load_compiler()
     if settings["example"] is not None and entry.strategy != "eager":

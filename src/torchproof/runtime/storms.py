@@ -70,9 +70,6 @@ class Storms:
             return None
         return f"{why}, the last time because {history.causes[-1]}"
 
-    def codes(self) -> list[CodeType]:
-        return list(self._of)
-
     def forget(self) -> None:
         self._of.clear()
 

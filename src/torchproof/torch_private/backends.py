@@ -176,9 +176,14 @@ def cache_folder() -> str:
     return str(cache_dir())
 
 
-def prepare_for_threads() -> None:
-    """Loads what has to be loaded in the thread that made the model, not a helper."""
+def prepare_for_threads(*, inductor: bool) -> None:
+    """Loads what is better loaded in the thread that makes a model than in a helper.
+
+    A deadline would count it, and an interrupted import leaves modules half loaded.
+    """
     importlib.import_module("torch._dynamo")
+    if inductor:
+        importlib.import_module("torch._inductor.compile_fx")
     # Where a CUDA build finds no device, torch 2.11 remembers an object that belongs to
     # the first thread that traces, and crashes once that thread has ended.
     torch._C._ensureCUDADeviceGuardSet()

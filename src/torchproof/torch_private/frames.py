@@ -33,7 +33,6 @@ PROBES: dict[str, tuple[str, ...]] = {
         "torch._dynamo.types:FrameAction.RUN_ONLY",
         "torch._dynamo.guards:get_guard_fail_reason",
         "torch._dynamo.guards:DeletedGuardManagerWrapper",
-        "torch._dynamo.eval_frame:reset_code",
     ),
     "state of a thread": (
         "torch._C:_dispatch_tls_local_include_set",
@@ -257,13 +256,6 @@ def withdraw(answer: Any, why: str) -> None:
     if guards.cache_entry is not None and guards.extra_state is not None:
         deleted = DeletedGuardManagerWrapper(why)
         guards.extra_state.invalidate(guards.cache_entry, deleted)
-
-
-def forget(code: CodeType) -> None:
-    """Drops all compiled code of a function."""
-    from torch._dynamo.eval_frame import reset_code
-
-    reset_code(code)
 
 
 # -- what a conversion runs under ------------------------------------------------------
