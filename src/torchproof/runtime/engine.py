@@ -79,6 +79,8 @@ class Engine:
         self._unproven: dict[str, Made] = {}  # graphs that have not run yet
         self._eager_answers: list[Any] = []  # code in which graphs run eager
         self._here = threading.local()
+        self._lock = threading.Lock()
+        self._under_way: set[CodeType] = set()
 
     def __str__(self) -> str:
         return self.telemetry.name
@@ -153,8 +155,25 @@ class Engine:
             return frames.eager_once(inner=refusal is not None and refusal.inner)
         state = frames.ThreadState()
         if self.settings.wait:
-            return self.compile(conversion, state, until)
+            return self._compile_once(conversion, state, until)
         return self.background.convert(conversion, state)
+
+    def _compile_once(
+        self, conversion: frames.Conversion, state: frames.ThreadState, until: float
+    ) -> Any:
+        """Threads that come meanwhile run eager; each would compile the same again."""
+        code = conversion.code
+        with self._lock:
+            is_first = code not in self._under_way
+            self._under_way.add(code)
+        if not is_first:
+            self.ran_eager()
+            return frames.eager_once(inner=False)
+        try:
+            return self.compile(conversion, state, until)
+        finally:
+            with self._lock:
+                self._under_way.discard(code)
 
     def compile(
         self, conversion: frames.Conversion, state: frames.ThreadState, until: float

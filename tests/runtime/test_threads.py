@@ -1,0 +1,176 @@
+"""Threads that call compiled models at once: right answers and counts, no deadlock."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from twins import Net, compiled, sample, twins
+
+import torchproof
+
+THREADS = 6
+AGES_S = 300.0  # long enough for any machine
+
+# Dynamo hides it where warnings are shown, not where they are errors.
+pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
+
+
+@pytest.fixture(autouse=True)
+def fresh_compiler() -> Iterator[None]:
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    yield
+    torch._dynamo.reset()
+
+
+def at_once(work: Callable[[int], Any], threads: int = THREADS) -> list[Any]:
+    """What each thread's work gives; all begin together, and all must end."""
+    start, answers = threading.Barrier(threads), [None] * threads
+    errors: list[BaseException] = []
+
+    def run(number: int) -> None:
+        try:
+            start.wait(AGES_S)
+            answers[number] = work(number)
+        except BaseException as error:
+            errors.append(error)
+
+    workers = [
+        threading.Thread(target=run, args=(number,), daemon=True)
+        for number in range(threads)
+    ]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(AGES_S)
+        assert not worker.is_alive(), "a thread hangs"
+    if errors:
+        raise errors[0]
+    return answers
+
+
+def test_first_calls_and_later_ones_of_one_model() -> None:
+    plain, model = twins(Net().eval())
+
+    def work(number: int) -> None:
+        for _ in range(5):
+            x = sample(3, seed=number)
+            torch.testing.assert_close(model(x), plain(x))
+
+    at_once(work)
+    told = torchproof.status(model)
+    assert told.calls == 5 * THREADS and not told.fallbacks, str(told)
+    # Those that come while it compiles run eager, rather than compile it again; one
+    # that comes in between the end of that and its use may.
+    assert len(told.compilations) <= 2, str(told)
+    at_once(work)
+    later = torchproof.status(model)
+    assert later.calls == 10 * THREADS
+    assert later.compilations == told.compilations
+    assert later.compiled_calls == told.compiled_calls + 5 * THREADS
+
+
+def test_regions_are_found_once() -> None:
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.mix = nn.Linear(4, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x + torch.tanh(self.mix(x))
+
+    plain, model = twins(
+        nn.Sequential(*(Block() for _ in range(3))), strategy="regional"
+    )
+
+    def work(number: int) -> None:
+        for _ in range(4):
+            x = sample(seed=number)
+            torch.testing.assert_close(model(x), plain(x))
+
+    at_once(work)
+    told = torchproof.status(model)
+    assert told.calls == 4 * THREADS and not told.fallbacks, str(told)
+    assert told.compilations and "Block" in told.compilations[0].function
+
+
+def test_different_models_at_once() -> None:
+    pairs = [twins(Net().eval()) for _ in range(3)]
+
+    def work(number: int) -> None:
+        plain, model = pairs[number]
+        for seed in range(3):
+            x = sample(2 + number, seed=seed)
+            torch.testing.assert_close(model(x), plain(x))
+
+    at_once(work, len(pairs))
+    for _, model in pairs:
+        told = torchproof.status(model)
+        assert told.calls == told.compiled_calls == 3, str(told)
+        assert len(told.compilations) == 1, str(told)
+
+
+def test_each_thread_has_its_own_modes() -> None:
+    plain, model = twins(Net().eval())
+
+    def work(number: int) -> None:
+        x = sample(seed=number)
+        for _ in range(3):
+            with (
+                torch.autocast("cpu", torch.bfloat16, enabled=number % 2 == 0),
+                torch.set_grad_enabled(number % 3 == 0),
+            ):
+                answer, expected = model(x), plain(x)
+            assert answer.requires_grad is (number % 3 == 0)
+            torch.testing.assert_close(answer, expected)
+
+    at_once(work)
+    for number in range(THREADS):  # what ran eager while another was compiled
+        work(number)
+    told = torchproof.status(model)
+    assert 4 <= len(told.compilations) < THREADS and not told.fallbacks, str(told)
+
+
+def test_threads_with_sizes_of_their_own_and_errors() -> None:
+    plain, model = twins(Net().eval())
+
+    def work(number: int) -> None:
+        for turn in range(4):
+            x = sample(2 + (number + turn) % 3, seed=number)
+            if number == 0:
+                with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+                    model(torch.ones(2, 3))
+            torch.testing.assert_close(model(x), plain(x))
+
+    at_once(work)
+    told = torchproof.status(model)
+    assert told.calls == 4 * THREADS + 4
+    assert not told.fallbacks, str(told)
+
+
+def test_training_in_threads() -> None:
+    pairs = [twins(Net().eval()) for _ in range(2)]
+
+    def work(number: int) -> None:
+        for one in pairs[number]:
+            for seed in range(2):
+                one(sample(seed=seed)).square().sum().backward()
+
+    at_once(work, len(pairs))
+    for plain, model in pairs:
+        for one, other in zip(plain.parameters(), model.parameters(), strict=True):
+            torch.testing.assert_close(other.grad, one.grad)
+
+
+def test_a_function_called_before_and_inside_another_thread() -> None:
+    function = compiled(lambda x: x * 2)
+    function(sample())
+    answers = at_once(lambda number: function(sample(seed=number)))
+    for number, answer in enumerate(answers):
+        torch.testing.assert_close(answer, sample(seed=number) * 2)
+    assert len(torchproof.status(function).compilations) == 1
