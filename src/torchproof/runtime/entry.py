@@ -151,7 +151,7 @@ class Entry(Part):
         with self._beginning:
             first = self.run == self._begin  # and no other thread was
             if first and strategy.form == "regional":
-                self.run = self.eager  # for other threads, meanwhile
+                self.run = self._counted_eager()  # for other threads, meanwhile
             elif first:
                 self.put_in_force(strategy)
         if not first:
@@ -249,13 +249,17 @@ class Entry(Part):
         if item is not None:
             self.why = f"{item.kind}: {item.why}"
             self.telemetry.fell_back(item)
+        run = self._counted_eager()
+        self.run = run if self.monitor is None else self.monitor.timing(run)
+
+    def _counted_eager(self) -> Callable[..., Any]:
         eager, note = self.eager, self.telemetry.ran_eager
 
         def run(*args: Any, **kwargs: Any) -> Any:
             note()
             return eager(*args, **kwargs)
 
-        self.run = run if self.monitor is None else self.monitor.timing(run)
+        return run
 
     def run_eager(self, *args: Any, **kwargs: Any) -> Any:
         """One call as it would be had nothing been compiled, regions included."""

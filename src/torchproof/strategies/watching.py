@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
+import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -90,7 +91,10 @@ class Sight:
 
 
 class Watch(TorchFunctionMode):
-    """What the calls of a target showed; enter it, then run them."""
+    """What the calls of a target showed; enter it, then run them.
+
+    Calls of other threads meanwhile are none of its business.
+    """
 
     def __init__(self, root: nn.Module) -> None:
         super().__init__()
@@ -108,6 +112,7 @@ class Watch(TorchFunctionMode):
         self._modules = modules
 
     def __enter__(self) -> Watch:
+        self._thread = threading.get_ident()
         for path, module in self._modules.items():
             if isinstance(module, torch.jit.ScriptModule):
                 continue  # its hooks would have to be scripted
@@ -136,6 +141,8 @@ class Watch(TorchFunctionMode):
 
     def _begin(self, path: str) -> Callable[..., None]:
         def begin(module: nn.Module, args: Any, kwargs: Any) -> None:
+            if threading.get_ident() != self._thread:
+                return
             fed_by, parent = self._bits_of((args, kwargs)), self._open[-1]
             self.sights.setdefault(path, Sight(parent, fed_by))
             if fed_by & self.bits[path] and self._last_parent[path] == parent:
@@ -149,6 +156,8 @@ class Watch(TorchFunctionMode):
 
     def _end(self, path: str) -> Callable[..., None]:
         def end(module: nn.Module, args: Any, output: Any) -> None:
+            if threading.get_ident() != self._thread:
+                return
             self._open.pop()
             self._inside &= ~self.bits[path]
             self._carry(output, self._bits_of(args) | self.bits[path])
