@@ -3,7 +3,7 @@
     python benchmarks/default_policy.py --size 40b --device cuda --write
 
 The size decides on the strategy. Recorded: that decision, the seconds of the first
-calls, the median of the calls after them, eager's median before, the peak of memory, and
+calls, the median of later calls, eager's median before, the peak of memory, and
 the status at the end. Rows are kept in benchmarks/results/default-policy-DEVICE.json.
 """
 

@@ -86,7 +86,7 @@ class Engine:
         return self.telemetry.name
 
     def call_it(self, code: CodeType, name: str) -> None:
-        """Names a function as its owner's method, whatever decorators are around it."""
+        """Names a function that was asked to be compiled."""
         self._names[code] = name
 
     def name_of(self, code: CodeType) -> str:
@@ -200,6 +200,8 @@ class Engine:
             self.telemetry.compiled(job.compilation(name, shapes, cause=cause))
             made = Made(code, answer, again=cause is not None)
             self._unproven |= dict.fromkeys(job.compiled, made)
+        elif code in self._names and not job.failed:
+            self.telemetry.note(f"nothing of {name} itself is compiled")
         return self._kept(code, answer, job, cause=cause)
 
     def _kept(

@@ -221,9 +221,10 @@ class Entry(Part):
     def _compiled(self, part: Part) -> Callable[..., Any]:
         dynamic = self._arguments.get("dynamic")
         fn = frames.traceable(part.eager)
+        name = frames.place(fn.__code__)
         if part.owner is not None and fn.__code__.co_name != part.name:
-            name = f"{type(part.owner).__name__}.{part.name}"
-            self.engine.call_it(fn.__code__, name)
+            name = f"{type(part.owner).__name__}.{part.name}"  # not the decorator's
+        self.engine.call_it(fn.__code__, name)
         with frames.converting(self.engine.convert):
             compiled: Callable[..., Any] = torch.compile(
                 fn, backend=self.engine.backend, dynamic=dynamic
