@@ -8,7 +8,7 @@ from then on.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -29,7 +29,7 @@ _COMPILING = frozenset(
         "lock",
     }
 )
-_SHARE = 0.5  # of free memory that inputs of a backward may be copied into
+_SHARE = 0.5  # of free memory that inputs of a run may be copied into
 
 Run = Callable[..., Any]
 
@@ -45,10 +45,13 @@ class Recorder(Protocol):
 def guarded_forward(
     name: str, compiled: Run, eager: Run, recorder: Recorder, changed: list[int] | None
 ) -> Run:
-    """A compiled forward graph; `changed` are the inputs it writes to, if known."""
+    """A compiled forward graph; `changed` are the inputs it writes to, if known.
+
+    Where there is no room for a copy of them, a failure is raised.
+    """
 
     def first(*args: Any) -> Any:
-        before = Before(
+        before = Before.saved(
             value
             for number, value in enumerate(args)
             if changed is None or number in changed
@@ -56,6 +59,8 @@ def guarded_forward(
         try:
             answer = _within_deadline(lambda: compiled(*args), recorder)
         except (Exception, attempts.GivenUp) as error:
+            if before is None:
+                raise
             before.restore_after(name, error)
             answer = eager(*args)  # raises if the error is the model's own
             recorder.first_run_failed(name, error)
@@ -86,8 +91,7 @@ def guarded_backward(
 
     def first(args: list[Any]) -> Any:
         nonlocal chosen
-        saved = [value for value in args if not isinstance(value, nn.Parameter)]
-        before = Before(saved) if _fits(saved) else None
+        before = Before.saved(v for v in args if not isinstance(v, nn.Parameter))
         given = list(args) if before is not None else []
         try:
             return _within_deadline(lambda: run(args), recorder)
@@ -114,24 +118,25 @@ def _is_compiling(thread_id: int) -> bool:
     return phases.phase_of_frames([(f.filename, f.name) for f in stack]) in _COMPILING
 
 
-def _fits(values: Sequence[Any]) -> bool:
+def _fits(tensors: Sequence[Tensor]) -> bool:
     sizes: dict[torch.device, int] = {}
-    for value in values:
-        if isinstance(value, Tensor):
-            size = value.numel() * value.itemsize
-            sizes[value.device] = sizes.get(value.device, 0) + size
+    for tensor in tensors:
+        size = tensor.numel() * tensor.itemsize
+        sizes[tensor.device] = sizes.get(tensor.device, 0) + size
     return all(size < _SHARE * free_bytes(device) for device, size in sizes.items())
 
 
 class Before:
     """Tensors and random numbers as they were before a run."""
 
-    def __init__(self, values: Any) -> None:
-        self._tensors = [
-            (value, value.detach().clone())
-            for value in values
-            if isinstance(value, Tensor)
-        ]
+    @classmethod
+    def saved(cls, values: Iterable[Any]) -> Before | None:
+        """None if copies of the values would take too much of the free memory."""
+        tensors = [value for value in values if isinstance(value, Tensor)]
+        return cls(tensors) if _fits(tensors) else None
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        self._tensors = [(tensor, tensor.detach().clone()) for tensor in tensors]
         self._cpu = torch.get_rng_state()
         self._cuda = (
             torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None

@@ -47,7 +47,7 @@ class Backend:
         backward = functools.partial(self._backward, f"backward of {name}")
         eager = self._eager(gm)
         try:
-            with backends.noting_changes() as changed:
+            with backends.noting_changes(len(inputs)) as changed:
                 compiled = self._compile(gm, inputs, backward)
         except Exception as error:
             if backends.asks_to_trace_again(error):

@@ -7,7 +7,7 @@ import contextvars
 import copy
 import functools
 import importlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -109,24 +109,27 @@ def _boxed(graph: Any) -> Callable[..., Any]:
 
 
 @contextlib.contextmanager
-def noting_changes() -> Iterator[Callable[[], list[int] | None]]:
+def noting_changes(inputs: int) -> Iterator[Callable[[], list[int] | None]]:
     """Which inputs the graph compiled inside writes to; None if that is not known.
 
-    Known whether AOTAutograd compiles the graph or finds it in its cache.
+    Known whether AOTAutograd compiles the graph or finds it in its cache. `inputs` is
+    how many the graph has.
     """
     _note_runtime_metadata()
     noted: list[Any] = []
     token = _noted.set(noted)
     try:
-        yield lambda: _changed(noted[-1]) if noted else None
+        yield lambda: _changed(noted[-1].input_info, inputs) if noted else None
     finally:
         _noted.reset(token)
 
 
-def _changed(metadata: Any) -> list[int]:
+def _changed(noted: Sequence[Any], inputs: int) -> list[int] | None:
+    if len(noted) != inputs:
+        return None  # those that share memory became one, and the numbers are others
     return [
         number
-        for number, info in enumerate(metadata.input_info)
+        for number, info in enumerate(noted)
         if info.mutates_data or info.mutates_metadata
     ]
 
