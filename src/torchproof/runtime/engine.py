@@ -19,6 +19,7 @@ from types import CodeType
 from typing import Any
 
 from torchproof.runtime import attempts, blocked, graphs, jobs, phases
+from torchproof.runtime.background import Background
 from torchproof.runtime.facts import Compilation, Fallback, Stuck
 from torchproof.runtime.storms import Storms, kind_of
 from torchproof.runtime.telemetry import Telemetry
@@ -72,7 +73,7 @@ class Engine:
         self.telemetry = telemetry
         self.backend = graphs.Backend(self, arguments)
         self.refused: dict[CodeType, Refusal] = {}
-        self.background = Background(self)
+        self.background = Background(self.compile, settings.deadline_s)
         self.saving_ms: float | None = None  # of a call, where that was measured
         self._storms = Storms(settings.recompile_limit)
         self._names: dict[CodeType, str] = {}
@@ -156,7 +157,11 @@ class Engine:
         state = frames.ThreadState()
         if self.settings.wait:
             return self._compile_once(conversion, state, until)
-        return self.background.convert(conversion, state)
+        answer = self.background.convert(conversion, state)
+        if answer is None:
+            self.ran_eager()
+            return frames.eager_once(inner=False)
+        return answer
 
     def _compile_once(
         self, conversion: frames.Conversion, state: frames.ThreadState, until: float
@@ -280,6 +285,11 @@ class Engine:
         self.ran_eager()
         return refusal
 
+    @property
+    def pending(self) -> tuple[str, ...]:
+        """What is being compiled behind the calls."""
+        return tuple(map(self.name_of, self.background.pending))
+
     # -- recompiling -------------------------------------------------------------------
 
     def _storm(self, code: CodeType) -> Refusal | None:
@@ -316,53 +326,6 @@ class Engine:
             frames.withdraw(self._eager_answers.pop(), "it is to be compiled again")
         self.refused.clear()
         self._storms.forget()
-
-
-class Background:
-    """Compiles while calls run eager, and hands over code once it fits a call."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self._lock = threading.Lock()
-        self._running: dict[CodeType, attempts.Attempt] = {}
-        self._done: dict[CodeType, list[Any]] = {}
-
-    @property
-    def pending(self) -> tuple[str, ...]:
-        return tuple(self._engine.name_of(code) for code in list(self._running))
-
-    def convert(self, conversion: frames.Conversion, state: frames.ThreadState) -> Any:
-        code = conversion.code
-        with self._lock:
-            for answer in self._done.get(code, ()):
-                if frames.fits(answer, conversion):
-                    self._done[code].remove(answer)
-                    return answer
-            if code not in self._running:
-                work = functools.partial(self._compile, conversion.kept(), state)
-                self._running[code] = attempts.Attempt(work, "torchproof-background")
-        self._engine.ran_eager()
-        return frames.eager_once(inner=False)
-
-    def _compile(
-        self, conversion: frames.Conversion, state: frames.ThreadState
-    ) -> None:
-        engine, code = self._engine, conversion.code
-        try:
-            with attempts.short_turns():
-                until = time.monotonic() + engine.deadline_s
-                answer = engine.compile(conversion, state, until)
-        finally:
-            with self._lock:
-                del self._running[code]
-        if frames.is_compiled_code(answer):
-            with self._lock:
-                self._done.setdefault(code, []).append(answer)
-        elif code not in engine.refused:
-            skipped = Fallback(
-                "unsupported", engine.name_of(code), "torch.compile leaves it alone"
-            )
-            engine.refused[code] = Refusal(inner=True, item=skipped)
 
 
 def _innermost(stack: list[Any]) -> str:

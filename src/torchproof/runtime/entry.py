@@ -308,7 +308,7 @@ class Entry(Part):
         """Whether a call would run compiled code, having waited for it or not."""
         if self.options.wait:
             return True
-        return bool(self.telemetry.compilations) and not self.engine.background.pending
+        return bool(self.telemetry.compilations) and not self.engine.pending
 
     def _verify(
         self, run: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -339,7 +339,7 @@ class Entry(Part):
             calls=told.calls,
             # Dynamo leaves functions without operations alone, and says nothing.
             compiled_calls=told.compiled_calls if told.compilations else 0,
-            pending=self._engine.background.pending if self._engine else (),
+            pending=self._engine.pending if self._engine else (),
             compilations=tuple(told.compilations),
             recompiles=told.recompiles,
             compile_s=told.compile_s,
