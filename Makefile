@@ -26,7 +26,7 @@ demo: $(INSTALLED)
 	@echo "The runs are saved in .torchproof/runs"
 
 test: lint
-	$(BIN)/pytest -q -n 2 --dist worksteal -m "not gpu and not slow"
+	$(BIN)/pytest -q -n 2 --dist loadgroup -m "not gpu and not slow"
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
@@ -46,13 +46,17 @@ prove: $(INSTALLED)
 	@echo "most 1.3 times a plain run of the same calls under"
 	@echo "torch.compile(backend='eager') (overhead.py); cured workloads are clean"
 	@echo "(diagnoses.py); bench says of work of known cost what is known of it"
-	@echo "(known_costs.py); timing adds at most 1 percent to a step of 1 ms (harness.py)."
+	@echo "(known_costs.py); timing adds at most 1 percent to a step of 1 ms (harness.py);"
+	@echo "faults of every kind are survived by torchproof.compile (reliability.py), by"
+	@echo "the thousand as well (soak.py)."
 	@# Exit code 5: no slow test exists.
 	$(BIN)/pytest -q -m "slow and not gpu" || test $$? -eq 5
 	$(BIN)/python benchmarks/overhead.py --write
 	$(BIN)/python benchmarks/diagnoses.py --write
 	$(BIN)/python benchmarks/known_costs.py --write
 	$(BIN)/python -m benchmarks.harness --write
+	$(BIN)/python benchmarks/reliability.py --write
+	$(BIN)/python benchmarks/soak.py --write
 	$(BIN)/python docs/generate.py
 
 clean:

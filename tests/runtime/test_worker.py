@@ -318,9 +318,8 @@ def test_a_compiler_that_never_returns_is_killed(
     assert caught.value.phase == "C++ compiler"
 
 
-@pytest.mark.parametrize(
-    "name", ["SIGKILL", pytest.param("SIGSEGV", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["SIGKILL", "SIGSEGV"])
 def test_a_child_killed_by_a_signal_is_reported(
     worker: Worker, tmp_path: Path, name: str
 ) -> None:

@@ -49,7 +49,7 @@ BASE = "return self.base(x, turn, at)"
 @pytest.mark.parametrize(
     ("train", "kind", "text"),
     [
-        (True, "recompile", LENS_NET),
+        pytest.param(True, "recompile", LENS_NET, marks=pytest.mark.slow),
         (True, "recompile_limit", LENS_NET),
         (True, "no_op", BASE),
         (False, "recompile", "for entry in self.entries]"),
@@ -78,7 +78,7 @@ def _gist_net() -> tuple[str, int]:
     return code.co_filename, code.co_firstlineno
 
 
-@pytest.mark.parametrize(("train", "graphs"), [(True, 1), (False, 3)])
+@pytest.mark.parametrize(("train", "graphs"), [pytest.param(True, 1, marks=pytest.mark.slow), (False, 3)])
 def test_cured_is_clean(
     train: bool, graphs: int, found: Found, observed: Callable[..., Observation]
 ) -> None:

@@ -34,7 +34,7 @@ DEFECTS = {
 }
 
 
-@pytest.mark.parametrize("train", [False, True])
+@pytest.mark.parametrize("train", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("defect", DEFECTS)
 def test_defect_is_found_at_its_line(defect: str, train: bool, found: Found) -> None:
     code, kind, text = DEFECTS[defect]
