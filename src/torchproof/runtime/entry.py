@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from types import MethodType
 from typing import Any, Literal
 
 import torch
 from torch import nn
+from torch.compiler import is_dynamo_compiling
 
 from torchproof.records import UserError
 from torchproof.runtime import jobs
@@ -64,9 +67,10 @@ class Part:
         if self.plain is not None:
             plain: Callable[..., Any] = self.plain
             return plain
-        bound: Callable[..., Any] = getattr(type(self.owner), self.name).__get__(
-            self.owner
-        )
+        method = getattr(type(self.owner), self.name)
+        if isinstance(method, Part):  # compiled in the body of the class
+            method = method.plain
+        bound: Callable[..., Any] = method.__get__(self.owner)
         return bound
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -80,6 +84,8 @@ class Part:
         """Stands in for a method of this one module from here on."""
         known = owner.__dict__.get(name)
         plain = known.plain if isinstance(known, Part) else known
+        if isinstance(known, Entry):
+            known.remove_parts()
         part = cls(owner, name, plain, *rest)
         owner.__dict__[name] = part
         return part
@@ -106,12 +112,16 @@ class Entry(Part):
         self.monitor = Monitor(self.telemetry) if options.monitor else None
         self._engine: Engine | None = None
         self._parts: list[Part] = []
+        self._switching = threading.RLock()  # one thread at a time turns parts eager
         self._beginning = threading.Lock()
         self.run = self._begin
         # Held here, and used without a method: those cost each call.
         self._numbers, self._here = self.telemetry.numbers, self.telemetry.here
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if is_dynamo_compiling():
+            # Part of something larger that is compiled: it would guard on counters.
+            return self.__wrapped__(*args, **kwargs)  # type: ignore[attr-defined]
         self._here.call = next(self._numbers)
         try:
             return self.run(*args, **kwargs)
@@ -120,7 +130,14 @@ class Entry(Part):
                 self._engine.call_raised()
             raise
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        """A function that is compiled in the body of a class is a method of it."""
+        return self if instance is None else MethodType(self, instance)
+
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        name, home = getattr(self, "__qualname__", ""), sys.modules.get(self.__module__)
+        if self.owner is None and getattr(home, name, None) is self:
+            return name  # a decorated function goes by its name, as others do
         return Entry, (self.owner, self.name, self.plain, self.options)
 
     def load_compiler(self) -> Engine:
@@ -245,8 +262,9 @@ class Entry(Part):
     def go_eager(self, item: Fallback | None) -> None:
         """From here on, everything runs as it is."""
         self.strategy = "eager"
-        for part in self._parts:
-            part.run = part.eager
+        with self._switching:
+            for part in self._parts:
+                part.run = part.eager
         if item is not None:
             self.why = f"{item.kind}: {item.why}"
             self.telemetry.fell_back(item)
@@ -264,14 +282,25 @@ class Entry(Part):
 
     def run_eager(self, *args: Any, **kwargs: Any) -> Any:
         """One call as it would be had nothing been compiled, regions included."""
-        compiled = [(part, part.run) for part in self._parts]
-        for part, _ in compiled:
-            part.run = part.eager
-        try:
+        if not self._parts:
             return self.eager(*args, **kwargs)
-        finally:
-            for part, run in compiled:
-                part.run = run
+        with self._switching:
+            compiled = [(part, part.run) for part in self._parts]
+            for part, _ in compiled:
+                part.run = part.eager
+            try:
+                return self.eager(*args, **kwargs)
+            finally:
+                for part, run in compiled:
+                    part.run = run
+
+    def remove_parts(self) -> None:
+        """Another entry takes over: blocks are what they were."""
+        for part in self._parts:
+            held = part.owner.__dict__
+            if held.get(part.name) is part:
+                del held[part.name]
+                held |= {part.name: part.plain} if part.plain is not None else {}
 
     def for_timing(self, module: nn.Module | None) -> Entry:
         """One of its own for the module, or for a copy of it, with this one's engine.
