@@ -54,7 +54,8 @@ def test_a_call_into_c_is_stuck_until_it_comes_back() -> None:
     attempt = attempts.Attempt(lambda: ctypes.CDLL(None).sleep(2), "sleeping")
     assert not attempt.stop(0.2)
     assert attempt.wait(time.monotonic() + SOON)
-    assert isinstance(attempt.error, attempts.GivenUp)
+    # What C++ would call next is not a place to raise in.
+    assert (attempt.value, attempt.error) == (0, None)
 
 
 def test_the_calling_thread_is_interrupted_only_inside() -> None:

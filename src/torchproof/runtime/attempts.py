@@ -9,15 +9,32 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
+import dis
+import os
 import sys
 import threading
 import time
 import traceback
 import weakref
 from collections.abc import Callable, Iterator
+from types import FrameType
 from typing import Any
 
 _INTERRUPT_EVERY_S = 0.05
+_LOOK_EVERY_S = 0.002
+# What C++ calls back, what cleans up behind others, and this package.
+_LEFT_ALONE = (
+    "/torch/_library/",
+    "/torch/_ops.py",
+    "/torch/utils/_python_dispatch.py",
+    "/torch/utils/_config_module.py",
+    "/torch/utils/weak.py",
+    "/contextlib.py",
+    "/weakref.py",
+    "/threading.py",
+    "/logging/__init__.py",
+    os.path.join(os.path.dirname(__file__), ""),
+)
 _AT_EXIT_S = 2.0  # for all threads that are at work when the process ends
 
 
@@ -69,10 +86,12 @@ class Attempt:
         """Interrupts it until it has ended; False if it is stuck."""
         until, interrupted = time.monotonic() + patience_s, False
         while not self._ended.is_set() and time.monotonic() < until:
-            interrupted = True
-            _raise_in(self.thread_id)
-            # Code that catches everything and goes on is interrupted again.
-            self._ended.wait(_INTERRUPT_EVERY_S)
+            if _interrupt(self.thread_id):
+                interrupted = True
+                # Code that catches everything and goes on is interrupted again.
+                self._ended.wait(_INTERRUPT_EVERY_S)
+            else:
+                self._ended.wait(_LOOK_EVERY_S)
         if interrupted:
             _settle()
         return self._ended.is_set()
@@ -126,10 +145,9 @@ def interrupted(until: float, is_late: Callable[[int], bool]) -> Iterator[None]:
             return
         while not over.is_set():
             with lock:
-                if not over.is_set():
+                if not over.is_set() and _interrupt(me):
                     sent.set()
-                    _raise_in(me)
-            over.wait(_INTERRUPT_EVERY_S)
+            over.wait(_INTERRUPT_EVERY_S if sent.is_set() else _LOOK_EVERY_S)
 
     watcher = threading.Thread(target=watch, name="torchproof-deadline", daemon=True)
     watcher.start()
@@ -183,6 +201,33 @@ def short_turns() -> Iterator[None]:
             _turns -= 1
             if not _turns:
                 sys.setswitchinterval(_usual_turn_s)
+
+
+def _interrupt(thread_id: int) -> bool:
+    """Raises `GivenUp` in a thread that is in a loop in Python; False in all else.
+
+    An exception set from outside is raised at the next instruction of Python that the
+    thread runs. If it is in C++, that can be a function which C++ calls back where
+    nothing may be thrown, and the process would abort. A thread that gave way at the
+    jump back of a loop raises it there.
+    """
+    frame = sys._current_frames().get(thread_id)
+    if frame is None or not _is_interruptible(frame):
+        return False
+    _raise_in(thread_id)
+    return True
+
+
+def _is_interruptible(frame: FrameType) -> bool:
+    instruction = dis.opname[frame.f_code.co_code[frame.f_lasti]]
+    if "JUMP_BACKWARD" not in instruction:
+        return False
+    if any(part in frame.f_code.co_filename for part in _LEFT_ALONE):
+        return False
+    while (frame := frame.f_back) is not None:  # type: ignore[assignment]
+        if "importlib" in frame.f_code.co_filename:
+            return False  # modules would stay half loaded
+    return True
 
 
 def _raise_in(thread_id: int) -> None:

@@ -24,6 +24,7 @@ PROBES: dict[str, tuple[str, ...]] = {
     "conversion of frames": (
         "torch._dynamo.convert_frame:catch_errors_wrapper",
         "torch._dynamo.convert_frame:compile_lock",
+        "torch._dynamo.symbolic_convert:InstructionTranslatorBase.step",
         "torch._dynamo.convert_frame:ConvertFrame.__call__",
         "torch._dynamo.trace_rules:check",
         "torch._dynamo.types:ConvertFrameReturn.apply_to_code",
@@ -182,6 +183,41 @@ def _install() -> None:
         return _Guarded(original(callback, hooks), guard)
 
     convert_frame.catch_errors_wrapper = guarded
+    _pass_checkpoints()
+
+
+_check: contextvars.ContextVar[Callable[[], None] | None] = contextvars.ContextVar(
+    "torchproof_check", default=None
+)
+
+
+@contextlib.contextmanager
+def checkpoints(check: Callable[[], None]) -> Iterator[None]:
+    """Calls this between steps of tracing and of passes over graphs; it may raise."""
+    token = _check.set(check)
+    try:
+        yield
+    finally:
+        _check.reset(token)
+
+
+def _pass_checkpoints() -> None:
+    from torch._dynamo.symbolic_convert import InstructionTranslatorBase
+    from torch.fx import Interpreter
+
+    for owner, name in ((InstructionTranslatorBase, "step"), (Interpreter, "run_node")):
+        setattr(owner, name, _checked(getattr(owner, name)))
+
+
+def _checked(step: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(step)
+    def checked(*args: Any) -> Any:
+        check = _check.get()
+        if check is not None:
+            check()
+        return step(*args)
+
+    return checked
 
 
 def traceable(fn: Callable[..., Any]) -> Callable[..., Any]:
