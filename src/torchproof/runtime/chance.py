@@ -7,10 +7,14 @@ generators on the CPU and on CUDA devices, generators passed around as objects, 
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
+import functools
 import hashlib
 import random
 import sys
-from collections.abc import Iterable
+import threading
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -90,3 +94,49 @@ def _exactly(value: Any) -> Any:
 
 def _digest(text: bytes) -> str:
     return hashlib.sha256(text).hexdigest()[:16]
+
+
+# -- left alone ------------------------------------------------------------------------
+
+_SETTERS: tuple[tuple[Any, str], ...] = (
+    (torch.random, "set_rng_state"),
+    (torch.cuda, "set_rng_state"),
+    (random, "setstate"),
+)
+_is_left_alone = contextvars.ContextVar("torchproof_is_left_alone", default=False)
+_counting = threading.Lock()
+_leaving = 0  # how many do
+
+
+@contextlib.contextmanager
+def left_alone() -> Iterator[None]:
+    """Nothing random is put back meanwhile, in this context.
+
+    A compiler that works behind its callers would put it back to where it was when it
+    began, and they would draw the same numbers twice.
+    """
+    global _leaving
+    token = _is_left_alone.set(True)
+    with _counting:
+        if not _leaving:
+            for module, name in _SETTERS:
+                setattr(module, name, _unless_left(getattr(module, name)))
+        _leaving += 1
+    try:
+        yield
+    finally:
+        with _counting:
+            _leaving -= 1
+            if not _leaving:
+                for module, name in _SETTERS:
+                    setattr(module, name, getattr(module, name).__wrapped__)
+        _is_left_alone.reset(token)
+
+
+def _unless_left(put_back: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(put_back)
+    def unless_left(*args: Any, **kwargs: Any) -> None:
+        if not _is_left_alone.get():
+            put_back(*args, **kwargs)
+
+    return unless_left
