@@ -29,13 +29,15 @@ def test_what_is_left_alone_is_not_put_back() -> None:
 
 
 def test_others_put_it_back_meanwhile() -> None:
-    answers = []
+    answers: list[bool] = []
+
+    def other() -> None:
+        answers.append(put_back_after_drawing())
+
     with chance.left_alone():
-        other = threading.Thread(
-            target=lambda: answers.append(put_back_after_drawing())
-        )
-        other.start()
-        other.join()
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join()
     assert answers == [True]
 
 
