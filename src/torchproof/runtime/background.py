@@ -1,64 +1,89 @@
-"""Compiles while calls run eager, and hands code over once it fits a call."""
+"""Compiles while calls run eager, and tells when compiled code is at hand for one."""
 
 from __future__ import annotations
 
 import functools
 import threading
-import time
+from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from types import CodeType
 from typing import Any
 
 from torchproof.runtime import attempts
+from torchproof.runtime.jobs import Job
 from torchproof.torch_private import frames
 
-Compile = Callable[[frames.Conversion, frames.ThreadState, float], Any]
+_KEPT = 4  # of a function: a model that goes on changing needs the latest only
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What is compiled; the guards of `answer` tell for which calls, if not surely."""
+
+    answer: Any
+    job: Job
+
+    def suits(self, conversion: frames.Conversion) -> bool:
+        # Code that could not be compiled suits every call.
+        is_code = frames.is_compiled_code(self.answer)
+        return not is_code or frames.fits(self.answer, conversion)
+
+
+# Given the frame, the state of its thread and the number of its call.
+Prepare = Callable[[frames.Conversion, frames.ThreadState, int | None], Prepared | None]
 
 
 class Background:
     """One compilation of a function at a time, beside the calls of its model."""
 
-    def __init__(self, compile_it: Compile, deadline_s: float) -> None:
-        self._compile_it = compile_it
-        self._deadline_s = deadline_s
+    def __init__(self, prepare: Prepare) -> None:
+        self._prepare = prepare
         self._lock = threading.Lock()
         self._running: dict[CodeType, attempts.Attempt] = {}
-        self._done: dict[CodeType, list[Any]] = {}
+        self._done: dict[CodeType, deque[Prepared]] = {}
 
     @property
     def pending(self) -> tuple[CodeType, ...]:
         return tuple(self._running)
 
-    def convert(self, conversion: frames.Conversion, state: frames.ThreadState) -> Any:
-        """What an earlier call had compiled and fits this one; None if nothing does.
+    def prepared(self, conversion: frames.Conversion) -> Prepared | None:
+        """What an earlier call had compiled and suits this one."""
+        with self._lock:
+            done = self._done.get(conversion.code, ())
+            return next((item for item in done if item.suits(conversion)), None)
 
-        Then it is compiled for this call, unless the function is being compiled.
-        """
+    def forget(self, code: CodeType, item: Prepared) -> None:
+        with self._lock:
+            if item in self._done.get(code, ()):
+                self._done[code].remove(item)
+
+    def begin(
+        self,
+        conversion: frames.Conversion,
+        state: frames.ThreadState,
+        call: int | None,
+    ) -> None:
+        """Compiles for this call, unless the function is being compiled."""
         code = conversion.code
         with self._lock:
-            done = self._done.setdefault(code, [])
-            for answer in done:
-                # Code that could not be compiled fits every call.
-                if not frames.is_compiled_code(answer) or frames.fits(
-                    answer, conversion
-                ):
-                    done.remove(answer)
-                    return answer
-            if code not in self._running:
-                work = functools.partial(self._compile, conversion.kept(), state)
-                self._running[code] = attempts.Attempt(work, "torchproof-background")
-        return None
+            if code in self._running:
+                return
+            work = functools.partial(self._work, conversion.kept(), state, call)
+            self._running[code] = attempts.Attempt(work, "torchproof-background")
 
-    def _compile(
-        self, conversion: frames.Conversion, state: frames.ThreadState
+    def _work(
+        self,
+        conversion: frames.Conversion,
+        state: frames.ThreadState,
+        call: int | None,
     ) -> None:
-        code, answer = conversion.code, None
+        code, item = conversion.code, None
         try:
             with attempts.short_turns():
-                until = time.monotonic() + self._deadline_s
-                answer = self._compile_it(conversion, state, until)
+                item = self._prepare(conversion, state, call)
         finally:
             with self._lock:
-                if answer is not None:
-                    self._done[code].append(answer)
+                if item is not None:
+                    self._done.setdefault(code, deque(maxlen=_KEPT)).append(item)
                 del self._running[code]

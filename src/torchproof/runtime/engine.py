@@ -13,13 +13,14 @@ import functools
 import re
 import threading
 import time
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import CodeType
 from typing import Any
 
 from torchproof.runtime import attempts, blocked, graphs, jobs, phases
-from torchproof.runtime.background import Background
+from torchproof.runtime.background import Background, Prepared
 from torchproof.runtime.facts import Compilation, Fallback, Stuck
 from torchproof.runtime.storms import Storms, kind_of
 from torchproof.runtime.telemetry import Telemetry
@@ -42,6 +43,7 @@ class Refusal:
 
     inner: bool
     item: Fallback
+    call: int | None = None  # in which it was decided, if in one
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,7 @@ class Engine:
         self.telemetry = telemetry
         self.backend = graphs.Backend(self, arguments)
         self.refused: dict[CodeType, Refusal] = {}
-        self.background = Background(self.compile, settings.deadline_s)
+        self.background = Background(self._prepare)
         self.saving_ms: float | None = None  # of a call, where that was measured
         self._storms = Storms(settings.recompile_limit)
         self._names: dict[CodeType, str] = {}
@@ -82,6 +84,9 @@ class Engine:
         self._here = threading.local()
         self._lock = threading.Lock()
         self._under_way: set[CodeType] = set()
+        self._raised: deque[int | None] = deque(
+            maxlen=1000
+        )  # the latest calls that did
 
     def __str__(self) -> str:
         return self.telemetry.name
@@ -125,12 +130,12 @@ class Engine:
 
     def call_raised(self) -> None:
         """The call ended in an error: what failed in it may have been the model."""
-        withdrawn = []
-        for code in getattr(self._here, "refused", ()):
-            refusal = self.refused.pop(code, None)
-            if refusal is not None:
-                withdrawn.append(refusal.item)
-        self._here.refused = []
+        call, withdrawn = self.telemetry.call, []
+        with self._lock:
+            self._raised.append(call)
+            for code, refusal in list(self.refused.items()):
+                if refusal.call == call is not None:
+                    withdrawn.append(self.refused.pop(code).item)
         self.telemetry.withdraw(withdrawn)
 
     def _until(self) -> float:
@@ -138,7 +143,6 @@ class Engine:
         call = self.telemetry.call
         if call is None or getattr(self._here, "call", None) != call:
             self._here.call = call
-            self._here.refused = []
             self._here.until = time.monotonic() + self.deadline_s
         until: float = self._here.until
         return until
@@ -157,14 +161,57 @@ class Engine:
         state = frames.ThreadState()
         if self.settings.wait:
             return self._compile_once(conversion, state, until)
-        answer = self.background.convert(conversion, state)
-        if answer is None:
-            self.ran_eager()
-            return frames.eager_once(inner=False)
+        prepared = self.background.prepared(conversion)
+        if prepared is None:
+            return self._eager_meanwhile(conversion, state)
+        answer = self._compile_once(conversion, state, until, prepared.job)
+        self.background.forget(conversion.code, prepared)
         return answer
 
+    def _eager_meanwhile(
+        self, conversion: frames.Conversion, state: frames.ThreadState
+    ) -> Any:
+        self.background.begin(conversion, state, self.telemetry.call)
+        self.ran_eager()
+        return frames.eager_once(inner=False)
+
+    def _prepare(
+        self,
+        conversion: frames.Conversion,
+        state: frames.ThreadState,
+        call: int | None,
+    ) -> Prepared | None:
+        """Compiles behind a call, for later ones.
+
+        Guards have the values of the moment that they are made in, and the caller may
+        change the model at any time: so the one that is to use this is traced again.
+        """
+        code = conversion.code
+        until = time.monotonic() + self.deadline_s
+        job = jobs.Job(until, ships=self.settings.ships, is_shelving=True)
+        job.generalise = self._generalises(code, self._cause(conversion))
+        try:
+            answer = self._attempt(conversion, state, job)
+        except (Exception, attempts.GivenUp) as error:
+            if attempts.process_ends.is_set():
+                raise  # nobody is left to be told
+            self._refuse(code, graphs.failure(self.name_of(code), error, job), call)
+            return None
+        finally:
+            self.telemetry.spent(job.seconds)
+        if job.failed:
+            last = self.telemetry.fallbacks[-1]
+            self.refused[code] = Refusal(inner=not job.missed, item=last)
+            return None
+        job.earlier_s = job.seconds
+        return Prepared(answer, job)
+
     def _compile_once(
-        self, conversion: frames.Conversion, state: frames.ThreadState, until: float
+        self,
+        conversion: frames.Conversion,
+        state: frames.ThreadState,
+        until: float,
+        prepared: jobs.Job | None = None,
     ) -> Any:
         """Threads that come meanwhile run eager; each would compile the same again."""
         code = conversion.code
@@ -175,15 +222,22 @@ class Engine:
             self.ran_eager()
             return frames.eager_once(inner=False)
         try:
-            return self.compile(conversion, state, until)
+            return self._compile(conversion, state, until, prepared)
         finally:
             with self._lock:
                 self._under_way.discard(code)
 
-    def compile(
-        self, conversion: frames.Conversion, state: frames.ThreadState, until: float
+    def _compile(
+        self,
+        conversion: frames.Conversion,
+        state: frames.ThreadState,
+        until: float,
+        prepared: jobs.Job | None,
     ) -> Any:
         code, job = conversion.code, jobs.Job(until, ships=self.settings.ships)
+        if prepared is not None:
+            job.is_shelving = True
+            job.use(prepared)
         cause, name = self._cause(conversion), self.name_of(code)
         job.generalise = self._generalises(code, cause)
         shapes = {
@@ -195,12 +249,15 @@ class Engine:
         except (Exception, attempts.GivenUp) as error:
             if attempts.process_ends.is_set():
                 raise  # nobody is left to be told
-            refusal = self._refuse(code, graphs.failure(name, error, job))
+            if isinstance(graphs.root_cause(error), graphs.NotPrepared):
+                return self._eager_meanwhile(conversion, state)
+            failed = graphs.failure(name, error, job)
+            refusal = self._refuse(code, failed, self.telemetry.call)
             return frames.eager_once(inner=refusal.inner)
         finally:
             self.telemetry.spent(job.seconds)
         if frames.is_compiled_code(answer):
-            self._storms.note(code, cause, job.seconds)
+            self._storms.note(code, cause, job.earlier_s + job.seconds)
         if job.compiled:
             self.telemetry.compiled(job.compilation(name, shapes, cause=cause))
             made = Made(code, answer, again=cause is not None)
@@ -252,6 +309,7 @@ class Engine:
             if not self.settings.wait:
                 stack.enter_context(backends.backward_ahead())
             stack.enter_context(jobs.under_way(job))
+            stack.enter_context(frames.checkpoints(job.check))
             return conversion.carry_out()
 
     def _wait(self, attempt: attempts.Attempt, job: jobs.Job) -> None:
@@ -263,6 +321,7 @@ class Engine:
             if job.sending and attempt.wait(job.until + _GRACE_S):
                 return
         except BaseException:  # Ctrl-C, in the caller
+            job.until = 0.0
             job.end_compilers(attempt.thread_id)
             attempt.stop(_PATIENCE_S)
             raise
@@ -276,11 +335,16 @@ class Engine:
         late.phase = phase
         raise late
 
-    def _refuse(self, code: CodeType, item: Fallback) -> Refusal:
-        """Not again in this process; what is compiled already goes on to be used."""
-        refusal = Refusal(inner=item.kind in _LEAVES_INNER, item=item)
-        self.refused[code] = refusal
-        self._here.refused = [*getattr(self._here, "refused", ()), code]
+    def _refuse(self, code: CodeType, item: Fallback, call: int | None) -> Refusal:
+        """Not again in this process; what is compiled already goes on to be used.
+
+        Unless the call that it was for has raised: then the model may have failed.
+        """
+        refusal = Refusal(inner=item.kind in _LEAVES_INNER, item=item, call=call)
+        with self._lock:
+            if call is not None and call in self._raised:
+                return refusal
+            self.refused[code] = refusal
         self.telemetry.fell_back(item)
         self.ran_eager()
         return refusal
@@ -300,7 +364,8 @@ class Engine:
         why = self._storms.why_stop(code, saved_s)
         if why is None:
             return None
-        return self._refuse(code, Fallback("storm", self.name_of(code), why))
+        item = Fallback("storm", self.name_of(code), why)
+        return self._refuse(code, item, self.telemetry.call)
 
     def _generalises(self, code: CodeType, cause: str | None) -> bool:
         if cause is None or not self._storms.generalises(code, cause):

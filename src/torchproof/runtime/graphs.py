@@ -12,10 +12,10 @@ import functools
 import itertools
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, Protocol
 
-from torchproof.runtime import attempts, first_runs, jobs, phases, worker
+from torchproof.runtime import attempts, first_runs, jobs, phases, shelf, worker
 from torchproof.runtime.facts import Compilation, Fallback
 from torchproof.torch_private import backends
 
@@ -31,6 +31,10 @@ class Owner(Protocol):
     def ran_eager(self) -> None: ...
 
 
+class NotPrepared(Exception):
+    """The graph of a call is another than was compiled behind the calls before."""
+
+
 class Backend:
     """What torch.compile is given; one for all regions of a model.
 
@@ -40,10 +44,34 @@ class Backend:
     def __init__(self, owner: Owner, arguments: Mapping[str, Any]) -> None:
         self._owner = owner
         self._compile = backends.compiler(arguments)
+        self.shelf = shelf.Shelf()
         self._numbers = itertools.count(1)
 
     def __call__(self, gm: Any, inputs: Sequence[Any]) -> Callable[..., Any]:
-        name, job = f"graph {next(self._numbers)}", jobs.current()
+        job = jobs.current()
+        if job is None or not job.is_shelving:
+            return self._graph(gm, inputs, job)
+        key = shelf.key_of(gm)
+        found = self.shelf.get(key)
+        if found is None:
+            # Sizes that vary: torch's own caches know the graph.
+            if job.prepared and (key is not None or not job.prepared.varies):
+                raise NotPrepared
+            return self._graph(gm, inputs, job, key)
+        job.compiled.append(found.name)
+        eager = self._eager(gm)
+        return first_runs.guarded_forward(
+            found.name, found.compiled, eager, self, found.changed
+        )
+
+    def _graph(
+        self,
+        gm: Any,
+        inputs: Sequence[Any],
+        job: jobs.Job | None,
+        key: Hashable = None,
+    ) -> Callable[..., Any]:
+        name = f"graph {next(self._numbers)}"
         backward = functools.partial(self._backward, f"backward of {name}")
         eager = self._eager(gm)
         try:
@@ -56,6 +84,8 @@ class Backend:
             return eager
         if job is not None:
             job.compiled.append(name)
+            job.varies = key is None
+            self.shelf.put(key, shelf.Shelved(name, compiled, changed(), gm))
         return first_runs.guarded_forward(name, compiled, eager, self, changed())
 
     def _failed(self, item: Fallback, job: jobs.Job | None) -> None:

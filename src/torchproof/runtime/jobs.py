@@ -6,13 +6,14 @@ import contextlib
 import contextvars
 import functools
 import os
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
 from torchproof.records import UserError
-from torchproof.runtime import compilers, worker
+from torchproof.runtime import attempts, compilers, phases, worker
 from torchproof.runtime.facts import Compilation
 from torchproof.torch_private import shipping
 
@@ -22,7 +23,8 @@ class Job:
     """`until` is a time of `time.monotonic`; `sending` while a child is at work.
 
     `compiled` names the graphs that were, `failed` counts the others; `missed` says
-    that one took too long.
+    that one took too long. What is compiled behind the calls is shelved, and then
+    `prepared` for the call that uses it.
     """
 
     until: float
@@ -36,11 +38,20 @@ class Job:
     compiled: list[str] = field(default_factory=list)
     failed: int = 0
     missed: bool = False
+    is_shelving: bool = False
+    prepared: Job | None = None
+    varies: bool = False  # a graph of it has sizes that vary
+    earlier_s: float = 0.0  # that preparing it took
     phase: str | None = None  # where it was when its time was over
 
     @property
     def seconds(self) -> float:
         return time.monotonic() - self.started
+
+    def use(self, prepared: Job) -> None:
+        """What was compiled before is part of this one."""
+        self.prepared, self.earlier_s = prepared, prepared.earlier_s
+        self.shipped, self.kept = prepared.shipped, prepared.kept
 
     def compilation(
         self,
@@ -53,7 +64,7 @@ class Job:
         return Compilation(
             function,
             shapes or {},
-            seconds=self.seconds,
+            seconds=self.earlier_s + self.seconds,
             cause=cause,
             in_child=self.shipped,
             kept=tuple(self.kept),
@@ -68,6 +79,14 @@ class Job:
             )
         finally:
             self.sending = False
+
+    def check(self) -> None:
+        """Ends it from inside, at a place that is safe, once its time is over."""
+        if time.monotonic() >= self.until:
+            late = attempts.GivenUp()
+            stack = attempts.stack_of(threading.get_ident())
+            late.phase = phases.phase_of_frames([(f.filename, f.name) for f in stack])
+            raise late
 
     def end_compilers(self, thread_id: int) -> None:
         """Ends the compilers that this process itself has started for it."""

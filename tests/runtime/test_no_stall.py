@@ -1,0 +1,188 @@
+"""`wait=False`: calls are answered while code is generated, then compiled code is used.
+
+A backend that waits until it is told to go on stands for a compiler that takes long.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from test_threads import at_once
+from torch import Tensor, nn
+from torch._dynamo.backends.registry import lookup_backend
+from twins import Net, assert_alike, assert_trained_alike, sample, twins
+
+import torchproof
+
+AGES_S = 300.0  # long enough for any machine
+
+# Dynamo hides it where warnings are shown, not where they are errors.
+pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
+
+
+@pytest.fixture(autouse=True)
+def fresh_compiler() -> Iterator[None]:
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    yield
+    torch._dynamo.reset()
+
+
+class Slow:
+    """A compiler that ends when it may, and counts what it was given."""
+
+    def __init__(self) -> None:
+        self.may_end = threading.Event()
+        self.began: Counter[tuple[int, ...]] = Counter()
+
+    def __call__(self, gm: Any, inputs: Any) -> Any:
+        size = max((tuple(i.shape) for i in inputs if isinstance(i, Tensor)), key=len)
+        self.began[size] += 1
+        assert self.may_end.wait(AGES_S)
+        return lookup_backend("aot_eager")(gm, inputs)
+
+
+def wait_for(condition: Callable[[], Any], what: str) -> None:
+    end = time.monotonic() + AGES_S
+    while not condition():
+        assert time.monotonic() < end, what
+        time.sleep(0.01)
+
+
+def wait_until_idle(model: Any) -> None:
+    wait_for(lambda: not torchproof.status(model).pending, "it compiles for ever")
+
+
+def test_calls_are_answered_before_and_after_the_switch() -> None:
+    slow = Slow()
+    plain, model = twins(Net().eval(), backend=slow, wait=False)
+    for _ in range(3):
+        assert_alike(plain, model, sample())
+    wait_for(lambda: slow.began, "nothing is compiled")
+    assert_alike(plain, model, sample())
+    told = torchproof.status(model)
+    assert told.pending and "compiling Net.forward" in str(told)
+    assert told.calls == 4 and told.compiled_calls == 0 and not told.fallbacks
+    slow.may_end.set()
+    wait_until_idle(model)
+    for _ in range(2):
+        assert_alike(plain, model, sample())
+    told = torchproof.status(model)
+    assert told.compiled_calls == 2 and len(told.compilations) == 1, str(told)
+    assert sum(slow.began.values()) == 1 and not told.fallbacks
+
+
+def test_training_goes_on_meanwhile() -> None:
+    slow = Slow()
+    plain, model = twins(Net().eval(), backend=slow, wait=False)
+    assert_trained_alike(plain, model, sample())
+    wait_for(lambda: slow.began, "nothing is compiled")
+    slow.may_end.set()
+    wait_until_idle(model)
+    for _ in range(2):
+        assert_trained_alike(plain, model, sample())
+    told = torchproof.status(model)
+    assert told.compiled_calls == 2 and not told.fallbacks, str(told)
+
+
+def test_a_size_that_comes_meanwhile_is_compiled_afterwards() -> None:
+    slow = Slow()
+    plain, model = twins(Net().eval(), backend=slow, wait=False, dynamic=False)
+    assert_alike(plain, model, sample(3))
+    wait_for(lambda: slow.began, "nothing is compiled")
+    for _ in range(2):
+        assert_alike(plain, model, sample(5))
+    assert sum(slow.began.values()) == 1
+    slow.may_end.set()
+    for rows in (3, 5, 3, 5):
+        wait_until_idle(model)
+        assert_alike(plain, model, sample(rows))
+    wait_until_idle(model)
+    before = torchproof.status(model).compiled_calls
+    for rows in (3, 5):
+        assert_alike(plain, model, sample(rows))
+    told = torchproof.status(model)
+    assert told.compiled_calls == before + 2, str(told)
+    assert sum(slow.began.values()) == len(told.compilations) == 2
+    assert told.recompiles == 1 and not told.fallbacks
+
+
+def test_threads_share_one_compilation() -> None:
+    slow = Slow()
+    plain, model = twins(Net().eval(), backend=slow, wait=False)
+
+    def work(number: int) -> None:
+        for _ in range(3):
+            x = sample(seed=number)
+            torch.testing.assert_close(model(x), plain(x))
+
+    at_once(work)
+    wait_for(lambda: slow.began, "nothing is compiled")
+    slow.may_end.set()
+    wait_until_idle(model)
+    at_once(work)
+    at_once(work)
+    told = torchproof.status(model)
+    assert sum(slow.began.values()) == len(told.compilations) == 1, str(told)
+    assert told.compiled_calls >= 18 and told.calls == 54
+
+
+def test_a_compiler_that_fails_leaves_the_model_eager() -> None:
+    def broken(gm: Any, inputs: Any) -> Any:
+        raise RuntimeError("no such instruction")
+
+    plain, model = twins(Net().eval(), backend=broken, wait=False)
+    assert_alike(plain, model, sample())
+    wait_until_idle(model)
+    assert_alike(plain, model, sample())
+    told = torchproof.status(model)
+    assert [item.kind for item in told.fallbacks] == ["compile error"], str(told)
+    assert "no such instruction" in told.fallbacks[0].why
+    assert told.compiled_calls == 0
+
+
+def test_changes_of_the_model_meanwhile_are_seen() -> None:
+    """What was compiled for a mode or a value that is gone does not answer."""
+    slow = Slow()
+    plain, model = twins(Net(), backend=slow, wait=False)
+    assert_alike(plain, model, sample())
+    wait_for(lambda: slow.began, "nothing is compiled")
+    for one in (plain, model):
+        one.eval()
+        one.scale = 5.0
+        one.head = nn.Linear(8, 2)
+    model.head.load_state_dict(plain.head.state_dict())
+    slow.may_end.set()
+    for _ in range(3):
+        wait_until_idle(model)
+        assert_alike(plain, model, sample())
+    told = torchproof.status(model)
+    assert told.compiled_calls == 2 and not told.fallbacks, str(told)
+    assert len(told.compilations) == 1
+
+
+def test_a_bad_input_at_first_does_not_leave_the_model_eager() -> None:
+    plain, model = twins(Net().eval(), backend="aot_eager", wait=False)
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        model(torch.ones(3, 5))
+    for _ in range(3):
+        wait_until_idle(model)
+        assert_alike(plain, model, sample())
+    told = torchproof.status(model)
+    assert told.compiled_calls == 2 and not told.fallbacks, str(told)
+
+
+def test_sizes_that_vary_settle_on_one_code() -> None:
+    plain, model = twins(Net().eval(), backend="aot_eager", wait=False)
+    for rows in (3, 3, 5, 5, 7, 9, 11):
+        assert_alike(plain, model, sample(rows))
+        wait_until_idle(model)
+    told = torchproof.status(model)
+    assert len(told.compilations) == 2 and not told.fallbacks, str(told)
+    assert told.compiled_calls == 5, str(told)
