@@ -84,9 +84,7 @@ class Engine:
         self._here = threading.local()
         self._lock = threading.Lock()
         self._under_way: set[CodeType] = set()
-        self._raised: deque[int | None] = deque(
-            maxlen=1000
-        )  # the latest calls that did
+        self._raised = deque[int | None](maxlen=1000)  # the latest calls that did
 
     def __str__(self) -> str:
         return self.telemetry.name
