@@ -1,11 +1,15 @@
-"""Compiled things inside of others, compiled again, as methods, and by their names."""
+"""What people compile: parts of others, methods, partial functions, in threads."""
 
 from __future__ import annotations
 
+import functools
+import json
 import pickle
 import threading
 import time
+from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -137,3 +141,44 @@ def test_threads_that_run_eager_at_once_leave_blocks_compiled() -> None:
     for thread in threads:
         thread.join()
     assert [block.forward.run for block in model.blocks] == compiled
+
+
+class Callable:
+    def __call__(self, x: Tensor) -> Tensor:
+        return x * 2
+
+
+@pytest.mark.parametrize(
+    "function",
+    [torch.sin, functools.partial(torch.add, other=1), Callable()],
+    ids=["builtin", "partial", "object"],
+)
+def test_whatever_can_be_called_is_compiled(function: Any) -> None:
+    x = torch.ones(2)
+    compiled = torchproof.compile(function, backend="eager")
+    assert torch.equal(compiled(x), function(x))
+    assert torchproof.status(compiled).compiled_calls == 1
+
+
+def test_a_forward_that_a_library_replaced_is_compiled() -> None:
+    model, x = Block(), torch.ones(2, 4)
+    expected = model(x) + 1
+
+    def hooked(module: nn.Module, x: Tensor) -> Tensor:
+        return Block.forward(module, x) + 1
+
+    model.forward = functools.partial(hooked, model)
+    torchproof.compile(model, backend="eager")
+    assert torch.equal(model(x), expected)
+    assert torchproof.status(model).compiled_calls == 1
+
+
+@pytest.mark.parametrize("layout", [torch.strided, torch.jagged], ids=str)
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_nested_tensors_are_taken_and_have_no_sizes_to_tell(
+    layout: torch.layout,
+) -> None:
+    nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=layout)
+    compiled = torchproof.compile(lambda x: x * 2, backend="aot_eager")
+    assert [part.sum().item() for part in compiled(nested).unbind()] == [4.0, 6.0]
+    json.dumps(torchproof.status(compiled).to_json())

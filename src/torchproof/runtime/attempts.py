@@ -103,6 +103,7 @@ class Attempt:
 
 process_ends = threading.Event()
 _under_way: weakref.WeakSet[Attempt] = weakref.WeakSet()
+os.register_at_fork(after_in_child=_under_way.clear)  # threads stay with the parent
 
 
 @atexit.register

@@ -50,7 +50,7 @@ def named(after_s: float) -> Iterator[None]:
         yield
     finally:
         if timer is not None:
-            ctypes.CDLL(None).timer_delete(timer)
+            _timers().timer_delete(timer)
 
 
 @functools.cache
@@ -68,8 +68,18 @@ def _registered() -> int | None:
     return None
 
 
+@functools.cache
+def _timers() -> ctypes.CDLL:
+    """The library that has them: before glibc 2.34 one of their own."""
+    library = ctypes.CDLL(None)
+    return library if hasattr(library, "timer_create") else ctypes.CDLL("librt.so.1")
+
+
 def _start(number: int, after_s: float) -> ctypes.c_void_p | None:
-    library = ctypes.CDLL(None, use_errno=True)
+    try:
+        library = _timers()
+    except OSError:
+        return None  # another C library
     event, timer = _Event(signal=number), ctypes.c_void_p()
     if library.timer_create(_CLOCK_MONOTONIC, ctypes.byref(event), ctypes.byref(timer)):
         return None

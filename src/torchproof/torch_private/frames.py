@@ -12,6 +12,7 @@ import builtins
 import contextlib
 import contextvars
 import functools
+import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -103,6 +104,11 @@ class Conversion:
         copy = SimpleNamespace(**fields)
         return Conversion(copy, self.entry, self.state, self.callback)
 
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The sizes of the tensors among the frame's arguments, by name."""
+        held = tensors_of(self.frame.f_locals)
+        return {name: tuple(tensor.shape) for name, tensor in held.items()}
+
     def reason(self) -> str | None:
         """Which guard of the code compiled last, or used last, does not hold here."""
         from torch._dynamo.guards import get_guard_fail_reason
@@ -183,6 +189,7 @@ def _install() -> None:
         return _Guarded(original(callback, hooks), guard)
 
     convert_frame.catch_errors_wrapper = guarded
+    os.register_at_fork(after_in_child=_renew_compile_lock)
     _pass_checkpoints()
 
 
@@ -228,13 +235,16 @@ def traceable(fn: Callable[..., Any]) -> Callable[..., Any]:
     """
     from torch._dynamo import trace_rules
 
-    if not trace_rules.check(fn):
+    plain = getattr(fn, "__func__", fn)
+    is_function = isinstance(plain, FunctionType)
+    if is_function and not trace_rules.check(fn):
         return fn
-    code, names = _wrapper(getattr(fn, "__func__", fn), fn.__qualname__)
+    # Others, such as partial ones, are not kept: they may hold a model.
+    wrapper = _wrapper_of_function if is_function else _wrapper
+    code, names = wrapper(plain, getattr(fn, "__qualname__", type(fn).__qualname__))
     return FunctionType(code, names, closure=(CellType(fn),))
 
 
-@functools.cache
 def _wrapper(plain: Any, name: str) -> tuple[CodeType, dict[str, Any]]:
     """Code and globals, one for each function: methods of many modules share them.
 
@@ -250,6 +260,9 @@ def _wrapper(plain: Any, name: str) -> tuple[CodeType, dict[str, Any]]:
     code = around(None).__code__
     code = code.replace(co_name=name.rpartition(".")[2], co_qualname=name)
     return code, {"__builtins__": builtins, "__name__": __name__}
+
+
+_wrapper_of_function = functools.cache(_wrapper)
 
 
 def innermost_backend(callback: Any) -> Any:
@@ -304,8 +317,15 @@ def free_compile_lock(owner: int) -> None:
     lock = convert_frame.compile_lock
     if getattr(lock, "_is_owned", None) is not None and str(owner) in repr(lock):
         # Those who wait for it go on; those who come later find one of their own.
-        convert_frame.compile_lock = threading.RLock()
+        _renew_compile_lock()
         lock._release_save()  # type: ignore[attr-defined]
+
+
+def _renew_compile_lock() -> None:
+    """In a fork, too: who held it stayed with the parent."""
+    from torch._dynamo import convert_frame
+
+    convert_frame.compile_lock = threading.RLock()
 
 
 @contextlib.contextmanager
@@ -392,14 +412,18 @@ def _unshared_state() -> str | None:
 
 
 def tensors_of(values: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-    """The tensors among a frame's arguments, by name, those of *args by number."""
+    """The tensors among a frame's arguments, by name, those of *args by number.
+
+    Without nested ones, which have no sizes to tell.
+    """
     every = dict(values)
     for name, value in values.items():
         if isinstance(value, tuple):
             every |= {f"{name}[{number}]": item for number, item in enumerate(value)}
         elif type(value) is dict:
             every |= {str(key): item for key, item in value.items()}
-    return {n: value for n, value in every.items() if isinstance(value, torch.Tensor)}
+    tensors = {n: v for n, v in every.items() if isinstance(v, torch.Tensor)}
+    return {name: tensor for name, tensor in tensors.items() if not tensor.is_nested}
 
 
 def place(code: CodeType) -> str:
