@@ -6,6 +6,7 @@ does, as it did when eager was timed.
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable
@@ -83,4 +84,4 @@ class Monitor:
 def percentile(values: list[float], percent: float) -> float:
     """By nearest rank."""
     ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(len(ordered) * percent / 100))]
+    return ordered[max(0, math.ceil(len(ordered) * percent / 100) - 1)]

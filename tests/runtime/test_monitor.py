@@ -1,0 +1,155 @@
+"""Latencies in production, and compiled code that has become slower than eager was."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from twins import Net, compiled, sample
+
+import torchproof
+from torchproof.runtime.monitor import Monitor, percentile
+from torchproof.runtime.telemetry import Telemetry
+
+
+@pytest.fixture(autouse=True)
+def fresh_compiler() -> Iterator[None]:
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+class Clock:
+    """Time that passes only where a call says so."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(time, "perf_counter", made)
+    return made
+
+
+def monitored(clock: Clock) -> tuple[Any, Monitor, list[Mapping[str, Any]]]:
+    """A callable whose argument is how many ms it takes, and what was said of it."""
+    told: list[Mapping[str, Any]] = []
+    telemetry = Telemetry("Net", lambda kind, record: told.append({kind: record}))
+    monitor = Monitor(telemetry)
+
+    def take(ms: float) -> None:
+        clock.now_s += ms / 1e3
+
+    return monitor.timing(take), monitor, told
+
+
+def test_percentiles_are_values_that_were_seen() -> None:
+    values = [float(n) for n in range(1, 101)]
+    assert [percentile(values, p) for p in (50, 95, 99)] == [50.0, 95.0, 99.0]
+    assert percentile([3.0], 99) == 3.0
+    assert percentile([2.0, 1.0], 0) == 1.0
+
+
+def test_latencies_are_kept_apart_and_forgotten(clock: Clock) -> None:
+    run, monitor, _ = monitored(clock)
+    for ms in (1.0, 2.0, 3.0):
+        run(ms)
+    latency = monitor.latency()
+    assert list(latency) == ["compiled"] and latency["compiled"].calls == 3
+    assert latency["compiled"].p50_ms == pytest.approx(2.0)
+    assert latency["compiled"].p99_ms == pytest.approx(3.0)
+    for _ in range(3000):
+        run(5.0)
+    assert monitor.latency()["compiled"].calls == 1000
+    assert monitor.latency()["compiled"].p50_ms == pytest.approx(5.0)
+
+
+def test_drift_is_said_once_until_it_is_over(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    run, monitor, told = monitored(clock)
+    monitor.eager_ms = 10.0
+    with caplog.at_level(logging.WARNING, logger="torchproof"):
+        for _ in range(500):
+            run(5.0)
+        assert not told and not monitor.drifted  # twice as fast as eager was
+        for _ in range(500):
+            run(12.0)
+        assert [list(record) for record in told] == [["drift"]] and monitor.drifted
+        assert told[0]["drift"]["compiled_ms"] == pytest.approx(12.0)
+        assert told[0]["drift"]["eager_ms"] == pytest.approx(10.0)
+        for _ in range(500):
+            run(5.0)
+        assert len(told) == 1 and not monitor.drifted
+        for _ in range(500):
+            run(12.0)
+    assert len(told) == 2
+    lines = [r.message for r in caplog.records if "compiled calls take" in r.message]
+    assert lines == ["Net: compiled calls take 12 ms, eager took 10 ms"] * 2
+
+
+def test_drift_needs_eager_times_to_compare_with(clock: Clock) -> None:
+    run, monitor, told = monitored(clock)
+    for _ in range(1000):
+        run(50.0)
+    assert not told and not monitor.drifted
+    assert "eager" not in monitor.latency()
+
+
+def test_a_slow_down_that_is_planted_in_a_model_is_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Compiled code that sleeps, from some call on, against eager code that does not.
+
+    What it sleeps is far beyond what a busy machine adds to so small a call.
+    """
+    told: list[str] = []
+    delay = {"s": 0.0}
+
+    def sleeping(gm: Any, inputs: Any) -> Any:
+        def run(*args: Any) -> Any:
+            time.sleep(delay["s"])
+            return gm.forward(*args)
+
+        return run
+
+    def double(x: Tensor) -> Tensor:
+        return x * 2
+
+    function = compiled(
+        double,
+        backend=sleeping,
+        monitor=True,
+        on_event=lambda kind, record: told.append(kind),
+    )
+    function.monitor.eager_ms = 5.0
+    for _ in range(100):
+        function(sample())
+    delay["s"] = 0.008
+    for _ in range(120):
+        function(sample())
+    assert told == ["compilation", "drift"]
+    latency = torchproof.status(function).latency
+    assert latency["compiled"].p95_ms >= 8.0
+    assert "compiled: 219 calls, p50" in str(torchproof.status(function))
+
+
+def test_only_who_asks_is_timed() -> None:
+    model = compiled(Net().eval())
+    model(sample())
+    assert torchproof.status(model).latency == {}
+    timed = compiled(Net().eval(), monitor=True)
+    for _ in range(3):
+        timed(sample())
+    # The call that compiled is none that says how fast the code is.
+    assert torchproof.status(timed).latency["compiled"].calls == 2
