@@ -16,8 +16,9 @@ from torch import Tensor
 from twins import Net, compiled, sample
 
 import torchproof
-from torchproof.runtime.entry import Entry, Options
+from torchproof.runtime.entry import Entry
 from torchproof.runtime.facts import Fallback
+from torchproof.runtime.parts import Options
 from torchproof.runtime.telemetry import Telemetry
 
 THREADS, CALLS = 8, 500
@@ -64,7 +65,7 @@ def test_everything_that_happens_is_in_the_record_and_in_json() -> None:
     assert sorted(kinds) == ["compilation", "compilation", "verification"]
     assert all(json.dumps(record) for _, record in told)
     text = str(status)
-    assert "5 calls" in text and "1 recompiles" in text and "x 2x4" in text
+    assert "5 calls" in text and "1 recompile" in text and "x 2x4" in text
 
 
 def test_a_fallback_is_one_line_in_the_log(caplog: pytest.LogCaptureFixture) -> None:

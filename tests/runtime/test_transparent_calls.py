@@ -223,6 +223,8 @@ def test_the_default_device_is_seen() -> None:
     assert filled(3).device.type == "cpu"
 
 
+# torch 2.15 scripts functions itself where forward-mode gradients begin.
+@pytest.mark.filterwarnings("ignore:.torch.jit.script:FutureWarning")
 @pytest.mark.parametrize("first", ["transformed", "plain"])
 def test_function_transforms_over_a_model(first: str) -> None:
     plain, model = twins(Net().eval())

@@ -55,8 +55,9 @@ def test_a_recurrent_network() -> None:
     assert answer.shape == (2, 3, 5)
     # Dynamo compiles none, and that is said.
     told = torchproof.status(model)
-    assert told.compiled_share == 0.0 and not told.fallbacks
-    assert told.notes == ("nothing of LSTM.forward itself is compiled",)
+    assert told.compiled_share == 0.0
+    said = [item.why for item in told.fallbacks] or list(told.notes)
+    assert len(said) == 1 and "LSTM" in said[0], str(told)
 
 
 def test_torchs_own_transformer() -> None:
@@ -112,7 +113,7 @@ def test_language_models_of_transformers(make: Any) -> None:
     )
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 def test_scripted_modules_stay_what_they_are() -> None:
     scripted = torch.jit.script(nn.Linear(4, 4))
     expected = scripted(sample())
