@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 import torchproof
-from torchproof.runtime.entry import Part
+from torchproof.runtime.parts import Part
 
 
 class Block(nn.Module):

@@ -23,7 +23,7 @@ from twins import (
 )
 
 import torchproof
-from torchproof.runtime.entry import Part
+from torchproof.runtime.parts import Part
 
 # Dynamo hides it where warnings are shown, not where they are errors.
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")

@@ -19,8 +19,9 @@ from torch import nn
 from torchproof.records import UserError
 
 if TYPE_CHECKING:
-    from torchproof.runtime.entry import Entry, Verify
+    from torchproof.runtime.entry import Entry
     from torchproof.runtime.facts import Status
+    from torchproof.runtime.parts import Verify
     from torchproof.runtime.telemetry import Listener
 
 DEADLINE_S = 600.0

@@ -12,7 +12,7 @@ from typing import Any
 
 from torchproof.runtime import attempts
 from torchproof.runtime.jobs import Job
-from torchproof.torch_private import frames
+from torchproof.torch_private import frames, threads
 
 _KEPT = 4  # of a function: a model that goes on changing needs the latest only
 
@@ -31,7 +31,9 @@ class Prepared:
 
 
 # Given the frame, the state of its thread and the number of its call.
-Prepare = Callable[[frames.Conversion, frames.ThreadState, int | None], Prepared | None]
+Prepare = Callable[
+    [frames.Conversion, threads.ThreadState, int | None], Prepared | None
+]
 
 
 class Background:
@@ -61,7 +63,7 @@ class Background:
     def begin(
         self,
         conversion: frames.Conversion,
-        state: frames.ThreadState,
+        state: threads.ThreadState,
         call: int | None,
     ) -> None:
         """Compiles for this call, unless the function is being compiled."""
@@ -75,7 +77,7 @@ class Background:
     def _work(
         self,
         conversion: frames.Conversion,
-        state: frames.ThreadState,
+        state: threads.ThreadState,
         call: int | None,
     ) -> None:
         code, item = conversion.code, None

@@ -103,20 +103,22 @@ _SETTERS: tuple[tuple[Any, str], ...] = (
     (torch.cuda, "set_rng_state"),
     (random, "setstate"),
 )
-_is_left_alone = contextvars.ContextVar("torchproof_is_left_alone", default=False)
+_is_left_alone: contextvars.ContextVar[Callable[[], bool]] = contextvars.ContextVar(
+    "torchproof_is_left_alone", default=lambda: False
+)
 _counting = threading.Lock()
 _leaving = 0  # how many do
 
 
 @contextlib.contextmanager
-def left_alone() -> Iterator[None]:
-    """Nothing random is put back meanwhile, in this context.
+def left_alone(when: Callable[[], bool] = lambda: True) -> Iterator[None]:
+    """Nothing random is put back meanwhile, in this context, when that is so.
 
     A compiler that works behind its callers would put it back to where it was when it
     began, and they would draw the same numbers twice.
     """
     global _leaving
-    token = _is_left_alone.set(True)
+    token = _is_left_alone.set(when)
     with _counting:
         if not _leaving:
             for module, name in _SETTERS:
@@ -136,7 +138,7 @@ def left_alone() -> Iterator[None]:
 def _unless_left(put_back: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(put_back)
     def unless_left(*args: Any, **kwargs: Any) -> None:
-        if not _is_left_alone.get():
+        if not _is_left_alone.get()():
             put_back(*args, **kwargs)
 
     return unless_left

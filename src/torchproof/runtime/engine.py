@@ -8,8 +8,6 @@ no longer.
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import re
 import threading
 import time
@@ -19,20 +17,14 @@ from dataclasses import dataclass
 from types import CodeType
 from typing import Any
 
-from torchproof.runtime import attempts, blocked, graphs, jobs, phases
+from torchproof.runtime import attempts, graphs, jobs
 from torchproof.runtime.background import Background, Prepared
-from torchproof.runtime.facts import Compilation, Fallback, Stuck
+from torchproof.runtime.conversions import carried_out
+from torchproof.runtime.facts import Compilation, Fallback
 from torchproof.runtime.storms import Storms, kind_of
 from torchproof.runtime.telemetry import Telemetry
-from torchproof.torch_private import backends, frames
+from torchproof.torch_private import frames, threads
 
-# How long work that was interrupted may take to unwind.
-_PATIENCE_S = 0.8
-# How long a compilation whose child hangs may take to end it and to do without its
-# code; together with the patience well below the 2 s that are promised.
-_GRACE_S = 0.9
-# A thread that holds the interpreter cannot be left; its place is printed then.
-_DUMP_AFTER_S = 3.0
 # Kinds of failures of a function that say nothing about those it calls.
 _LEAVES_INNER = ("compile error", "unsupported")
 
@@ -80,10 +72,11 @@ class Engine:
         self._storms = Storms(settings.recompile_limit)
         self._names: dict[CodeType, str] = {}
         self._unproven: dict[str, Made] = {}  # graphs that have not run yet
+        self._answers: list[Any] = []  # all code
         self._eager_answers: list[Any] = []  # code in which graphs run eager
         self._here = threading.local()
         self._lock = threading.Lock()
-        self._under_way: set[CodeType] = set()
+        self._under_way: dict[CodeType, threading.Event] = {}
         self._raised = deque[int | None](maxlen=1000)  # the latest calls that did
 
     def __str__(self) -> str:
@@ -132,7 +125,8 @@ class Engine:
         with self._lock:
             self._raised.append(call)
             for code, refusal in list(self.refused.items()):
-                if refusal.call == call is not None:
+                # A deadline or a storm is nobody's error.
+                if refusal.call == call is not None and refusal.inner:
                     withdrawn.append(self.refused.pop(code).item)
         self.telemetry.withdraw(withdrawn)
 
@@ -156,7 +150,7 @@ class Engine:
         if refusal is not None or time.monotonic() >= until:
             self.ran_eager()
             return frames.eager_once(inner=refusal is not None and refusal.inner)
-        state = frames.ThreadState()
+        state = threads.ThreadState()
         if self.settings.wait:
             return self._compile_once(conversion, state, until)
         prepared = self.background.prepared(conversion)
@@ -167,7 +161,7 @@ class Engine:
         return answer
 
     def _eager_meanwhile(
-        self, conversion: frames.Conversion, state: frames.ThreadState
+        self, conversion: frames.Conversion, state: threads.ThreadState
     ) -> Any:
         self.background.begin(conversion, state, self.telemetry.call)
         self.ran_eager()
@@ -176,7 +170,7 @@ class Engine:
     def _prepare(
         self,
         conversion: frames.Conversion,
-        state: frames.ThreadState,
+        state: threads.ThreadState,
         call: int | None,
     ) -> Prepared | None:
         """Compiles behind a call, for later ones.
@@ -187,9 +181,10 @@ class Engine:
         code = conversion.code
         until = time.monotonic() + self.deadline_s
         job = jobs.Job(until, ships=self.settings.ships, is_shelving=True)
+        job.behind = job.ahead = True
         job.generalise = self._generalises(code, self._cause(conversion))
         try:
-            answer = self._attempt(conversion, state, job)
+            answer = carried_out(conversion, state, job, self.telemetry)
         except (Exception, attempts.GivenUp) as error:
             if attempts.process_ends.is_set():
                 raise  # nobody is left to be told
@@ -207,43 +202,46 @@ class Engine:
     def _compile_once(
         self,
         conversion: frames.Conversion,
-        state: frames.ThreadState,
+        state: threads.ThreadState,
         until: float,
         prepared: jobs.Job | None = None,
     ) -> Any:
-        """Threads that come meanwhile run eager; each would compile the same again."""
-        code = conversion.code
+        """Threads that come meanwhile wait, and run eager once.
+
+        Each would compile the same again; and what runs while a model is traced may
+        change what it is traced for.
+        """
+        code, mine = conversion.code, threading.Event()
         with self._lock:
-            is_first = code not in self._under_way
-            self._under_way.add(code)
-        if not is_first:
+            done = self._under_way.setdefault(code, mine)
+        if done is not mine:
+            done.wait(max(0.0, until - time.monotonic()))
             self.ran_eager()
             return frames.eager_once(inner=False)
         try:
             return self._compile(conversion, state, until, prepared)
         finally:
             with self._lock:
-                self._under_way.discard(code)
+                del self._under_way[code]
+            mine.set()
 
     def _compile(
         self,
         conversion: frames.Conversion,
-        state: frames.ThreadState,
+        state: threads.ThreadState,
         until: float,
         prepared: jobs.Job | None,
     ) -> Any:
         code, job = conversion.code, jobs.Job(until, ships=self.settings.ships)
+        job.ahead = not self.settings.wait
         if prepared is not None:
             job.is_shelving = True
             job.use(prepared)
-        cause, name = self._cause(conversion), self.name_of(code)
-        job.generalise = self._generalises(code, cause)
-        shapes = {
-            label: tuple(tensor.shape)
-            for label, tensor in frames.tensors_of(conversion.frame.f_locals).items()
-        }
+        name = self.name_of(code)
         try:
-            answer = self._attempt(conversion, state, job)
+            cause, shapes = self._cause(conversion), conversion.shapes()
+            job.generalise = self._generalises(code, cause)
+            answer = carried_out(conversion, state, job, self.telemetry)
         except (Exception, attempts.GivenUp) as error:
             if attempts.process_ends.is_set():
                 raise  # nobody is left to be told
@@ -255,6 +253,7 @@ class Engine:
         finally:
             self.telemetry.spent(job.seconds)
         if frames.is_compiled_code(answer):
+            self._answers.append(answer)
             self._storms.note(code, cause, job.earlier_s + job.seconds)
         if job.compiled:
             self.telemetry.compiled(job.compilation(name, shapes, cause=cause))
@@ -282,56 +281,6 @@ class Engine:
         if job.failed:
             self._eager_answers.append(answer)
         return answer
-
-    def _attempt(
-        self, conversion: frames.Conversion, state: frames.ThreadState, job: jobs.Job
-    ) -> Any:
-        work = functools.partial(self._carry_out, conversion.kept(), job)
-        if state.why_not is not None:
-            self.telemetry.note(f"compiled in the calling thread: {state.why_not}")
-            late = functools.partial(graphs.end_compilers, job)
-            with attempts.interrupted(job.until, late):
-                return work()
-        attempt = attempts.Attempt(
-            functools.partial(state.run, work), f"torchproof-{conversion.code.co_name}"
-        )
-        with blocked.named(job.until - time.monotonic() + _DUMP_AFTER_S):
-            self._wait(attempt, job)
-        if attempt.error is not None:
-            raise attempt.error
-        return attempt.value
-
-    def _carry_out(self, conversion: frames.Conversion, job: jobs.Job) -> Any:
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(frames.compiler_switches(generalise=job.generalise))
-            if not self.settings.wait:
-                stack.enter_context(backends.backward_ahead())
-            stack.enter_context(jobs.under_way(job))
-            stack.enter_context(frames.checkpoints(job.check))
-            return conversion.carry_out()
-
-    def _wait(self, attempt: attempts.Attempt, job: jobs.Job) -> None:
-        """Until it has ended, or the deadline has passed and nothing of it is left."""
-        try:
-            if attempt.wait(job.until):
-                return
-            # A child that hangs is ended by who waits for it, who then goes on.
-            if job.sending and attempt.wait(job.until + _GRACE_S):
-                return
-        except BaseException:  # Ctrl-C, in the caller
-            job.until = 0.0
-            job.end_compilers(attempt.thread_id)
-            attempt.stop(_PATIENCE_S)
-            raise
-        stack = attempt.stack()
-        phase = phases.phase_of_frames([(f.filename, f.name) for f in stack])
-        job.end_compilers(attempt.thread_id)
-        if not attempt.stop(_PATIENCE_S):
-            frames.free_compile_lock(attempt.thread_id)
-            self.telemetry.is_stuck(Stuck(attempt.name, _innermost(stack), phase))
-        late = attempts.GivenUp()
-        late.phase = phase
-        raise late
 
     def _refuse(self, code: CodeType, item: Fallback, call: int | None) -> Refusal:
         """Not again in this process; what is compiled already goes on to be used.
@@ -375,8 +324,8 @@ class Engine:
         return True
 
     def _cause(self, conversion: frames.Conversion) -> str | None:
-        """Why compiled code that is there does not fit; None at the first time."""
-        if not self._storms.has_compiled(conversion.code):
+        """Why compiled code that is there does not fit; None where none is there."""
+        if conversion.entry is None or not self._storms.has_compiled(conversion.code):
             return None
         reason = conversion.reason() or "no compiled code fitted"
         # "0/0: the guard      # where it comes from", and hints on further lines.
@@ -390,9 +339,9 @@ class Engine:
         self.refused.clear()
         self._storms.forget()
 
-
-def _innermost(stack: list[Any]) -> str:
-    if not stack:
-        return "an unknown place"
-    frame = stack[-1]
-    return f"{frame.name} ({frame.filename}:{frame.lineno})"
+    def close(self) -> None:
+        """Its model is gone: code that only it can use is not kept for ever."""
+        while self._answers:
+            frames.withdraw(self._answers.pop(), "its model is gone")
+        self._eager_answers.clear()
+        self._unproven.clear()

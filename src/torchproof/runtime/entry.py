@@ -7,14 +7,14 @@ carry them along and compile anew when they are first called.
 
 from __future__ import annotations
 
-import functools
 import os
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from types import MethodType
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import nn
@@ -26,69 +26,10 @@ from torchproof.runtime.engine import Engine, Settings
 from torchproof.runtime.facts import Fallback, Status
 from torchproof.runtime.graphs import one_line
 from torchproof.runtime.monitor import Monitor
-from torchproof.runtime.telemetry import Listener, Telemetry
+from torchproof.runtime.parts import Options, Part
+from torchproof.runtime.telemetry import Telemetry
 from torchproof.strategies import Strategy, parse
 from torchproof.torch_private import backends, frames
-
-Verify = Literal["first", False] | int
-
-
-@dataclass(frozen=True)
-class Options:
-    """What was asked for; pickled with the model, but for `on_event`."""
-
-    strategy: str
-    why: str
-    deadline_s: float
-    verify: Verify = False
-    wait: bool = True
-    recompile_limit: int = 8
-    monitor: bool = False
-    arguments: Mapping[str, Any] = field(default_factory=dict)
-    on_event: Listener | None = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"on_event": None}
-
-
-class Part:
-    """A method of a module, or a function, that can run compiled or as it is."""
-
-    def __init__(self, owner: nn.Module | None, name: str, plain: Any = None) -> None:
-        self.owner = owner
-        self.name = name
-        # A method of the class is looked up anew, so that a copy calls its own.
-        self.plain = plain
-        self.run = self.eager
-        functools.update_wrapper(self, self.eager)
-
-    @property
-    def eager(self) -> Callable[..., Any]:
-        if self.plain is not None:
-            plain: Callable[..., Any] = self.plain
-            return plain
-        method = getattr(type(self.owner), self.name)
-        if isinstance(method, Part):  # compiled in the body of the class
-            method = method.plain
-        bound: Callable[..., Any] = method.__get__(self.owner)
-        return bound
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.run(*args, **kwargs)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.owner, self.name, self.plain)
-
-    @classmethod
-    def put(cls, owner: nn.Module, name: str, *rest: Any) -> Part:
-        """Stands in for a method of this one module from here on."""
-        known = owner.__dict__.get(name)
-        plain = known.plain if isinstance(known, Part) else known
-        if isinstance(known, Entry):
-            known.remove_parts()
-        part = cls(owner, name, plain, *rest)
-        owner.__dict__[name] = part
-        return part
 
 
 class Entry(Part):
@@ -149,6 +90,7 @@ class Entry(Part):
             options.deadline_s, options.recompile_limit, options.wait, ships
         )
         self._engine = Engine(settings, self.telemetry, self._arguments)
+        weakref.finalize(self, self._engine.close)
         return self._engine
 
     @property

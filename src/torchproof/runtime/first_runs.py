@@ -43,7 +43,12 @@ class Recorder(Protocol):
 
 
 def guarded_forward(
-    name: str, compiled: Run, eager: Run, recorder: Recorder, changed: list[int] | None
+    name: str,
+    compiled: Run,
+    eager: Run,
+    recorder: Recorder,
+    *,
+    changed: list[int] | None,
 ) -> Run:
     """A compiled forward graph; `changed` are the inputs it writes to, if known.
 

@@ -61,7 +61,7 @@ class Backend:
         job.compiled.append(found.name)
         eager = self._eager(gm)
         return first_runs.guarded_forward(
-            found.name, found.compiled, eager, self, found.changed
+            found.name, found.compiled, eager, self, changed=found.changed
         )
 
     def _graph(
@@ -86,7 +86,9 @@ class Backend:
             job.compiled.append(name)
             job.varies = key is None
             self.shelf.put(key, shelf.Shelved(name, compiled, changed(), gm))
-        return first_runs.guarded_forward(name, compiled, eager, self, changed())
+        return first_runs.guarded_forward(
+            name, compiled, eager, self, changed=changed()
+        )
 
     def _failed(self, item: Fallback, job: jobs.Job | None) -> None:
         if job is not None:

@@ -39,6 +39,9 @@ class Job:
     failed: int = 0
     missed: bool = False
     is_shelving: bool = False
+    behind: bool = False  # a caller that runs eager meanwhile
+    ahead: bool = False  # backward graphs are compiled with their forward
+    abandoned: bool = False  # to a thread that cannot be ended
     prepared: Job | None = None
     varies: bool = False  # a graph of it has sizes that vary
     earlier_s: float = 0.0  # that preparing it took

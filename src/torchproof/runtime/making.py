@@ -12,7 +12,8 @@ from torch import nn
 
 from torchproof.records import UserError
 from torchproof.runtime import ARGUMENTS, arguments_of, deadline_s, plan
-from torchproof.runtime.entry import Entry, Options
+from torchproof.runtime.entry import Entry
+from torchproof.runtime.parts import Options
 from torchproof.strategies import Strategy, parse
 
 

@@ -21,6 +21,8 @@ from typing import Any
 
 import torch
 
+from torchproof.torch_private import threads
+
 PROBES: dict[str, tuple[str, ...]] = {
     "conversion of frames": (
         "torch._dynamo.convert_frame:catch_errors_wrapper",
@@ -35,16 +37,6 @@ PROBES: dict[str, tuple[str, ...]] = {
         "torch._dynamo.types:FrameAction.RUN_ONLY",
         "torch._dynamo.guards:get_guard_fail_reason",
         "torch._dynamo.guards:DeletedGuardManagerWrapper",
-    ),
-    "state of a thread": (
-        "torch._C:_dispatch_tls_local_include_set",
-        "torch._C:_dispatch_tls_local_exclude_set",
-        "torch._C:_ForceDispatchKeyGuard",
-        "torch._C:_push_on_torch_function_stack",
-        "torch._C:_pop_torch_function_stack",
-        "torch._C:_len_torch_dispatch_stack",
-        "torch._C._functorch:peek_interpreter_stack",
-        "torch.overrides:_get_current_function_mode_stack",
     ),
     "switches of the compiler": (
         "torch._dynamo.config:recompile_limit",
@@ -189,7 +181,7 @@ def _install() -> None:
         return _Guarded(original(callback, hooks), guard)
 
     convert_frame.catch_errors_wrapper = guarded
-    os.register_at_fork(after_in_child=_renew_compile_lock)
+    os.register_at_fork(after_in_child=threads.renew_compile_lock)
     _pass_checkpoints()
 
 
@@ -310,28 +302,10 @@ def withdraw(answer: Any, why: str) -> None:
 # -- what a conversion runs under ------------------------------------------------------
 
 
-def free_compile_lock(owner: int) -> None:
-    """Lets others compile though a thread that cannot be stopped holds the lock."""
-    from torch._dynamo import convert_frame
-
-    lock = convert_frame.compile_lock
-    if getattr(lock, "_is_owned", None) is not None and str(owner) in repr(lock):
-        # Those who wait for it go on; those who come later find one of their own.
-        _renew_compile_lock()
-        lock._release_save()  # type: ignore[attr-defined]
-
-
-def _renew_compile_lock() -> None:
-    """In a fork, too: who held it stayed with the parent."""
-    from torch._dynamo import convert_frame
-
-    convert_frame.compile_lock = threading.RLock()
-
-
 @contextlib.contextmanager
 def compiler_switches(*, generalise: bool) -> Iterator[None]:
     """Limits are the runtime's own; hooks added later are seen, not ignored."""
-    from torch._dynamo import config
+    from torch._dynamo import config, convert_frame
 
     changed: dict[str, Any] = {
         "recompile_limit": 1 << 20,
@@ -345,70 +319,10 @@ def compiler_switches(*, generalise: bool) -> Iterator[None]:
             "automatic_dynamic_shapes": True,
             "allow_unspec_int_on_nn_module": True,
         }
-    with config.patch(changed):
+    # torch 2.11 has one configuration for all threads: whoever changed it second would
+    # put back what the first had changed it to, for good.
+    with convert_frame.compile_lock, config.patch(changed):
         yield
-
-
-class ThreadState:
-    """What torch keeps per thread and a conversion depends on, taken where it is made.
-
-    `why_not` says why another thread cannot be given this state, if it cannot.
-    """
-
-    def __init__(self) -> None:
-        self._context = contextvars.copy_context()
-        self._grad = torch.is_grad_enabled()
-        self._inference = torch.is_inference_mode_enabled()
-        self._autocast = {
-            device: (
-                torch.is_autocast_enabled(device),
-                torch.get_autocast_dtype(device),
-            )
-            for device in ("cpu", *(["cuda"] if torch.cuda.is_available() else ()))
-        }
-        self._autocast_cache = torch.is_autocast_cache_enabled()
-        self._modes = torch.overrides._get_current_function_mode_stack()
-        self._keys = (
-            torch._C._dispatch_tls_local_include_set(),
-            torch._C._dispatch_tls_local_exclude_set(),
-        )
-        self._stream = (
-            torch.cuda.current_stream() if torch.cuda.is_initialized() else None
-        )
-        self.why_not = _unshared_state()
-
-    def run(self, work: Callable[[], Any]) -> Any:
-        """The work's result, under this state, in the thread that calls this."""
-        return self._context.run(self._run, work)
-
-    def _run(self, work: Callable[[], Any]) -> Any:
-        with contextlib.ExitStack() as stack:
-            if self._stream is not None:
-                stack.enter_context(torch.cuda.stream(self._stream))
-            stack.enter_context(torch.inference_mode(self._inference))
-            stack.enter_context(torch.set_grad_enabled(self._grad))
-            for device, (enabled, dtype) in self._autocast.items():
-                stack.enter_context(
-                    torch.autocast(
-                        device,
-                        dtype=dtype,
-                        enabled=enabled,
-                        cache_enabled=self._autocast_cache,
-                    )
-                )
-            for mode in self._modes:
-                torch._C._push_on_torch_function_stack(mode)
-                stack.callback(torch._C._pop_torch_function_stack)
-            stack.enter_context(torch._C._ForceDispatchKeyGuard(*self._keys))
-            return work()
-
-
-def _unshared_state() -> str | None:
-    if torch._C._len_torch_dispatch_stack():
-        return "a torch dispatch mode is active"
-    if torch._C._functorch.peek_interpreter_stack() is not None:
-        return "a function transform is active"
-    return None
 
 
 def tensors_of(values: Mapping[str, Any]) -> dict[str, torch.Tensor]:
