@@ -10,6 +10,7 @@ import atexit
 import contextlib
 import ctypes
 import dis
+import functools
 import os
 import sys
 import threading
@@ -17,11 +18,12 @@ import time
 import traceback
 import weakref
 from collections.abc import Callable, Iterator
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 _INTERRUPT_EVERY_S = 0.05
 _LOOK_EVERY_S = 0.002
+_WAITS = frozenset({"sleep", "poll", "select", "waitpid", "flock"})
 # What C++ calls back, what cleans up behind others, and this package.
 _LEFT_ALONE = (
     "/torch/_library/",
@@ -221,7 +223,8 @@ def _interrupt(thread_id: int) -> bool:
 
 def _is_interruptible(frame: FrameType) -> bool:
     instruction = dis.opname[frame.f_code.co_code[frame.f_lasti]]
-    if "JUMP_BACKWARD" not in instruction:
+    at_jump = "JUMP_BACKWARD" in instruction
+    if not at_jump and frame.f_lasti not in _plain_waits(frame.f_code):
         return False
     if any(part in frame.f_code.co_filename for part in _LEFT_ALONE):
         return False
@@ -229,6 +232,18 @@ def _is_interruptible(frame: FrameType) -> bool:
         if "importlib" in frame.f_code.co_filename:
             return False  # modules would stay half loaded
     return True
+
+
+@functools.lru_cache(maxsize=256)
+def _plain_waits(code: CodeType) -> frozenset[int]:
+    """Where code calls what waits in C, and calls nothing back."""
+    found, name = set(), None
+    for instruction in dis.get_instructions(code):
+        if instruction.opname.startswith("LOAD_"):
+            name = instruction.argval if isinstance(instruction.argval, str) else name
+        elif "CALL" in instruction.opname and name in _WAITS:
+            found.add(instruction.offset)
+    return frozenset(found)
 
 
 def _raise_in(thread_id: int) -> None:
