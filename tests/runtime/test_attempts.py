@@ -57,7 +57,7 @@ def test_work_that_ends_has_a_value_or_an_error() -> None:
 
 
 def test_a_call_into_c_is_stuck_until_it_comes_back() -> None:
-    attempt = attempts.Attempt(lambda: ctypes.CDLL(None).sleep(2), "sleeping")
+    attempt = attempts.Attempt(lambda: ctypes.CDLL(None).usleep(2_000_000), "sleeping")
     assert not attempt.stop(0.2)
     assert attempt.wait(time.monotonic() + SOON)
     # What C++ would call next is not a place to raise in.
