@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import importlib
 import os
+import shutil
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -18,7 +19,6 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
-import torch._inductor.config
 
 Operator = Callable[[torch.Tensor], torch.Tensor]
 HEALTHY: Operator = torch.sin
@@ -100,8 +100,7 @@ class FakeKernel(Injection):
         self.mark.touch()
         self.deed()
 
-    def deed(self) -> None:
-        pass
+    def deed(self) -> None: ...
 
 
 def _is_below(part: str) -> bool:
@@ -157,22 +156,21 @@ class NoFakeKernel(Injection):
 
 
 class Compiler(Injection):
-    """`CXX` is a program that does as told once it is armed."""
+    """What goes by the compiler's name is a program that does as told once armed."""
 
     told = "exec sleep 1000"
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        self.gate = folder / "armed"
-        program = folder / "cxx"
+        self.gate, real = folder / "armed", shutil.which("g++")
+        program = folder / "bin" / "g++"
+        program.parent.mkdir()
         program.write_text(
-            f'#!/bin/sh\n[ -e {self.gate} ] || exec g++ "$@"\n'
+            f'#!/bin/sh\n[ -e {self.gate} ] || exec {real} "$@"\n'
             f"touch {self.mark}\n{self.told}\n"
         )
         program.chmod(0o755)
-        os.environ["CXX"] = str(program)
-        # Inductor reads the variable when it is loaded, and may be by now.
-        torch._inductor.config.cpp.cxx = (None, str(program))
+        os.environ["PATH"] = f"{program.parent}{os.pathsep}{os.environ['PATH']}"
 
     def arm(self) -> None:
         self.gate.touch()
