@@ -46,7 +46,6 @@ DEADLINE_S = 1.0
 # Torch keeps compiled code with the function it was made of, for ever: 0.3 MiB of each
 # compilation of this model, as measured with torch.compile alone.
 KEPT_BYTES, SLACK_BYTES = 512 << 10, 16 << 20
-CHECKPOINTS = 20
 
 
 @dataclass(frozen=True)
@@ -109,10 +108,10 @@ class FlakyBackend:
             self._faults["hangs"] += 1
             while True:
                 time.sleep(0.001)
-        if throw < 0.15:
+        if throw < 0.20:
             self._faults["raises"] += 1
             raise RuntimeError("planted")
-        if throw < 0.30:
+        if throw < 0.40:
             self._faults["first run fails"] += 1
             return self._failing
         return gm.forward  # type: ignore[no-any-return]
@@ -173,7 +172,7 @@ def _is_planted(why: str) -> bool:
     return "planted" in why or "SIGKILL" in why
 
 
-def soak(calls: int, seed: int = 0) -> Soak:
+def soak(calls: int, seed: int, checkpoints: int) -> Soak:
     """Faulty compilers, without Inductor."""
     counts = Counts()
     backend = FlakyBackend(random.Random(seed), counts.faults)
@@ -184,10 +183,10 @@ def soak(calls: int, seed: int = 0) -> Soak:
         pairs = [_pair(counts, **told) for _ in range(MODELS)]
         return [Caller(pairs, next(seeds)) for _ in range(THREADS)]
 
-    return _soaked(callers, calls, counts)
+    return _soaked(callers, counts, calls=calls, checkpoints=checkpoints)
 
 
-def soak_inductor(calls: int, seed: int = 0) -> Soak:
+def soak_inductor(calls: int, seed: int, checkpoints: int) -> Soak:
     """Inductor, whose child is killed at work, and at other times."""
     counts, seeds = Counts(), itertools.count(seed)
 
@@ -196,7 +195,7 @@ def soak_inductor(calls: int, seed: int = 0) -> Soak:
         return [Caller(pairs, next(seeds)) for _ in range(2)]
 
     with _killing_children(random.Random(seed), counts.faults):
-        return _soaked(callers, calls, counts)
+        return _soaked(callers, counts, calls=calls, checkpoints=checkpoints)
 
 
 def _pair(counts: Counts, **arguments: Any) -> tuple[Model, Model]:
@@ -229,26 +228,30 @@ def _killing_children(chance: random.Random, faults: Counter[str]) -> Iterator[N
 
 
 def _soaked(
-    make_callers: Callable[[], list[Caller]], calls: int, counts: Counts
+    make_callers: Callable[[], list[Caller]],
+    counts: Counts,
+    *,
+    calls: int,
+    checkpoints: int,
 ) -> Soak:
     """Models live for one checkpoint; what they leave behind would add up."""
     begin, held, made = time.monotonic(), [], 0
-    for number in range(CHECKPOINTS):
+    for number in range(checkpoints):
         callers = make_callers()
-        share = calls // CHECKPOINTS // len(callers)
+        share = calls // checkpoints // len(callers)
         _call_all(callers, share)
         made += share * len(callers)
         counts.wrong += [wrong for caller in callers for wrong in caller.wrong]
         del callers
         held.append(_holding())
-        print(f"{number + 1}/{CHECKPOINTS} {held[-1]}", file=sys.stderr, flush=True)
+        print(f"{number + 1}/{checkpoints} {held[-1]}", file=sys.stderr, flush=True)
     return Soak(
         made,
         tuple(counts.wrong),
         counts.compilations,
         dict(counts.faults),
         dict(counts.fallbacks),
-        (_most(held[: CHECKPOINTS // 2]), _most(held[CHECKPOINTS // 2 :])),
+        (_most(held[: checkpoints // 2]), _most(held[checkpoints // 2 :])),
         time.monotonic() - begin,
     )
 
@@ -303,19 +306,21 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--calls", type=int, default=10_000)
     parser.add_argument("--inductor-calls", type=int, default=2_000)
+    parser.add_argument("--checkpoints", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--write", action="store_true", help="keep the numbers")
     arguments = parser.parse_args()
     logging.getLogger("torchproof").setLevel(logging.CRITICAL)
     torch.set_num_threads(1)
-    found = {"faulty compilers": soak(arguments.calls, arguments.seed)}
+    told = (arguments.seed, arguments.checkpoints)
+    found = {"faulty compilers": soak(arguments.calls, *told)}
     print(lines("faulty compilers", found["faulty compilers"]), flush=True)
     if arguments.inductor_calls:
         with tempfile.TemporaryDirectory() as folder:
             os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder
             # Each compilation goes to the child, not to what an earlier one left.
             os.environ["TORCHINDUCTOR_FORCE_DISABLE_CACHES"] = "1"
-            found["Inductor"] = soak_inductor(arguments.inductor_calls, arguments.seed)
+            found["Inductor"] = soak_inductor(arguments.inductor_calls, *told)
         print(lines("Inductor", found["Inductor"]))
     if arguments.write:
         kept = {"torch": torch.__version__, "machine": {"arch": platform.machine()}}
