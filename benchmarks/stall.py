@@ -36,7 +36,8 @@ HERE = Path(__file__).resolve().parent
 def step(model: Any, call: tuple[Tensor, ...], *, train: bool) -> Tensor:
     answer: Tensor = model(*call)
     if train:
-        answer.float().square().mean().backward()
+        loss = answer.float().square().mean()
+        loss.backward()  # type: ignore[no-untyped-call]
         model.zero_grad()
     return answer.detach()
 

@@ -81,7 +81,7 @@ def guarded_forward(
 
 def _redirect(call: functools.partial[Any], run: Run) -> None:
     """Calls go elsewhere from here on; through a function each would cost a frame."""
-    call.__setstate__((run, (), {}, {}))
+    call.__setstate__((run, (), {}, {}))  # type: ignore[attr-defined]
 
 
 def guarded_backward(
