@@ -47,7 +47,9 @@ class GivenUp(BaseException):
     the work was doing.
     """
 
-    phase: str | None = None
+    def __init__(self, phase: str | None = None) -> None:
+        super().__init__()
+        self.phase = phase
 
 
 class Attempt:

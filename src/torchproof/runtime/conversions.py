@@ -89,8 +89,8 @@ def _wait(attempt: attempts.Attempt, job: jobs.Job, telemetry: Telemetry) -> Non
         # A child that hangs is ended by who waits for it, who then goes on.
         if job.sending and attempt.wait(job.until + _GRACE_S):
             return
-    except BaseException:  # Ctrl-C, in the caller
-        job.until = 0.0
+    except BaseException:  # Ctrl-C, or what a signal handler of the caller's raises
+        job.is_left, job.until = True, 0.0
         job.end_compilers(attempt.thread_id)
         attempt.stop(_PATIENCE_S)
         raise
@@ -102,9 +102,7 @@ def _wait(attempt: attempts.Attempt, job: jobs.Job, telemetry: Telemetry) -> Non
         threads.free_compile_lock(attempt.thread_id)
         telemetry.is_stuck(Stuck(attempt.name, _innermost(stack), phase))
     attempt.error = None  # which holds frames, and they hold tensors of the call
-    late = attempts.GivenUp()
-    late.phase = phase
-    raise late
+    raise attempts.GivenUp(phase)  # by no name, with which this frame would hold it
 
 
 def _innermost(stack: list[Any]) -> str:

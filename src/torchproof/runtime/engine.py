@@ -243,7 +243,7 @@ class Engine:
             job.generalise = self._generalises(code, cause)
             answer = carried_out(conversion, state, job, self.telemetry)
         except (Exception, attempts.GivenUp) as error:
-            if attempts.process_ends.is_set():
+            if attempts.process_ends.is_set() or job.is_left:
                 raise  # nobody is left to be told
             if isinstance(graphs.root_cause(error), graphs.NotPrepared):
                 return self._eager_meanwhile(conversion, state)

@@ -38,6 +38,7 @@ class Job:
     compiled: list[str] = field(default_factory=list)
     failed: int = 0
     missed: bool = False
+    is_left: bool = False  # its caller was called away, by a signal
     is_shelving: bool = False
     behind: bool = False  # a caller that runs eager meanwhile
     ahead: bool = False  # backward graphs are compiled with their forward
@@ -86,10 +87,9 @@ class Job:
     def check(self) -> None:
         """Ends it from inside, at a place that is safe, once its time is over."""
         if time.monotonic() >= self.until:
-            late = attempts.GivenUp()
             stack = attempts.stack_of(threading.get_ident())
-            late.phase = phases.phase_of_frames([(f.filename, f.name) for f in stack])
-            raise late
+            frames = [(f.filename, f.name) for f in stack]
+            raise attempts.GivenUp(phases.phase_of_frames(frames))
 
     def end_compilers(self, thread_id: int) -> None:
         """Ends the compilers that this process itself has started for it."""
