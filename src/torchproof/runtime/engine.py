@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import CodeType
@@ -25,6 +25,9 @@ from torchproof.runtime.storms import Storms, kind_of
 from torchproof.runtime.telemetry import Telemetry
 from torchproof.torch_private import frames, threads
 
+# How much of what was compiled behind the calls may be of no use to them: a model that
+# changes all the time would be compiled all the time.
+_TRIES = 4
 # Kinds of failures of a function that say nothing about those it calls.
 _LEAVES_INNER = ("compile error", "unsupported")
 
@@ -77,6 +80,7 @@ class Engine:
         self._here = threading.local()
         self._lock = threading.Lock()
         self._under_way: dict[CodeType, threading.Event] = {}
+        self._unused = Counter[CodeType]()  # of what was compiled behind the calls
         self._raised = deque[int | None](maxlen=1000)  # the latest calls that did
 
     def __str__(self) -> str:
@@ -151,7 +155,7 @@ class Engine:
             self.ran_eager()
             return frames.eager_once(inner=refusal is not None and refusal.inner)
         state = threads.ThreadState()
-        if self.settings.wait:
+        if self.settings.wait or self._unused[conversion.code] >= _TRIES:
             return self._compile_once(conversion, state, until)
         prepared = self.background.prepared(conversion)
         if prepared is None:
@@ -197,6 +201,7 @@ class Engine:
             self.refused[code] = Refusal(inner=not job.missed, item=last)
             return None
         job.earlier_s = job.seconds
+        self._unused[code] += 1
         return Prepared(answer, job)
 
     def _compile_once(
@@ -252,6 +257,7 @@ class Engine:
             return frames.eager_once(inner=refusal.inner)
         finally:
             self.telemetry.spent(job.seconds)
+        self._unused[code] -= prepared is not None
         if frames.is_compiled_code(answer):
             self._answers.append(answer)
             self._storms.note(code, cause, job.earlier_s + job.seconds)
