@@ -71,15 +71,8 @@ class Entry(Part):
                 self._engine.call_raised()
             raise
 
-    def __get__(self, instance: Any, owner: Any = None) -> Any:
-        """A function that is compiled in the body of a class is a method of it."""
-        return self if instance is None else MethodType(self, instance)
-
     def __reduce__(self) -> str | tuple[Any, ...]:
-        name, home = getattr(self, "__qualname__", ""), sys.modules.get(self.__module__)
-        if self.owner is None and getattr(home, name, None) is self:
-            return name  # a decorated function goes by its name, as others do
-        return Entry, (self.owner, self.name, self.plain, self.options)
+        return type(self), (self.owner, self.name, self.plain, self.options)
 
     def load_compiler(self) -> Engine:
         """Not in the first call, whose deadline it would use up."""
@@ -329,6 +322,21 @@ class Entry(Part):
         self.telemetry.fallbacks.clear()
         self.strategy, self.why = self.options.strategy, self.options.why
         self.run = self._begin
+
+
+class FunctionEntry(Entry):
+    """The entry of a function, which is a method in the body of a class.
+
+    Only of functions: Dynamo of torch 2.11 asks attributes of an instance for it, too.
+    """
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self if instance is None else MethodType(self, instance)
+
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        name, home = getattr(self, "__qualname__", ""), sys.modules.get(self.__module__)
+        # A decorated function goes by its name, as others do.
+        return name if getattr(home, name, None) is self else super().__reduce__()
 
 
 def _method_of(owner: nn.Module, path: str) -> tuple[nn.Module, str]:

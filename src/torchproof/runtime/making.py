@@ -12,7 +12,7 @@ from torch import nn
 
 from torchproof.records import UserError
 from torchproof.runtime import ARGUMENTS, arguments_of, deadline_s, plan
-from torchproof.runtime.entry import Entry
+from torchproof.runtime.entry import Entry, FunctionEntry
 from torchproof.runtime.parts import Options
 from torchproof.strategies import Strategy, parse
 
@@ -28,7 +28,7 @@ def make(model: Any, settings: Mapping[str, Any], arguments: Mapping[str, Any]) 
     elif callable(model):
         plain = model.plain if isinstance(model, Entry) else model
         options = _options(None, settings, arguments)
-        entry = model = Entry(None, "__call__", plain, options)
+        entry = model = FunctionEntry(None, "__call__", plain, options)
     else:
         raise UserError(
             f"cannot compile {type(model).__name__}: give a module or a function"
