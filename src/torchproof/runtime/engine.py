@@ -133,6 +133,7 @@ class Engine:
                 if refusal.call == call is not None and refusal.inner:
                     withdrawn.append(self.refused.pop(code).item)
         self.telemetry.withdraw(withdrawn)
+        self.telemetry.ran_eager()  # whatever ran, it gave no compiled answer
 
     def _until(self) -> float:
         """When the call under way has to be done with compiling."""
@@ -351,3 +352,4 @@ class Engine:
             frames.withdraw(self._answers.pop(), "its model is gone")
         self._eager_answers.clear()
         self._unproven.clear()
+        self.backend.shelf.clear()

@@ -141,7 +141,9 @@ class Before:
         return cls(tensors) if _fits(tensors) else None
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
-        self._tensors = [(tensor, tensor.detach().clone()) for tensor in tensors]
+        self._tensors = [
+            (tensor, tensor.detach().clone(), tensor.grad_fn) for tensor in tensors
+        ]
         self._cpu = torch.get_rng_state()
         self._cuda = (
             torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
@@ -153,8 +155,10 @@ class Before:
                 f"{name} has left the device in a state that only a new process cures;"
                 " `example=` tries a model in a child first"
             ) from error
+        if any(value.grad_fn is not history for value, _, history in self._tensors):
+            raise error  # what autograd has recorded cannot be taken back
         with torch.no_grad():
-            for value, saved in self._tensors:
+            for value, saved, _ in self._tensors:
                 if not torch.equal(value.detach(), saved):
                     value.detach().copy_(saved)
         torch.set_rng_state(self._cpu)
