@@ -2,8 +2,8 @@
 
     python benchmarks/reliability.py [--only TEXT] [--write]
 
-Each cell is a process of its own, several at a time: most wait for a deadline. Exit code
-1 when a cell fails.
+Each cell is a process of its own, several at a time: most wait for a deadline. Exit
+code 1 when a cell fails.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import itertools
 import json
 import logging
 import multiprocessing
@@ -82,7 +83,11 @@ class Model(nn.Module):
 
 @dataclass
 class Step:
-    """A call of the model, and everything that it has changed."""
+    """A call of the model, and everything that it has changed.
+
+    `seconds` are those of the forward or of the backward, whichever took longer: both
+    may compile, and each has a deadline of its own.
+    """
 
     answer: torch.Tensor
     input_grad: torch.Tensor | None
@@ -99,12 +104,14 @@ def take_step(model: Model, x: torch.Tensor, train: bool, between: Any) -> Step:
     model.zero_grad()
     x = x.clone().requires_grad_(train)
     scratch = torch.zeros(len(x), 8)
-    begin = time.monotonic()
+    times = [time.monotonic()]
     with torch.set_grad_enabled(train):
         answer = model(x, scratch)
+        times.append(time.monotonic())
         if train:
             between()
             (answer * torch.arange(8.0)).sum().backward()
+            times.append(time.monotonic())
     return Step(
         answer.detach(),
         x.grad,
@@ -113,7 +120,7 @@ def take_step(model: Model, x: torch.Tensor, train: bool, between: Any) -> Step:
         {name: value.grad for name, value in model.named_parameters()},
         torch.get_rng_state(),
         len(model.seen),
-        time.monotonic() - begin,
+        max(end - begin for begin, end in itertools.pairwise(times)),
     )
 
 

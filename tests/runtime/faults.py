@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+import given_backends
 import harm
 import injections as ways
 
@@ -160,7 +161,7 @@ FAULTS = {
         ),
         Fault(
             "backend raises",
-            ways.BackendRaises,
+            given_backends.BackendRaises,
             "compile error",
             words="planted in a backend",
             backend=None,
@@ -174,7 +175,7 @@ FAULTS = {
         ),
         Fault(
             "first run fails, inputs overwritten",
-            ways.BackendRunFails,
+            given_backends.BackendRunFails,
             "first run",
             words="planted in a first run",
             backend=None,
@@ -218,7 +219,7 @@ FAULTS = {
         ),
         Fault(
             "miscompile, verify first",
-            ways.Miscompiles,
+            given_backends.Miscompiles,
             "verification",
             backend=None,
             draws=False,
@@ -227,7 +228,7 @@ FAULTS = {
         ),
         Fault(
             "miscompile, verify 3",
-            ways.Miscompiles,
+            given_backends.Miscompiles,
             "verification",
             backend=None,
             draws=False,

@@ -215,7 +215,6 @@ class Finder(importlib.abc.MetaPathFinder):
             codegen = module.GraphLowering.codegen
             def patched(self):
                 if os.path.exists({deed!r}):
-                    open({mark!r}, "w").close()
                     exec(compile(open({deed!r}).read(), "planted.py", "exec"), {{}})
                 return codegen(self)
             module.GraphLowering.codegen = patched
@@ -224,6 +223,9 @@ class Finder(importlib.abc.MetaPathFinder):
 
 sys.meta_path.insert(0, Finder())
 """
+
+
+_MARKED = "open('MARK', 'w').close()\n"
 
 
 class InChild(Injection):
@@ -235,33 +237,33 @@ class InChild(Injection):
         super().__init__(folder)
         self._deed = folder / "deed.py"
         # Python imports a module of this name, where there is one, when it starts.
-        told = _PATCH.format(deed=str(self._deed), mark=str(self.mark))
+        told = _PATCH.format(deed=str(self._deed))
         (folder / "sitecustomize.py").write_text(told)
         sys.path.insert(0, str(folder))
 
     def arm(self) -> None:
-        self._deed.write_text(self.code)
+        self._deed.write_text(self.code.replace("MARK", str(self.mark)))
 
 
 class ChildKilled(InChild):
-    code = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
+    code = _MARKED + "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
 
 
 class ChildCrashes(InChild):
-    code = "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"
+    code = _MARKED + "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"
 
 
 class ChildLoops(InChild):
-    code = "while True: pass"
+    code = _MARKED + "while True: pass"
 
 
 class ChildRaises(InChild):
-    code = "raise ValueError('planted in code generation')"
+    code = _MARKED + "raise ValueError('planted in code generation')"
 
 
 class ChildEatsMemory(InChild):
     code = (
-        "import time\nheld = []\n"
+        _MARKED + "import time\nheld = []\n"
         "while True:\n    held.append(b'x' * (64 << 20))\n    time.sleep(0.05)"
     )
 
@@ -276,8 +278,10 @@ class ChildWaitsForPool(InChild):
     code = (
         "import concurrent.futures\n"
         "from torch._inductor.async_compile import AsyncCompile\n"
-        "lost = classmethod(lambda cls, task: concurrent.futures.Future())\n"
-        "AsyncCompile.submit = lost"
+        "def lose(cls, task):\n"
+        "    open('MARK', 'w').close()\n"
+        "    return concurrent.futures.Future()\n"
+        "AsyncCompile.submit = classmethod(lose)"
     )
 
 
@@ -341,58 +345,3 @@ class BackwardFails(FirstRunFails):
 
     def after_forward(self) -> None:
         super().arm()
-
-
-# -- backends --------------------------------------------------------------------------
-
-
-class GivenBackend(Injection):
-    """A backend of the user's; before it is armed, it runs graphs as they are."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
-        self.is_armed = False
-        self.arguments = {"backend": self._compile}
-
-    def arm(self) -> None:
-        self.is_armed = True
-
-    def _compile(self, gm: Any, inputs: Any) -> Callable[..., Any]:
-        if not self.is_armed:
-            return gm.forward
-        self.mark.touch()
-        return self.compile(gm)
-
-    def compile(self, gm: Any) -> Callable[..., Any]:
-        raise NotImplementedError
-
-
-class BackendRaises(GivenBackend):
-    def compile(self, gm: Any) -> Callable[..., Any]:
-        raise RuntimeError("planted in a backend")
-
-
-class BackendRunFails(GivenBackend):
-    """Overwrites every input and draws random numbers before it fails."""
-
-    def compile(self, gm: Any) -> Callable[..., Any]:
-        def run(*args: Any) -> Any:
-            torch.rand(3)
-            with torch.no_grad():
-                for value in args:
-                    if isinstance(value, torch.Tensor):
-                        value.detach().zero_()
-            raise torch.OutOfMemoryError("planted in a first run")
-
-        return run
-
-
-class Miscompiles(GivenBackend):
-    """A graph whose sines are cosines."""
-
-    def compile(self, gm: Any) -> Callable[..., Any]:
-        for node in gm.graph.nodes:
-            if node.target is torch.sin:
-                node.target = torch.cos
-        gm.recompile()
-        return gm.forward
