@@ -43,11 +43,15 @@ class Refusal:
 
 @dataclass(frozen=True)
 class Made:
-    """Compiled code: of which function, and whether that had been compiled before."""
+    """Compiled code: of which function, and whether that had been compiled before.
+
+    `names` are the function's globals.
+    """
 
     code: CodeType
     answer: Any
     again: bool
+    names: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -109,9 +113,11 @@ class Engine:
     def graph_ran(self, name: str, *, well: bool) -> None:
         """A graph's first run: what was compiled again and fails stands aside."""
         made = self._unproven.pop(name, None)
-        if made is None or well:
+        if made is None:
             return
-        if made.again:
+        if well:
+            frames.call_directly(made.answer, made.names)
+        elif made.again:
             frames.withdraw(made.answer, f"{name} failed in its first run")
             last = self.telemetry.fallbacks[-1]
             self.refused[made.code] = Refusal(inner=False, item=last)
@@ -264,7 +270,7 @@ class Engine:
             self._storms.note(code, cause, job.earlier_s + job.seconds)
         if job.compiled:
             self.telemetry.compiled(job.compilation(name, shapes, cause=cause))
-            made = Made(code, answer, again=cause is not None)
+            made = Made(code, answer, cause is not None, conversion.frame.f_globals)
             self._unproven |= dict.fromkeys(job.compiled, made)
         elif code in self._names and not job.failed:
             self.telemetry.note(f"nothing of {name} itself is compiled")

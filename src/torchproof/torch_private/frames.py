@@ -12,6 +12,7 @@ import builtins
 import contextlib
 import contextvars
 import functools
+import inspect
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -297,6 +298,19 @@ def withdraw(answer: Any, why: str) -> None:
     if guards.cache_entry is not None and guards.extra_state is not None:
         deleted = DeletedGuardManagerWrapper(why)
         guards.extra_state.invalidate(guards.cache_entry, deleted)
+
+
+def call_directly(answer: Any, names: dict[str, Any]) -> None:
+    """Compiled code calls its graph, and no longer what stood in for its first run.
+
+    `names` are the globals of the function, among which Dynamo keeps graphs.
+    """
+    from torch._dynamo import disable
+
+    for name in answer.guarded_code.code.co_names:
+        known = getattr(names.get(name), "_torchdynamo_orig_callable", None)
+        if isinstance(known, functools.partial) and inspect.isroutine(known.func):
+            names[name] = disable(known.func, reason="a compiled graph")
 
 
 # -- what a conversion runs under ------------------------------------------------------
