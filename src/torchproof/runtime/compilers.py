@@ -12,27 +12,31 @@ from typing import Any
 from torchproof.torch_private import backends
 
 
-def end_all(since: float, thread_id: int) -> None:
+def end_all(since: float, thread_id: int) -> bool:
     """Ends those started after a time of `time.time`, with all they have started.
 
-    A compiler is known by who started it, the thread that compiles, or by what it works
-    on: a file in Inductor's cache. Other children of this process, such as data
-    loaders, are left alone.
+    A compiler is known by who started it, the thread that compiles or one of Inductor's
+    own, or by what it works on: a file in Inductor's cache. Other children of this
+    process, such as data loaders, are left alone. Whether there was one.
     """
     if "torch._inductor" not in sys.modules:
-        return  # and nothing can have been started: do not load it for that
+        return False  # and nothing can have been started: do not load it for that
     import psutil
 
-    cache, started_there = backends.cache_folder(), _children_of_thread(thread_id)
+    cache, found = backends.cache_folder(), False
+    compiling = {thread_id, *backends.pool_threads()}
+    started_there = set().union(*map(_children_of_thread, compiling))
     for child in psutil.Process().children():
         with contextlib.suppress(psutil.Error):
             # Times of processes are rounded to hundredths of a second.
             if child.create_time() < since - 0.1:
                 continue
             if child.pid in started_there or _works_in(child, cache):
+                found = True
                 for process in [child, *child.children(recursive=True)]:
                     with contextlib.suppress(psutil.NoSuchProcess):
                         process.kill()
+    return found
 
 
 def _children_of_thread(thread_id: int) -> set[int]:

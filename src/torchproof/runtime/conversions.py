@@ -22,6 +22,7 @@ _PATIENCE_S = 0.8
 # How long a compilation whose child hangs may take to end it and to do without its
 # code; together with the patience well below the 2 s that are promised.
 _GRACE_S = 0.9
+_LOOK_EVERY_S = 0.1
 # A thread that holds the interpreter cannot be left; its place is printed then.
 _DUMP_AFTER_S = 3.0
 
@@ -96,7 +97,16 @@ def _wait(attempt: attempts.Attempt, job: jobs.Job, telemetry: Telemetry) -> Non
         raise
     stack = attempt.stack()
     phase = phases.phase_of_frames([(f.filename, f.name) for f in stack])
-    job.end_compilers(attempt.thread_id)
+    job.phase = phase
+    # Without its compilers, of which one comes after the other, a graph fails, and the
+    # rest may well go on without it.
+    while job.end_compilers(attempt.thread_id):
+        if phase in (None, "code generation", "worker pool"):
+            job.phase = phase = "C++ compiler"
+        if attempt.wait(time.monotonic() + _LOOK_EVERY_S):
+            return
+        if time.monotonic() > job.until + _GRACE_S:
+            break
     if not attempt.stop(_PATIENCE_S):
         job.abandoned = True
         threads.free_compile_lock(attempt.thread_id)

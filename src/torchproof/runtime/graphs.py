@@ -165,10 +165,10 @@ def end_compilers(job: jobs.Job, thread_id: int) -> bool:
 def failure(what: str, error: BaseException, job: jobs.Job | None) -> Fallback:
     seconds = job.seconds if job is not None else None
     root = root_cause(error)
-    if isinstance(root, worker.ChildHung | attempts.GivenUp):
-        return Fallback(
-            "deadline", what, "compiling took too long", root.phase, seconds
-        )
+    is_late = job is not None and time.monotonic() >= job.until
+    if isinstance(root, worker.ChildHung | attempts.GivenUp) or is_late:
+        phase = getattr(root, "phase", None) or (job.phase if job else None)
+        return Fallback("deadline", what, "compiling took too long", phase, seconds)
     unsupported = type(root).__name__ == "Unsupported"
     kind = "unsupported" if unsupported else "compile error"
     return Fallback(kind, what, one_line(root), seconds=seconds)

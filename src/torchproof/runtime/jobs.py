@@ -91,9 +91,9 @@ class Job:
             frames = [(f.filename, f.name) for f in stack]
             raise attempts.GivenUp(phases.phase_of_frames(frames))
 
-    def end_compilers(self, thread_id: int) -> None:
-        """Ends the compilers that this process itself has started for it."""
-        compilers.end_all(self.began_at, thread_id)
+    def end_compilers(self, thread_id: int) -> bool:
+        """Ends the compilers that this process itself has started for it, if any."""
+        return compilers.end_all(self.began_at, thread_id)
 
 
 @functools.cache

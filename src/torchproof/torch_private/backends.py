@@ -27,6 +27,9 @@ PROBES: dict[str, tuple[str, ...]] = {
         "torch._functorch._aot_autograd.schemas:InputAliasInfo.mutates_data",
         "torch._functorch._aot_autograd.schemas:InputAliasInfo.mutates_metadata",
     ),
+    "threads that run compilers": (
+        "torch._inductor.async_compile:AsyncCompile.pool.cache_info",
+    ),
     "the folder of Inductor's cache": (
         "torch._inductor.runtime.cache_dir_utils:cache_dir",
     ),
@@ -170,6 +173,15 @@ def draws_as_eager() -> bool:
     from torch._inductor import config
 
     return bool(config.fallback_random)
+
+
+def pool_threads() -> list[int]:
+    """The threads in which Inductor runs compilers, besides the one that compiles."""
+    from torch._inductor.async_compile import AsyncCompile
+
+    if not AsyncCompile.pool.cache_info().currsize:
+        return []
+    return [thread.ident or 0 for thread in AsyncCompile.pool()._threads]
 
 
 def cache_folder() -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import copyreg
 import functools
 import importlib
 import logging
@@ -187,7 +188,22 @@ def _apply(settings: Mapping[str, Any]) -> None:
             write(settings[name])
 
 
+def _memory_format(name: str) -> torch.memory_format:
+    found: torch.memory_format = getattr(torch, name)
+    return found
+
+
+def _reduced(memory_format: torch.memory_format) -> tuple[Any, tuple[str]]:
+    """Pickled by its name in torch.
+
+    Without this, pickle takes the first module it finds that has imported torch, which
+    may be the user's own, and the child would have to import that.
+    """
+    return _memory_format, (str(memory_format).rpartition(".")[2],)
+
+
 def _install() -> None:
+    copyreg.pickle(torch.memory_format, _reduced)  # type: ignore[arg-type]
     compile_fx: Any = importlib.import_module("torch._inductor.compile_fx")
     ext: Any = importlib.import_module("torch._inductor.compile_fx_ext")
     with _installing:
