@@ -29,7 +29,7 @@ CALLS = 5
 def seconds(model: Any, call: tuple[Any, ...]) -> float:
     started = time.perf_counter()
     model(*call)
-    if torch.cuda.is_initialized():
+    if torch.cuda.is_available():
         torch.cuda.synchronize()
     return time.perf_counter() - started
 

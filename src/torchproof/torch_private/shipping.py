@@ -203,7 +203,7 @@ def _reduced(memory_format: torch.memory_format) -> tuple[Any, tuple[str]]:
 
 
 def _install() -> None:
-    copyreg.pickle(torch.memory_format, _reduced)  # type: ignore[arg-type]
+    copyreg.pickle(torch.memory_format, _reduced)
     compile_fx: Any = importlib.import_module("torch._inductor.compile_fx")
     ext: Any = importlib.import_module("torch._inductor.compile_fx_ext")
     with _installing:
