@@ -78,7 +78,9 @@ def _gist_net() -> tuple[str, int]:
     return code.co_filename, code.co_firstlineno
 
 
-@pytest.mark.parametrize(("train", "graphs"), [pytest.param(True, 1, marks=pytest.mark.slow), (False, 3)])
+@pytest.mark.parametrize(
+    ("train", "graphs"), [pytest.param(True, 1, marks=pytest.mark.slow), (False, 3)]
+)
 def test_cured_is_clean(
     train: bool, graphs: int, found: Found, observed: Callable[..., Observation]
 ) -> None:
