@@ -123,6 +123,7 @@ def test_scripted_modules_stay_what_they_are() -> None:
     assert told.strategy == "eager" and "TorchScript" in told.why
 
 
+@pytest.mark.slow
 def test_inductor_answers_and_trains_as_eager_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
