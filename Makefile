@@ -26,7 +26,7 @@ demo: $(INSTALLED)
 	@echo "The runs are saved in .torchproof/runs"
 
 test: lint
-	$(BIN)/pytest -q -n 2 --dist loadgroup -m "not gpu and not slow"
+	$(BIN)/pytest -q -n 2 --dist worksteal -m "not gpu and not slow"
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

@@ -9,6 +9,7 @@ code 1 when a cell fails.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import platform
 import sys
@@ -81,23 +82,28 @@ def main() -> int:
 
 
 def write(outcomes: list[cells.Outcome]) -> None:
+    """Keeps what was run, beside what is kept of other cells."""
     import torch
 
+    path = HERE / "results" / "reliability-cpu.json"
+    earlier = json.loads(path.read_text())["cells"] if path.exists() else []
+    known = {(cell["fault"], cell["situation"]): cell for cell in earlier}
+    for item in outcomes:
+        told = dataclasses.asdict(item)
+        known[item.fault, item.situation] = {
+            name: told[name] for name in ("fault", "situation", "seconds", "wrong")
+        }
     kept = {
         "machine": {"arch": platform.machine()},
         "torch": torch.__version__,
         "grace_s": GRACE_S,
         "cells": [
-            {
-                "fault": item.fault,
-                "situation": item.situation,
-                "seconds": item.seconds,
-                "wrong": item.wrong,
-            }
-            for item in outcomes
+            known[fault.name, situation]
+            for fault in FAULTS.values()
+            for situation in fault.situations
+            if (fault.name, situation) in known
         ],
     }
-    path = HERE / "results" / "reliability-cpu.json"
     path.write_text(json.dumps(kept, indent=2) + "\n", encoding="utf-8")
     print(f"written to {path}", file=sys.stderr)
 

@@ -1,7 +1,8 @@
 """Writes what the documents take from the code: run it with `make docs`.
 
 docs/rules.md is whole; in the other documents the parts between `<!-- begin NAME -->`
-and `<!-- end NAME -->` are replaced. `results` makes the tables of docs/results.md.
+and `<!-- end NAME -->` are replaced. `results` and `reliability` make the tables of the
+documents of these names.
 """
 
 from __future__ import annotations
@@ -12,13 +13,14 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
+import reliability  # noqa: E402
 import results  # noqa: E402
 from test_layers import DESK, MAY_IMPORT, MAY_IMPORT_LATE  # noqa: E402
 
@@ -285,14 +287,17 @@ def documents(shown: str | None = None) -> dict[Path, str]:
         ROOT / "docs" / "rules.md": rules_page(),
         workloads: tables,
         bench: filled(bench.read_text(), "bench", bench_output(details="full")),
-        ROOT / "docs" / "results.md": results_page(),
+        ROOT / "docs" / "results.md": _with_tables("results.md", results.TABLES),
+        ROOT / "docs" / "reliability.md": _with_tables(
+            "reliability.md", reliability.TABLES
+        ),
     }
 
 
-def results_page() -> str:
-    text = (ROOT / "docs" / "results.md").read_text()
-    for name, make in results.TABLES.items():
-        text = filled(text, name, make())
+def _with_tables(name: str, tables: Mapping[str, Callable[[], str]]) -> str:
+    text = (ROOT / "docs" / name).read_text()
+    for part, make in tables.items():
+        text = filled(text, part, make())
     return text
 
 

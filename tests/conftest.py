@@ -21,20 +21,6 @@ os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE.parent / "src"), str(HERE)]
 
 Observe = Callable[..., Observation]
 
-# Files whose tests share what takes long to make: one process runs all of a file.
-TOGETHER = {
-    *("test_answers", "test_bad_input", "test_cli", "test_docs", "test_lies"),
-    *("test_parts", "test_script_bench", "test_probe", "test_worker"),
-    *("test_arrcoc", "test_gpt", "test_megacontext", "test_nanovlm", "test_trainstep"),
-}
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if item.path.stem in TOGETHER:
-            item.add_marker(pytest.mark.xdist_group(item.path.stem))
-
 
 @pytest.fixture(scope="session")
 def observe(tmp_path_factory: pytest.TempPathFactory) -> Observe:

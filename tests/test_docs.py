@@ -143,6 +143,7 @@ PRINTED = {
     "README.md": "GB102",
     "check.md": "GB102",
     "bench.md": "reference",
+    "reliability.md": "in tracing: compiling took too long",
     "runtime.md": "100% compiled",
     "workloads.md": "torch.Size([2, 128, 578])",
 }

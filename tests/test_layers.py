@@ -124,6 +124,7 @@ DOCS = {
     "docs/architecture.md",
     "docs/bench.md",
     "docs/check.md",
+    "docs/reliability.md",
     "docs/results.md",
     "docs/rules.md",
     "docs/runtime.md",

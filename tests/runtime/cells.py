@@ -209,6 +209,7 @@ def work_in_cell(fault: Fault, situation: Situation, folder: Path) -> Outcome:
         wrong += bystander.end()
     wrong += check_status(fault, injection, pair)
     wrong += check_calls_after(fault, situation, pair)
+    injection.disarm()
     wrong += surroundings.left(stuck=fault.is_stuck)
     told = str(pair.status)
     return Outcome(*_names(fault, situation), tuple(wrong), seconds, told)
@@ -283,9 +284,9 @@ def check_status(fault: Fault, injection: Injection, pair: Pair) -> list[str]:
             and item.phase == fault.phase
             and fault.words in f"{item.what} {item.why}"
         ]
-        if len(fitting) != 1 or len(status.fallbacks) != 1:
+        if not fitting or len(fitting) != len(status.fallbacks):
             expected = f"{fault.kind}, {fault.phase}, {fault.words!r}"
-            wrong.append(f"status has not one reason ({expected}): {status}")
+            wrong.append(f"status has not this reason alone ({expected}): {status}")
     elif status.fallbacks or fault.words not in str(status):
         wrong.append(f"it was not overcome: {status}")
     if bool(status.stuck) is not fault.is_stuck:

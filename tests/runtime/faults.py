@@ -188,7 +188,12 @@ FAULTS = {
             backend="inductor",
             situations=("training", "other thread"),
         ),
-        Fault("cache folder not writable", harm.NoCacheFolder, **_ERROR),
+        Fault(
+            "cache folder not writable",
+            harm.NoCacheFolder,
+            situations=tuple(name for name in ALL if name != "two threads"),
+            **_ERROR,
+        ),
         Fault("disk full", harm.FullDisk, **_ERROR),
         Fault("cache entries broken", harm.BrokenEntries, None, backend="inductor"),
         Fault("cached libraries broken", harm.BrokenLibraries, **_ERROR),

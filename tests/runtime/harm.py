@@ -48,8 +48,12 @@ class NoCacheFolder(Injection):
 
     def arm(self) -> None:
         (self.folder / "file").touch()
+        self._usual = os.environ["TORCHINDUCTOR_CACHE_DIR"]
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(self.folder / "file" / "cache")
         self.mark.touch()
+
+    def disarm(self) -> None:
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = self._usual
 
 
 class FullDisk(Injection):

@@ -39,6 +39,9 @@ class Injection:
     def arm(self) -> None:
         pass
 
+    def disarm(self) -> None:
+        """What torch.compile itself cannot do with the fault in place comes after."""
+
     def change(self, model: Any, number: int) -> None:
         """Called before the hit call, or before each where there are more of them."""
 

@@ -1,0 +1,95 @@
+"""The tables of docs/reliability.md, from what is kept under benchmarks/results."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from torchproof.report import markdown
+
+KEPT = Path(__file__).resolve().parent.parent / "benchmarks" / "results"
+
+
+def faults() -> str:
+    """A row for each fault, a column for each situation."""
+    kept = _kept("reliability-cpu.json")
+    cells = kept["cells"]
+    columns = list(dict.fromkeys(cell["situation"] for cell in cells))
+    found = {(cell["fault"], cell["situation"]): _cell(cell) for cell in cells}
+    rows = (
+        (fault, *(found.get((fault, column), "-") for column in columns))
+        for fault in dict.fromkeys(cell["fault"] for cell in cells)
+    )
+    held = sum(not cell["wrong"] for cell in cells)
+    said = (
+        f"{held} of {len(cells)} cells hold (torch {kept['torch']}, CPU,"
+        f" {kept['machine']['arch']}; seconds of the call that was hit)."
+    )
+    return f"{said}\n\n{markdown.table(['fault', *columns], rows)}"
+
+
+def _cell(cell: dict[str, Any]) -> str:
+    seconds = cell["seconds"]
+    took = "" if seconds is None else f" {seconds:.1f} s"
+    return f"**fails**{took}" if cell["wrong"] else f"ok{took}"
+
+
+def soak() -> str:
+    kept = _kept("soak-cpu.json")
+    return markdown.table(["", *kept["soaks"]], _soak(list(kept["soaks"].values())))
+
+
+def _soak(soaks: list[dict[str, Any]]) -> Iterator[tuple[str, ...]]:
+    yield "calls", *(f"{one['calls']:,}" for one in soaks)
+    yield "wrong answers", *(str(len(one["wrong"])) for one in soaks)
+    yield "compilations", *(str(one["compilations"]) for one in soaks)
+    for what in ("faults", "fallbacks"):
+        yield what, *(_counts(one[what]) for one in soaks)
+    halves = [one["held"] for one in soaks]
+    yield (
+        "memory, MiB",
+        *(
+            " -> ".join(f"{half['memory_bytes'] / 2**20:.0f}" for half in both)
+            for both in halves
+        ),
+    )
+    for what in ("threads", "processes", "files"):
+        yield what, *(" -> ".join(str(half[what]) for half in both) for both in halves)
+    yield "seconds", *(f"{one['seconds']:.0f}" for one in soaks)
+
+
+def calls() -> str:
+    """What a call adds, by what is called and by backend."""
+    header = ["call", "torch.compile, us", "added, us (middle half)", "pairs"]
+    rows = (row for path in KEPT.glob("call-overhead-*.json") for row in _calls(path))
+    return markdown.table(header, rows)
+
+
+def _calls(path: Path) -> Iterator[tuple[str, ...]]:
+    for name, row in _kept(path.name)["calls"].items():
+        added = row["added_us"]
+        spread = f"{added['low_quarter']:.1f} to {added['high_quarter']:.1f}"
+        yield (
+            name,
+            f"{row['bare_us']:.1f}",
+            f"{added['median']:.1f} ({spread})",
+            str(row["pairs"]),
+        )
+
+
+def _counts(counts: dict[str, int]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in sorted(counts.items()))
+
+
+def _kept(name: str) -> dict[str, Any]:
+    kept: dict[str, Any] = json.loads((KEPT / name).read_text())
+    return kept
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "faults": faults,
+    "soak": soak,
+    "calls": calls,
+}
