@@ -110,17 +110,16 @@ class Engine:
     def graph_failed(self, item: Fallback) -> None:
         self.telemetry.fell_back(item)
 
-    def graph_ran(self, name: str, *, well: bool) -> None:
+    def graph_ran(self, name: str, failure: Fallback | None = None) -> None:
         """A graph's first run: what was compiled again and fails stands aside."""
         made = self._unproven.pop(name, None)
         if made is None:
             return
-        if well:
+        if failure is None:
             frames.call_directly(made.answer, made.names)
         elif made.again:
             frames.withdraw(made.answer, f"{name} failed in its first run")
-            last = self.telemetry.fallbacks[-1]
-            self.refused[made.code] = Refusal(inner=False, item=last)
+            self.refused[made.code] = Refusal(inner=False, item=failure)
         else:
             self._eager_answers.append(made.answer)
 
@@ -203,9 +202,8 @@ class Engine:
             return None
         finally:
             self.telemetry.spent(job.seconds)
-        if job.failed:
-            last = self.telemetry.fallbacks[-1]
-            self.refused[code] = Refusal(inner=not job.missed, item=last)
+        if job.failure is not None:
+            self.refused[code] = Refusal(inner=not job.missed, item=job.failure)
             return None
         job.earlier_s = job.seconds
         self._unused[code] += 1
@@ -284,10 +282,10 @@ class Engine:
         New code stands before that, and would take calls from it that it can run.
         """
         worthless = bool(job.failed and not job.compiled)
-        if job.missed or (worthless and cause is not None):
+        fails_again = job.missed or (worthless and cause is not None)
+        if job.failure is not None and fails_again:
             # Another guard, another attempt: it would fail, or take as long, again.
-            last = self.telemetry.fallbacks[-1]
-            self.refused[code] = Refusal(inner=False, item=last)
+            self.refused[code] = Refusal(inner=False, item=job.failure)
         if worthless and cause is not None:
             self.ran_eager()
             return frames.eager_once(inner=False)

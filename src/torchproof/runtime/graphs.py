@@ -27,7 +27,7 @@ class Owner(Protocol):
     def deadline_s(self) -> float: ...
     def graph_compiled(self, item: Compilation) -> None: ...
     def graph_failed(self, item: Fallback) -> None: ...
-    def graph_ran(self, name: str, *, well: bool) -> None: ...
+    def graph_ran(self, name: str, failure: Fallback | None = None) -> None: ...
     def ran_eager(self) -> None: ...
 
 
@@ -93,6 +93,7 @@ class Backend:
     def _failed(self, item: Fallback, job: jobs.Job | None) -> None:
         if job is not None:
             job.failed += 1
+            job.failure = item
             job.missed = job.missed or item.kind == "deadline"
         self._owner.graph_failed(item)
 
@@ -110,13 +111,14 @@ class Backend:
     # -- first runs --------------------------------------------------------------------
 
     def first_run_passed(self, name: str) -> None:
-        self._owner.graph_ran(name, well=True)
+        self._owner.graph_ran(name)
 
     def first_run_failed(self, name: str, error: BaseException) -> None:
         item = failure(name, error, None)
         kind = "first run" if item.kind == "compile error" else item.kind
-        self._owner.graph_failed(dataclasses.replace(item, kind=kind))
-        self._owner.graph_ran(name, well=False)
+        item = dataclasses.replace(item, kind=kind)
+        self._owner.graph_failed(item)
+        self._owner.graph_ran(name, item)
 
     def first_run_until(self) -> float:
         return time.monotonic() + self._owner.deadline_s

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from torchproof.records import UserError
 from torchproof.runtime import attempts, compilers, phases, worker
-from torchproof.runtime.facts import Compilation
+from torchproof.runtime.facts import Compilation, Fallback
 from torchproof.torch_private import shipping
 
 
@@ -37,6 +37,7 @@ class Job:
     generalise: bool = False
     compiled: list[str] = field(default_factory=list)
     failed: int = 0
+    failure: Fallback | None = None  # the latest of them
     missed: bool = False
     is_left: bool = False  # its caller was called away, by a signal
     is_shelving: bool = False
