@@ -9,9 +9,10 @@ code 1 when a cell fails.
 from __future__ import annotations
 
 import argparse
-import dataclasses
+import functools
 import json
 import platform
+import subprocess
 import sys
 import tempfile
 import time
@@ -27,6 +28,7 @@ from faults import FAULTS, SITUATIONS  # noqa: E402
 
 GRACE_S = 2.0  # what may pass between the deadline and eager's answer
 AT_ONCE = 4
+NOT_RUN = {"seconds": None, "wrong": None, "commit": None}
 
 
 def run(fault: str, situation: str) -> cells.Outcome:
@@ -67,45 +69,60 @@ def main() -> int:
         if not arguments.only
         or any(text in f"{fault.name} / {situation}" for text in arguments.only)
     ]
-    begin = time.monotonic()
+    begin, outcomes = time.monotonic(), []
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        outcomes = list(pool.map(lambda names: run(*names), wanted))
+        for outcome in pool.map(lambda names: run(*names), wanted):
+            outcomes.append(outcome)
+            if arguments.write:
+                write(outcome)
     print(table(outcomes))
     failed = [item for item in outcomes if not item.ok]
     print(
         f"{len(outcomes) - len(failed)} of {len(outcomes)} cells hold,"
         f" {time.monotonic() - begin:.0f} s"
     )
-    if arguments.write:
-        write(outcomes)
     return 1 if failed else 0
 
 
-def write(outcomes: list[cells.Outcome]) -> None:
+def write(item: cells.Outcome) -> None:
     """Keeps what was run, beside what is kept of other cells."""
     import torch
 
     path = HERE / "results" / "reliability-cpu.json"
     earlier = json.loads(path.read_text())["cells"] if path.exists() else []
     known = {(cell["fault"], cell["situation"]): cell for cell in earlier}
-    for item in outcomes:
-        told = dataclasses.asdict(item)
-        known[item.fault, item.situation] = {
-            name: told[name] for name in ("fault", "situation", "seconds", "wrong")
-        }
+    known[item.fault, item.situation] = {
+        "fault": item.fault,
+        "situation": item.situation,
+        "seconds": item.seconds,
+        "wrong": item.wrong,
+        "commit": commit(),
+    }
     kept = {
         "machine": {"arch": platform.machine()},
         "torch": torch.__version__,
         "grace_s": GRACE_S,
         "cells": [
-            known[fault.name, situation]
+            known.get((fault.name, situation), {"fault": fault.name} | NOT_RUN)
+            | {"situation": situation}
             for fault in FAULTS.values()
             for situation in fault.situations
-            if (fault.name, situation) in known
         ],
     }
     path.write_text(json.dumps(kept, indent=2) + "\n", encoding="utf-8")
-    print(f"written to {path}", file=sys.stderr)
+
+
+@functools.cache
+def commit() -> str | None:
+    """What was run, so that cells of different code are not taken for one run."""
+    done = subprocess.run(
+        ["git", "describe", "--always", "--dirty"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.stdout.strip() or None
 
 
 if __name__ == "__main__":

@@ -197,7 +197,13 @@ FAULTS = {
         Fault("disk full", harm.FullDisk, **_ERROR),
         Fault("cache entries broken", harm.BrokenEntries, None, backend="inductor"),
         Fault("cached libraries broken", harm.BrokenLibraries, **_ERROR),
-        Fault("cache locks held", harm.LocksHeld, phase="lock", **_CHILD_LATE),
+        Fault(
+            "cache locks held",
+            harm.LocksHeld,
+            phase="lock",
+            # It cannot be seen from outside that a lock is waited for: so, long enough.
+            **{**_CHILD_LATE, "deadline_s": 40.0},
+        ),
         Fault(
             "a number changes at each call",
             harm.NumbersChange,
