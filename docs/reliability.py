@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,15 +23,19 @@ def faults() -> str:
         (fault, *(found.get((fault, column), "-") for column in columns))
         for fault in dict.fromkeys(cell["fault"] for cell in cells)
     )
-    held = sum(not cell["wrong"] for cell in cells)
+    counts = Counter(cell["commit"] for cell in cells if cell["wrong"] is not None)
+    run = ", ".join(f"{count} at {commit}" for commit, count in counts.items())
+    held = sum(cell["wrong"] == [] for cell in cells)
     said = (
-        f"{held} of {len(cells)} cells hold (torch {kept['torch']}, CPU,"
-        f" {kept['machine']['arch']}; seconds of the call that was hit)."
+        f"{held} of {len(cells)} cells hold; run were {run} (torch {kept['torch']},"
+        f" CPU, {kept['machine']['arch']}). Seconds are those of the call that was hit."
     )
     return f"{said}\n\n{markdown.table(['fault', *columns], rows)}"
 
 
 def _cell(cell: dict[str, Any]) -> str:
+    if cell["wrong"] is None:
+        return "not run"
     seconds = cell["seconds"]
     took = "" if seconds is None else f" {seconds:.1f} s"
     return f"**fails**{took}" if cell["wrong"] else f"ok{took}"
