@@ -7,10 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 PROGRAM = Path(__file__).resolve().parents[2] / "benchmarks" / "soak.py"
 SHORT = ("--calls", "160", "--checkpoints", "4", "--inductor-calls", "0")
 
 
+@pytest.mark.slow
 def test_calls_with_faults_at_random(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, PROGRAM, *SHORT],
