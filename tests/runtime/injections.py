@@ -342,9 +342,24 @@ class FirstRunFails(Patch):
         return call
 
 
-class BackwardFails(FirstRunFails):
+class BackwardFails(Patch):
+    """A kernel that the code of the backward calls has done its work, and fails."""
+
+    place = "torch._inductor.select_algorithm:extern_kernels.mm"
+
     def arm(self) -> None:
         pass
 
     def after_forward(self) -> None:
         super().arm()
+
+    def replacement(self) -> Callable[..., Any]:
+        original = self.original
+
+        def mm(*args: Any, **kwargs: Any) -> Any:
+            original(*args, **kwargs)
+            if not self.mark.exists():
+                self.mark.touch()
+                raise torch.OutOfMemoryError("planted in a first run")
+
+        return mm
