@@ -137,6 +137,7 @@ def run_ranks(job: str, folder: Path) -> list[str]:
     return [out for out, _ in ended]
 
 
+@pytest.mark.slow
 def test_data_parallel_in_either_order(tmp_path: Path) -> None:
     run_ranks("compile_then_wrap,wrap_then_compile", tmp_path)
 

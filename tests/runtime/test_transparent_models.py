@@ -92,7 +92,8 @@ def llama() -> Any:
     return LlamaForCausalLM(config)
 
 
-@pytest.mark.parametrize("make", [gpt2, pytest.param(llama, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("make", [gpt2, llama])
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 def test_language_models_of_transformers(make: Any) -> None:
     pytest.importorskip("transformers")
