@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
-import torch
 from torch import Tensor
 from twins import Net, compiled, sample
 
@@ -16,12 +15,7 @@ import torchproof
 from torchproof.runtime.monitor import Monitor, percentile
 from torchproof.runtime.telemetry import Telemetry
 
-
-@pytest.fixture(autouse=True)
-def fresh_compiler() -> Iterator[None]:
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
+pytestmark = pytest.mark.usefixtures("fresh_compiler")
 
 
 class Clock:
