@@ -19,7 +19,7 @@ import time
 import traceback
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torchproof import calls, gauges, guard_filters, numerics, samples
 from torchproof.anatomy import Anatomy
@@ -29,6 +29,9 @@ from torchproof.places import whose
 from torchproof.records import UserError
 from torchproof.strategies import NotApplicable, Strategy
 from torchproof.target import Loaded, Target
+
+if TYPE_CHECKING:
+    from torchproof.strategies.applied import Applied
 
 _PROFILED_PASSES = (3, 30)  # at least, at most
 _PROFILED_S = 0.3
@@ -82,6 +85,7 @@ class Arm:
         self.dropped: Counter[str] = Counter()  # guards that are not checked
         self.anatomy: Anatomy | None = None
         self.hooks = contextlib.ExitStack()
+        self.applied: Applied | None = None
 
     # -- commands ------------------------------------------------------------------
 
@@ -142,14 +146,21 @@ class Arm:
         told["imports_s"] = self.ledger.open() if self.strategy.compiles else 0.0
         told["switches"] = costs.changed_switches()
         told["compiled_before"] = self.ledger.compilations()
-        self.fn, self.applied = self.loaded.fn, None
+        self.fn = self.loaded.fn
         if not self.job["as_written"]:
             self._filter_guards()
-            self.applied = self.strategy.apply(self.loaded.fn, self.loaded.calls, plan)
+            begin, target = time.perf_counter(), self.loaded
+            self.applied = self.strategy.apply(
+                target.fn, target.calls, plan, train=self.train
+            )
+            applying_s = time.perf_counter() - begin
             self.fn, told["source"] = self.applied.fn, self.applied.source
             self.hooks.enter_context(self.applied.watched())
             told["notes"] += [note for note in [self.applied.note] if note]
-        return told | self._first_pass(answers)
+        told |= self._first_pass(answers)
+        if self.strategy.graph:  # compiled and recorded before it is called
+            told["first_call_s"] += applying_s
+        return told
 
     def _filter_guards(self) -> None:
         method = self.job["guards"]
@@ -181,9 +192,9 @@ class Arm:
             compiled.append(self.ledger.page()["compile_s"])
             return kept[0]
 
-        found = calls.answers(self.loaded, self.fn, train=self.train, step=step)
-        _save(found, answers)
+        self._save(answers, self.loaded, self.fn, step)
         return {
+            "fell_back": self._fell_back(),
             "first_call_s": first[0],
             "first_compile_s": compiled[0],
             "numerics": None,
@@ -253,7 +264,7 @@ class Arm:
 
     def answer(self, answers: str) -> dict[str, Any]:
         """The answers of a pass after those that were timed, saved."""
-        _save(calls.answers(self.loaded, self.fn, train=self.train), answers)
+        self._save(answers, self.loaded, self.fn)
         return {}
 
     def examine(self, trace: str | None = None) -> dict[str, Any]:
@@ -282,7 +293,7 @@ class Arm:
             shared = applied.artifacts(self.applied)
             told["counts"] |= {"artifacts_of": shared, "blocks_of": blocks}
             told["sharing"] = applied.sharing(self.applied)
-        told["anatomy"] = self._dissected()
+        told |= {"anatomy": self._dissected(), "fell_back": self._fell_back()}
         return {"memory": memory, "profile": profile, **told}
 
     def _dissected(self) -> dict[str, Any] | None:
@@ -314,11 +325,10 @@ class Arm:
         torch.compiler.reset()
         with costs.as_eager_draws():
             loaded, plan = self._made({}), self._plan()
-            fn = loaded.fn
+            fn, given = loaded.fn, loaded.calls
             if not self.job["as_written"]:
-                fn = self.strategy.apply(fn, loaded.calls, plan).fn
-            found = calls.answers(loaded, fn, train=self.train)
-        _save(found, answers)
+                fn = self.strategy.apply(fn, given, plan, train=self.train).fn
+            self._save(answers, loaded, fn)
         return {}
 
     # -- the target ----------------------------------------------------------------
@@ -350,27 +360,40 @@ class Arm:
         self.device = str(describe(self.job)["device"])
         self.clock = gauges.Clock(self.device)
 
+    @property
+    def _backward(self) -> bool:
+        """Whether a backward is to follow what is called."""
+        return self.train and not (self.applied and self.applied.whole_step)
+
+    def _fell_back(self) -> list[str]:
+        """Why a strategy with a graph did not replay one."""
+        return list(self.applied.falls_back) if self.applied else []
+
+    def _save(self, path: str | None, made: Loaded, fn: Any, step: Any = None) -> None:
+        """The answers of one pass, left where they are asked for."""
+        import torch
+
+        found = calls.answers(
+            made, fn, train=self.train, backward=self._backward, step=step
+        )
+        if path is not None:
+            torch.save(found, path)
+
     def _invoke(self, call: Any) -> Any:
-        return calls.invoke(self.fn, call, train=self.train)
+        return calls.invoke(self.fn, call, train=self._backward)
 
     def _pass(self) -> float:
         """All calls in order, each timed alone; their sum in milliseconds."""
         total, loaded, fn, train = 0.0, self.loaded, self.fn, self.train
+        backward = self._backward
         for index, call in enumerate(loaded.calls):
             if loaded.before_call is not None:
                 calls.before(loaded, index)
             if train:
                 calls.forget_gradients(loaded.fn, call)
-            step = functools.partial(calls.invoke, fn, call, train=train)
+            step = functools.partial(calls.invoke, fn, call, train=backward)
             total += self.clock.milliseconds(step)
         return total
-
-
-def _save(found: calls.Answers, path: str | None) -> None:
-    import torch
-
-    if path is not None:
-        torch.save(found, path)
 
 
 if __name__ == "__main__":

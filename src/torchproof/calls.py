@@ -214,24 +214,27 @@ def answers(
     fn: Callable[..., Any],
     *,
     train: bool,
+    backward: bool | None = None,
     prepare: Callable[[int], None] = lambda index: None,
     step: Callable[[int, Any], Any] | None = None,
 ) -> Answers:
     """One pass over the calls from a known state: outputs, gradients, what was changed.
 
     `fn` is what is called, `loaded.fn` the target it was made from: parameters and
-    buffers are read there. `prepare(index)` runs right before each call, and
-    `step(index, call)` stands in for a plain one. Each call has a seed of its own, so
+    buffers are read there. With `train`, a `backward` follows each call, unless `fn`
+    runs its own. `prepare(index)` runs right before each call, and `step(index, call)`
+    stands in for a plain one. Each call has a seed of its own, so
     that one which ignores its seed is seen to.
     """
     found: Answers = {}
+    follows = train if backward is None else backward
     for index, call in enumerate(loaded.calls):
         seed(index)
         before(loaded, index)
         if train:
             forget_gradients(loaded.fn, call)
         prepare(index)
-        output = step(index, call) if step else invoke(fn, call, train=train)
+        output = step(index, call) if step else invoke(fn, call, train=follows)
         where = f"call {index}: "
         seen = dict(_comparable(where + "output", output))
         found |= seen or {where + "output": Opaque(type(output).__name__)}

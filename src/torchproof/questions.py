@@ -62,17 +62,19 @@ def arms(asked: Questions, compile_with: Mapping[str, Any]) -> tuple[Spec, ...]:
         found.append(Spec(arm, variant={"backend": backend}))
     found += _ablation(full, asked.ablate)
     if not asked.names_arms:
-        found += _default()
+        found += _default(compile_with)
     if compile_with:
         found = [_compiled_with(spec, compile_with) for spec in found]
     return tuple(_with_types(_each_once(found), asked.dtypes))
 
 
-def _default() -> list[Spec]:
+def _default(compile_with: Mapping[str, Any]) -> list[Spec]:
+    nested = strategies.records_graphs(compile_with)  # no graph within a graph
     for_cuda = set(strategies.defaults("cuda")) - set(strategies.defaults("cpu"))
     return [
         Spec(strategies.parse(name), cuda_only=name in for_cuda)
         for name in strategies.defaults("cuda")
+        if not (nested and strategies.parse(name).graph)
     ]
 
 

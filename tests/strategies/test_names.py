@@ -65,7 +65,10 @@ def test_a_wrong_name_is_refused_with_the_way_out(name: str, said: str) -> None:
 
 def test_the_usual_strategies_have_cuda_graphs_on_cuda_only() -> None:
     assert defaults("cpu") == ("eager", "full", "regional")
-    assert defaults("cuda") == ("eager", "full", "full:reduce-overhead", "regional")
+    assert defaults("cuda") == (
+        *("eager", "full", "full:reduce-overhead", "regional"),
+        *("full+graph", "regional+graph"),
+    )
 
 
 def test_a_mode_that_meets_options_becomes_options() -> None:

@@ -44,7 +44,7 @@ class Spec:
 
     @property
     def is_eager(self) -> bool:
-        return self.strategy.form == "eager"
+        return self.strategy.as_is
 
 
 EAGER = parse("eager")

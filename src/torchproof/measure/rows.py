@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 References = Mapping[tuple[str | None, int], Mapping[str, Any]]
 
+FELL_BACK = "fell back"
 _APART = (
     "too little memory for all arms at once: they were timed one after the other, so"
     " that a machine that slows down meanwhile can pass for a slower arm"
@@ -138,6 +139,8 @@ def _warm(seat: Seat) -> dict[str, Any] | None:
 
 def _notes(seat: Seat, facts: Mapping[str, Any], reference: Mapping[str, Any]) -> Any:
     yield from facts.get("notes", ())
+    for why in facts.get("fell_back", ()):
+        yield f"{FELL_BACK}, no CUDA graph was replayed: {why}"
     if not facts["steady"]:
         yield "the times had not settled when sampling began: raise --seconds"
     if facts["compilations"]:
@@ -227,6 +230,8 @@ def _judged(row: Measurement, base: Measurement | None, seat: Seat) -> Measureme
         )
     if not row.rounds_ms:
         return replace(row, verdict="not measured")
+    if any(note.startswith(FELL_BACK) for note in row.notes):
+        return replace(row, verdict=FELL_BACK)
     if base is None or not base.rounds_ms:
         return replace(row, verdict="no eager to compare with")
     assert row.luck is not None

@@ -104,6 +104,11 @@ def _strategy(
             return parse("regional"), f"{chosen.why}; here it is measured"
         return parse(chosen.strategy), chosen.why
     strategy = parse(settings["strategy"])
+    if strategy.graph:
+        raise UserError(
+            f"strategy {strategy.name!r}: a whole step is recorded by"
+            f" torchproof.graph(model, example, strategy={strategy.in_graph.name!r})"
+        )
     if strategy.marks:
         raise UserError(
             f"strategy {strategy.name!r}: marks are learned from many calls; sizes that"

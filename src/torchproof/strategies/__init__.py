@@ -1,10 +1,10 @@
 """A strategy: a named way to run a target, that applies itself and prints itself.
 
-In comes a name such as `full:reduce-overhead` or `regional:marks`; out come the lines
+In comes a name such as `full:reduce-overhead` or `regional+graph`; out come the lines
 to paste and, in the process that has the target, the target compiled by those very
 lines. Loading this file does not load torch.
 
-    FORM[:METHOD][:MODE][:fullgraph][:dynamic, static or marks]
+    FORM[+graph][:METHOD][:MODE][:fullgraph][:dynamic, static or marks]
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 Form = Literal["eager", "full", "core", "regional"]
 
 FORMS: tuple[Form, ...] = ("eager", "full", "core", "regional")
+GRAPH = "graph"  # after a form and a plus: the whole step in one CUDA graph
 # What each mode switches on in Inductor: torch takes a mode or options, not both.
 MODE_OPTIONS: dict[str, dict[str, Any]] = {
     "default": {},
@@ -57,7 +58,8 @@ class Strategy:
     """`arguments` are those of torch.compile; `method` is what `core` compiles.
 
     With `marks`, sizes that vary from call to call are marked right before each entry
-    into compiled code.
+    into compiled code. With `graph`, the whole step, compiled in this way, is recorded
+    in one CUDA graph for each shape and replayed.
     """
 
     name: str
@@ -65,10 +67,22 @@ class Strategy:
     arguments: Mapping[str, Any] = field(default_factory=dict, hash=False)
     method: str | None = None
     marks: bool = False
+    graph: bool = False
 
     @property
     def compiles(self) -> bool:
         return self.form != "eager"
+
+    @property
+    def as_is(self) -> bool:
+        """Whether the target runs as it was written."""
+        return self.form == "eager" and not self.graph
+
+    @property
+    def in_graph(self) -> Strategy:
+        """How the step is compiled that is recorded in a CUDA graph."""
+        name = self.name.replace(f"+{GRAPH}", "", 1)
+        return dataclasses.replace(self, name=name, graph=False)
 
     @property
     def dynamic(self) -> Literal["auto", "off", "on", "marks"]:
@@ -81,7 +95,7 @@ class Strategy:
     @property
     def observes(self) -> bool:
         """Whether its plan runs the calls: regions and varying sizes show only then."""
-        return self.form == "regional" or self.marks
+        return (self.form == "regional" or self.marks) and not self.graph
 
     def plan(
         self,
@@ -100,23 +114,33 @@ class Strategy:
         return planning.plan(self, fn, calls, before=before)
 
     def apply(
-        self, fn: Callable[..., Any], calls: Sequence[Any], plan: Plan | None = None
+        self,
+        fn: Callable[..., Any],
+        calls: Sequence[Any],
+        plan: Plan | None = None,
+        *,
+        train: bool = False,
     ) -> Applied:
         """The target compiled by the lines of `source`, which are run as they are."""
         from torchproof.strategies import applied
 
         plan = self.plan(fn, calls) if plan is None else plan
-        return applied.apply(self, fn, plan)
+        return applied.apply(self, fn, plan, calls=calls, train=train)
 
-    def source(self, name: str = "model", plan: Plan | None = None) -> str:
+    def source(
+        self, name: str = "model", plan: Plan | None = None, *, train: bool = False
+    ) -> str:
         """The lines to paste, for a target of this name.
 
-        Without a plan, of a strategy that `observes`, a comment that says so.
+        Without a plan, of a strategy that `observes`, a comment that says so. A graph
+        of a training step, `train`, holds its loss and backward as well.
         """
-        if not self.compiles:
+        if self.as_is:
             return f"# {name} runs as it is"
         if plan is None and self.observes:
             return f"# {self.name}: its lines are known once the target has run"
+        if self.graph:
+            return lines.recorded(self, name, plan or Plan(), train=train)
         return lines.written(self, name, plan or Plan())
 
     def to_json(self) -> dict[str, Any]:
@@ -129,15 +153,16 @@ class Strategy:
 
 def defaults(device: str) -> tuple[str, ...]:
     """The strategies that are measured where none are named."""
-    graphs = ("full:reduce-overhead",) if device == "cuda" else ()
-    return ("eager", "full", *graphs, "regional")
+    if device != "cuda":
+        return ("eager", "full", "regional")
+    recorded = ("full+graph", "regional+graph")
+    return ("eager", "full", "full:reduce-overhead", "regional", *recorded)
 
 
 def parse(text: str) -> Strategy:
     """A strategy by its name, or a `UserError` with the nearest name there is."""
-    form, *words = [part.strip() for part in text.split(":")]
-    if form not in FORMS:
-        raise UserError(f"no strategy {text!r}: {_nearest(form, FORMS)}")
+    head, *words = [part.strip() for part in text.split(":")]
+    form, graph = _form(text, head)
     method = None
     if form == "core" and words and _is_path(words[0]):
         method = words.pop(0)
@@ -156,7 +181,43 @@ def parse(text: str) -> Strategy:
         arguments |= SHAPES.get(word, {})
     if "fullgraph" in words:
         arguments["fullgraph"] = True
-    return Strategy(text, form, arguments, method, marks="marks" in words)
+    marks = "marks" in words
+    return _recordable(Strategy(text, form, arguments, method, marks, graph))
+
+
+def _form(text: str, head: str) -> tuple[Form, bool]:
+    """The form that a name begins with, and whether it is recorded in a graph."""
+    for form in FORMS:
+        if head in (form, f"{form}+{GRAPH}"):
+            return form, head != form
+    known = (*FORMS, *(f"{form}+{GRAPH}" for form in FORMS))
+    raise UserError(f"no strategy {text!r}: {_nearest(head, known)}")
+
+
+def _recordable(strategy: Strategy) -> Strategy:
+    """The strategy, unless a CUDA graph around it cannot be."""
+    if not strategy.graph:
+        return strategy
+    told = f"strategy {strategy.name!r}"
+    if strategy.marks:
+        raise UserError(
+            f"{told}: a graph is recorded for each shape, there are no sizes to mark"
+        )
+    if records_graphs(strategy.arguments):
+        culprit = strategy.arguments.get("mode") or "triton.cudagraphs"
+        form = f"{strategy.form}+{GRAPH}"
+        raise UserError(
+            f"{told}: {culprit} records CUDA graphs of its own, and a graph cannot be"
+            f" recorded while another is: use {form} or"
+            f" {form}:max-autotune-no-cudagraphs"
+        )
+    return strategy
+
+
+def records_graphs(arguments: Mapping[str, Any]) -> bool:
+    """Whether Inductor, given these arguments, records CUDA graphs itself."""
+    options = MODE_OPTIONS.get(arguments.get("mode") or "default", {})
+    return bool((options | arguments.get("options", {})).get("triton.cudagraphs"))
 
 
 def with_arguments(strategy: Strategy, **more: Any) -> Strategy:
@@ -179,7 +240,7 @@ def with_arguments(strategy: Strategy, **more: Any) -> Strategy:
             raise UserError(f"mode {mode!r}: {_nearest(mode, MODES)}")
         arguments["options"] = MODE_OPTIONS[mode or "default"] | options
         arguments.pop("mode", None)
-    return dataclasses.replace(strategy, arguments=arguments)
+    return _recordable(dataclasses.replace(strategy, arguments=arguments))
 
 
 def _is_path(text: str) -> bool:

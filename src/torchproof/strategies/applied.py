@@ -11,7 +11,7 @@ import difflib
 import importlib.util
 import inspect
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +20,8 @@ from torch import nn
 
 from torchproof import guards, torch_private
 from torchproof.records import UserError
-from torchproof.strategies import Strategy
+from torchproof.strategies import NotApplicable, Strategy
+from torchproof.strategies.lines import EXAMPLE
 from torchproof.strategies.plans import Plan, Site
 from torchproof.strategies.watching import every_tensor
 from torchproof.torch_private import recompiles
@@ -47,7 +48,10 @@ class Compilation:
 
 @dataclass(frozen=True)
 class Applied:
-    """`fn` is what to call; `source` the lines that made it, for a target `model`."""
+    """`fn` is what to call; `source` the lines that made it, for a target `model`.
+
+    A `whole_step` runs its own loss and backward.
+    """
 
     fn: Callable[..., Any]
     source: str
@@ -55,6 +59,12 @@ class Applied:
     note: str | None = None
     root: nn.Module | None = None
     compilations: list[Compilation] = field(default_factory=list)
+    whole_step: bool = False
+
+    @property
+    def falls_back(self) -> tuple[str, ...]:
+        """Why calls of a strategy with a graph were not replayed from one so far."""
+        return tuple(map(str, getattr(self.fn, "falls_back", ())))
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
@@ -88,14 +98,25 @@ class Applied:
             yield
 
 
-def apply(strategy: Strategy, fn: Callable[..., Any], plan: Plan) -> Applied:
-    source = strategy.source(NAME, plan)
+def apply(
+    strategy: Strategy,
+    fn: Callable[..., Any],
+    plan: Plan,
+    *,
+    calls: Sequence[Any],
+    train: bool,
+) -> Applied:
+    source = strategy.source(NAME, plan, train=train)
     if backend := strategy.arguments.get("backend"):
         assert_backend(backend)
-    names = {NAME: fn}
+    if strategy.graph and not on_cuda(fn, calls):
+        raise NotApplicable("CUDA graphs need a CUDA device")
+    names = {NAME: fn, EXAMPLE: calls[0] if calls else None}
     try:
         exec(compile(source, f"<strategy {strategy.name}>", "exec"), names)
     except Exception as error:
+        if strategy.graph or isinstance(error, UserError):
+            raise  # to record a graph the target was run: it may be its own fault
         told = f"{type(error).__name__}: {error}"
         raise UserError(f"{strategy.name}: torch rejects it: {told}") from error
     root = fn if isinstance(fn, nn.Module) else getattr(fn, "__self__", None)
@@ -105,7 +126,14 @@ def apply(strategy: Strategy, fn: Callable[..., Any], plan: Plan) -> Applied:
         plan.regions,
         plan.note,
         root if isinstance(root, nn.Module) else None,
+        whole_step=strategy.graph and train,
     )
+
+
+def on_cuda(fn: Callable[..., Any], calls: Sequence[Any]) -> bool:
+    """Whether the target computes on a CUDA device."""
+    weights = fn.parameters() if isinstance(fn, nn.Module) else ()
+    return any(tensor.is_cuda for tensor in (*weights, *every_tensor(list(calls))))
 
 
 def assert_backend(name: str) -> None:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from torchproof.strategies import Strategy
 
 MODEL = "MODEL"
+EXAMPLE = "example"  # one call: a tuple of arguments or a dict of keywords
 _WIDTH = 88
 
 _MARKED = '''\
@@ -44,6 +45,37 @@ def written(strategy: Strategy, name: str, plan: Plan) -> str:
     if marks:
         parts.append(f"\n{_MARKED}\n\n")
     return "".join(parts) + body
+
+
+def recorded(strategy: Strategy, name: str, plan: Plan, *, train: bool) -> str:
+    """The lines that record the whole step, compiled or not, in CUDA graphs.
+
+    What `torchproof.graph` compiles itself it is told by name; a method is compiled
+    before.
+    """
+    given, before = [name, EXAMPLE], ""
+    inner = strategy.in_graph
+    if strategy.form == "core":
+        before = written(inner, name, plan).replace("import torch\n", "", 1).lstrip()
+    elif strategy.compiles:
+        given.append(f"strategy={_literal(inner.name)}")
+        given += _further(inner)
+    if train:
+        given.append("train=True")
+    imports = "import torch\n" * bool(before) + "import torchproof\n\n"
+    call = f"{name} = torchproof.graph({', '.join(given)})"
+    return imports + before + "\n" * bool(before) + call
+
+
+def _further(strategy: Strategy) -> list[str]:
+    """Arguments for torch.compile that the strategy's name does not tell."""
+    from torchproof.strategies import parse
+
+    told = parse(strategy.name).arguments
+    if strategy.arguments == told:
+        return []
+    more = {key: v for key, v in strategy.arguments.items() if told.get(key) != v}
+    return [f"compile={_literal(more)}"]
 
 
 def place_of(path: str | None) -> str:

@@ -27,8 +27,8 @@ Before = Callable[[int], None] | None
 def plan(
     strategy: Strategy, fn: Callable[..., Any], calls: Sequence[Any], *, before: Before
 ) -> Plan:
-    if strategy.form == "eager":
-        return Plan()
+    if strategy.form == "eager" or (strategy.graph and strategy.form == "regional"):
+        return Plan()  # what is recorded finds its blocks itself
     if strategy.form == "regional":
         return _regional(strategy, fn, calls, before=before)
     if strategy.form == "full":

@@ -46,11 +46,13 @@ def name_of(row: Measurement) -> str:
 
 
 def trouble(row: Measurement) -> str | None:
-    """Why a row is not ranked: it failed, was skipped, or its outputs are wrong."""
+    """Why a row is not ranked: failed, skipped, not what it is called, or wrong."""
     if row.verdict == "skipped":
         return f"was skipped: {'; '.join(row.notes) or 'no reason given'}"
     if row.error:
         return f"failed: {row.error}"
+    if row.verdict == "fell back":
+        return next((n for n in row.notes if n.startswith(row.verdict)), row.verdict)
     if row.verdict == "not verified":
         why = (row.numerics or {}).get("why") or "its outputs could not be compared"
         return f"was not verified: {why}"

@@ -1,0 +1,206 @@
+"""Strategies that record the whole step in a CUDA graph, with a stand-in for one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import torchproof
+from torchproof import calls
+from torchproof.arm import Arm
+from torchproof.measure import Plan, Spec, rows
+from torchproof.measure.session import Seat
+from torchproof.questions import Questions, arms
+from torchproof.records import Frame, UserError
+from torchproof.strategies import NotApplicable, applied, parse, with_arguments
+from torchproof.target import Loaded
+from torchproof.target import parse as parse_target
+from torchproof.verdict.decisions import trouble
+
+EXAMPLE = (torch.ones(2, 4),)
+
+
+class Recorded:
+    """Stands in for what `torchproof.graph` returns, without a graph."""
+
+    def __init__(self, step: Any, train: bool, falls_back: list[str]) -> None:
+        self.step, self.train, self.falls_back = step, train, falls_back
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        output = self.step(*args, **kwargs)
+        if self.train:
+            calls.loss(output).backward()
+        return output
+
+
+class Recorder:
+    """Stands in for `torchproof.graph` and keeps what it was told."""
+
+    def __init__(self) -> None:
+        self.told: Mapping[str, Any] = {}
+        self.falls_back: list[str] = []
+
+    def __call__(self, step: Any, example: Any, **told: Any) -> Recorded:
+        self.told = {"example": example, **told}
+        return Recorded(step, told.get("train", False), self.falls_back)
+
+
+@pytest.fixture
+def graph(monkeypatch: pytest.MonkeyPatch) -> Recorder:
+    made = Recorder()
+    monkeypatch.setattr(torchproof, "graph", made, raising=False)
+    monkeypatch.setattr(applied, "on_cuda", lambda fn, calls: True)
+    return made
+
+
+# -- names and lines -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "lines"),
+    [
+        ("eager+graph", "net = torchproof.graph(net, example)"),
+        ("full+graph", 'net = torchproof.graph(net, example, strategy="full")'),
+        ("regional+graph", 'net = torchproof.graph(net, example, strategy="regional")'),
+        (
+            "full+graph:max-autotune-no-cudagraphs",
+            "net = torchproof.graph(net, example,"
+            ' strategy="full:max-autotune-no-cudagraphs")',
+        ),
+    ],
+)
+def test_the_lines_to_paste(name: str, lines: str) -> None:
+    found = parse(name)
+    assert found.graph and not found.as_is
+    assert found.source("net") == f"import torchproof\n\n{lines}"
+    trained = lines.replace(")", ", train=True)")
+    assert found.source("net", train=True) == f"import torchproof\n\n{trained}"
+
+
+def test_a_method_is_compiled_before_the_step_is_recorded() -> None:
+    assert parse("core+graph:encode").source("net") == (
+        "import torch\nimport torchproof\n\n"
+        "net.encode = torch.compile(net.encode)\n"
+        "net = torchproof.graph(net, example)"
+    )
+
+
+def test_further_arguments_are_part_of_the_line() -> None:
+    told = with_arguments(parse("regional+graph:fullgraph"), backend="aot_eager")
+    assert told.source("net").endswith(
+        'strategy="regional:fullgraph", compile={"backend": "aot_eager"})'
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("full+graph:reduce-overhead", "cannot be recorded while another is"),
+        ("regional+graph:max-autotune", "regional\\+graph:max-autotune-no-cudagraphs"),
+        ("full+graph:marks", "no sizes to mark"),
+        ("full+grahp", r"did you mean full\+graph\?"),
+        ("eager+graph:fullgraph", "eager takes nothing"),
+    ],
+)
+def test_what_cannot_be_recorded_is_refused(name: str, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        parse(name)
+
+
+def test_graphs_that_are_asked_for_later_are_refused_too() -> None:
+    for more in ({"mode": "max-autotune"}, {"options": {"triton.cudagraphs": True}}):
+        with pytest.raises(UserError, match="graphs of its own"):
+            with_arguments(parse("full+graph"), **more)
+
+
+def test_usual_arms_are_no_graphs_within_graphs() -> None:
+    plain = [spec.label for spec in arms(Questions(), {})]
+    assert {"full+graph", "regional+graph"} < set(plain)
+    nested = [spec.label for spec in arms(Questions(), {"mode": "reduce-overhead"})]
+    assert nested == [label for label in plain if "+graph" not in label]
+
+
+def test_the_runtime_names_what_records_graphs() -> None:
+    with pytest.raises(UserError, match=r"torchproof\.graph\(model, example, strat"):
+        torchproof.compile(nn.Linear(2, 2), strategy="full+graph")
+
+
+# -- on a target -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["eager+graph", "full+graph", "regional+graph"])
+def test_without_cuda_there_is_nothing_to_record(name: str) -> None:
+    with pytest.raises(NotApplicable, match="CUDA graphs need a CUDA device"):
+        parse(name).apply(nn.Linear(4, 4), [EXAMPLE])
+
+
+def test_the_first_call_is_the_example(graph: Recorder) -> None:
+    done = parse("regional+graph").apply(nn.Linear(4, 4), [EXAMPLE, (torch.ones(3),)])
+    assert graph.told == {"example": EXAMPLE, "strategy": "regional"}
+    assert not done.whole_step and done.falls_back == ()
+
+
+def test_what_fails_while_it_is_recorded_is_not_called_bad_usage(
+    monkeypatch: pytest.MonkeyPatch, graph: Recorder
+) -> None:
+    def fails(*args: Any, **told: Any) -> None:
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(torchproof, "graph", fails, raising=False)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        parse("full+graph").apply(nn.Linear(4, 4), [EXAMPLE])
+
+
+# -- in an arm -------------------------------------------------------------------------
+
+
+def prepared(monkeypatch: pytest.MonkeyPatch, name: str, folder: Any) -> Any:
+    """An arm that trains a linear layer, its facts, and the answers of two passes."""
+
+    def fresh(target: Any, job: dict[str, Any]) -> Loaded:
+        torch.manual_seed(0)
+        return Loaded(nn.Linear(4, 4), [EXAMPLE], None, Frame("file.py", 1, "make"))
+
+    monkeypatch.setattr(calls, "fresh", fresh)
+    told: dict[str, Any]
+    told = {"train": True, "device": "cpu", "as_written": False, "anatomy": False}
+    told |= {"strategy": parse(name).to_json(), "guards": None, "size": None}
+    arm = Arm(told)
+    arm.target = None  # type: ignore[assignment]
+    paths = [str(folder / f"{name}-{number}.pt") for number in range(2)]
+    facts = arm.prepare(paths[0])
+    arm._pass()
+    arm.answer(paths[1])
+    return facts, [torch.load(path) for path in paths]
+
+
+def test_a_step_that_runs_its_backward_gets_no_second_one(
+    monkeypatch: pytest.MonkeyPatch, graph: Recorder, tmp_path: Any
+) -> None:
+    _, plain = prepared(monkeypatch, "eager", tmp_path)
+    facts, recorded = prepared(monkeypatch, "eager+graph", tmp_path)
+    assert graph.told["train"] and facts["fell_back"] == []
+    assert "call 0: gradient of weight" in plain[0]
+    for mine, theirs in zip(recorded, plain, strict=True):
+        assert mine.keys() == theirs.keys()
+        for label, value in theirs.items():
+            assert not isinstance(value, Tensor) or torch.equal(mine[label], value)
+
+
+def test_a_graph_that_was_not_replayed_is_told_and_not_ranked(
+    monkeypatch: pytest.MonkeyPatch, graph: Recorder, tmp_path: Any
+) -> None:
+    graph.falls_back.append("Tensor.item() at step.py:7")
+    facts, _ = prepared(monkeypatch, "eager+graph", tmp_path)
+    assert facts["fell_back"] == ["Tensor.item() at step.py:7"]
+    seat = Seat(Spec(parse("eager+graph")), tmp_path)
+    facts |= {"steady": True, "compilations": 0, "rounds": [[[1.0], [1.0]]]}
+    facts |= {"interrupted": 0, "steps": 2}
+    seat.facts.append(facts)
+    [row] = rows.rows([seat], Plan(parse_target("workload:gpt"), (seat.spec,)), {})
+    assert (row.median_ms, row.verdict, row.vs_eager) == (1.0, "fell back", None)
+    assert "step.py:7" in (trouble(row) or "")
