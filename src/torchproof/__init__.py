@@ -16,6 +16,7 @@ __all__ = [
     "plan",
     "retry",
     "status",
+    "step",
 ]
 
 _HOME = {
@@ -26,6 +27,7 @@ _HOME = {
     "plan": "torchproof.runtime",
     "retry": "torchproof.runtime",
     "status": "torchproof.runtime",
+    "step": "torchproof.boundary",
     "Run": "torchproof.records",
     "Finding": "torchproof.records",
 }

@@ -1,0 +1,378 @@
+"""`torchproof.step`: where a step begins, what it runs, and what outlives it.
+
+The outputs of a function compiled with CUDA graphs, and what it saves for its backward,
+lie in memory that the graphs use again once a step is marked. So there is one place for
+the mark: the beginning of a step, and never between a forward and its backward. And
+there is one way out: what outlives a step is copied, once.
+
+Marks are the process's, steps are a thread's. A mark would take the memory of another
+thread's step, so it is left out while one is open; torch then uses memory again as soon
+as nothing holds it.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+import threading
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Literal, TypeVar, overload
+
+import torch
+
+from torchproof.boundary.counts import Counts, Stats, Tally, name_of
+from torchproof.boundary.values import Copies, mapped, tensors
+from torchproof.records import UserError
+from torchproof.torch_private import marks as trees
+
+__all__ = ["Counts", "Stats", "Step", "StepError", "step"]
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+Outputs = Literal["copies", "buffers"]
+Place = tuple[str, int]
+
+
+class StepError(UserError):
+    """A step begins, or is used, where it must not."""
+
+
+class _Backward:
+    """A hook on the autograd nodes of a forward; gone when all of them are gone."""
+
+    def __init__(self) -> None:
+        self.ran = False
+
+    def __call__(self, *gradients: Any) -> None:
+        self.ran = True
+
+
+@dataclass(frozen=True)
+class _Forward:
+    """A call whose outputs need a gradient."""
+
+    fn: Callable[..., Any]
+    place: Place
+    backward: weakref.ref[_Backward]
+
+    @property
+    def pending(self) -> bool:
+        backward = self.backward()
+        return backward is not None and not backward.ran
+
+
+class _Thread:
+    """The step of one thread, and its forwards that may await their backward."""
+
+    def __init__(self) -> None:
+        self.step: Step | None = None
+        self.depth = 0
+        self.forwards: list[_Forward] = []
+        self.last_node: weakref.ref[Any] | None = None  # of a graph that `run` called
+
+    def pending(self) -> list[_Forward]:
+        self.forwards = [forward for forward in self.forwards if forward.pending]
+        return self.forwards
+
+    @property
+    def busy(self) -> bool:
+        return self.step is not None or any(f.pending for f in list(self.forwards))
+
+
+class _Process:
+    """What all threads share, under one lock."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.local = threading.local()
+        self.threads: weakref.WeakSet[_Thread] = weakref.WeakSet()
+        self.marks = 0  # made here
+        self.ended = {"training": Tally(), "inference": Tally()}
+
+    @property
+    def thread(self) -> _Thread:
+        found: _Thread | None = getattr(self.local, "thread", None)
+        if found is None:
+            found = self.local.thread = _Thread()
+            with self.lock:
+                self.threads.add(found)
+        return found
+
+    def others_are_busy(self, thread: _Thread) -> bool:
+        if len(self.threads) == 1:
+            return False
+        return any(each.busy for each in self.threads if each is not thread)
+
+
+_process = _Process()
+
+
+class Step:
+    """One step: runs compiled functions, and keeps what outlives it."""
+
+    def __init__(self, thread: _Thread, place: Place) -> None:
+        self._thread, self._place = thread, place
+        self._tally = Tally(steps=1)
+        self._copies = Copies(self._count_copy)
+        self._marks = (0, 0)  # of anyone, and made here, when the step began
+        self._training = False
+        self._open = True
+
+    @property
+    def counts(self) -> Counts:
+        """What this step has done so far."""
+        return self._tally.counts()
+
+    def run(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """`fn(*args, **kwargs)`, counted; its outputs are valid until the next step."""
+        place = _place()
+        self._assert_open("run", place)
+        self._look_for_marks(place)
+        self._tally.call(fn, tensors((args, kwargs) if kwargs else args))
+        pending = self._thread.pending()
+        self._tally.reentries += any(forward.fn == fn for forward in pending)
+        output = fn(*args, **kwargs)
+        self._expect_backward(fn, place, output)
+        node = trees.last_node()
+        self._thread.last_node = None if node is None else weakref.ref(node)
+        return output
+
+    def keep(self, value: Any) -> Any:
+        """A copy that outlives the step; one of each tensor, however often it is kept.
+
+        `value` is a tensor or holds tensors in tuples, lists, dicts and dataclasses.
+        """
+        self._assert_open("keep", None)
+        return mapped(value, self._copies.of)
+
+    # -- beginning and end -----------------------------------------------------------
+
+    def _begin(self) -> None:
+        with _process.lock:
+            if _process.others_are_busy(self._thread):
+                self._tally.marks_left_out += 1
+            else:
+                torch.compiler.cudagraph_mark_step_begin()
+                _process.marks += 1
+                self._tally.marks += 1
+            self._marks = trees.marks(), _process.marks
+
+    def _end(self) -> None:
+        self._open = False
+        self._look_for_marks(None)
+        self._copies.forget()
+        with _process.lock:
+            kind = "training" if self._training else "inference"
+            _process.ended[kind].add(self._tally)
+
+    def _assert_open(self, what: str, place: Place | None) -> None:
+        if not self._open:
+            raise StepError(
+                f"{_text(place or _place())}: {what}() of the step that began at"
+                f" {_text(self._place)} and has ended"
+            )
+
+    # -- what happens in between -----------------------------------------------------
+
+    def _look_for_marks(self, place: Place | None) -> None:
+        """Marks that somebody else made since the step began, or was last looked at."""
+        now = trees.marks(), _process.marks
+        if now == self._marks:
+            return
+        others = (now[0] - self._marks[0]) - (now[1] - self._marks[1])
+        self._marks = now
+        self._tally.marks += max(others, 0)  # below zero: torch was reset
+        pending = self._thread.pending()
+        if others > 0 and pending and place is not None:
+            forward = pending[0]
+            raise StepError(
+                f"cudagraph_mark_step_begin() was called before {_text(place)}, inside"
+                f" the step that began at {_text(self._place)}, while"
+                f" {_awaited(forward.fn, forward.place)}: leave the mark to the step"
+            )
+
+    def _expect_backward(
+        self, fn: Callable[..., Any], place: Place, output: Any
+    ) -> None:
+        nodes = {t.grad_fn for t in tensors(output) if t.grad_fn is not None}
+        if not nodes:
+            return
+        backward = _Backward()
+        for node in nodes:
+            node.register_hook(backward)
+        self._training = True
+        self._thread.forwards.append(_Forward(fn, place, weakref.ref(backward)))
+
+    def _count_copy(self, copied: torch.Tensor) -> None:
+        self._tally.clones += 1
+        self._tally.bytes_cloned += copied.numel() * copied.element_size()
+
+
+class _Traced:
+    """A step inside a function that is being compiled: part of its graph."""
+
+    def run(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        return fn(*args, **kwargs)
+
+    def keep(self, value: Any) -> Any:
+        return value
+
+
+class _Boundary:
+    """`with`: a step, or within another one a part of that."""
+
+    def __enter__(self) -> Step:
+        if torch.compiler.is_compiling():
+            return _Traced()  # type: ignore[return-value]
+        thread = _process.thread
+        if thread.step is None:
+            place = _place()
+            _assert_nothing_pending(thread, place)
+            began = Step(thread, place)
+            began._begin()
+            thread.step = began
+        thread.depth += 1
+        return thread.step
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if torch.compiler.is_compiling():
+            return
+        thread = _process.thread
+        thread.depth -= 1
+        if thread.depth == 0 and thread.step is not None:
+            ended, thread.step = thread.step, None
+            ended._end()
+
+
+class _Steps:
+    """A step as context manager and as decorator, and what steps have done.
+
+    `with torchproof.step() as s:` begins one: `s.run(model, x)` calls what is compiled,
+    `s.keep(value)` copies what is used after the step. A function decorated with
+    `@torchproof.step` is a step, and what it returns is kept; where it returns what
+    nobody uses in the next step, `@torchproof.step(outputs="buffers")` saves the copy.
+    """
+
+    __name__ = "step"
+
+    @overload
+    def __call__(self, fn: Function) -> Function: ...
+    @overload
+    def __call__(self, *, outputs: Outputs) -> Callable[[Function], Function]: ...
+    @overload
+    def __call__(self) -> _Boundary: ...
+    def __call__(
+        self, fn: Callable[..., Any] | None = None, *, outputs: Outputs | None = None
+    ) -> Any:
+        if outputs not in (None, "copies", "buffers"):
+            raise UserError(f"outputs={outputs!r}: choose 'copies' or 'buffers'")
+        if fn is not None:
+            return _decorated(fn, outputs or "copies")
+        if outputs is not None:
+            return functools.partial(_decorated, outputs=outputs)
+        return _Boundary()
+
+    def run(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """`run` of the step that this thread is in."""
+        if torch.compiler.is_compiling():
+            return fn(*args, **kwargs)
+        return self._current("run").run(fn, *args, **kwargs)
+
+    def keep(self, value: Any) -> Any:
+        """`keep` of the step that this thread is in."""
+        if torch.compiler.is_compiling():
+            return value
+        return self._current("keep").keep(value)
+
+    def stats(self) -> Stats:
+        """All steps of all threads that have ended, since the last `reset`."""
+        with _process.lock:
+            return Stats(**{kind: t.counts() for kind, t in _process.ended.items()})
+
+    def reset(self) -> None:
+        """Count from zero."""
+        with _process.lock:
+            _process.ended = {"training": Tally(), "inference": Tally()}
+
+    def _current(self, what: str) -> Step:
+        found = _process.thread.step
+        if found is None:
+            raise StepError(
+                f"{_text(_place())}: {what}() outside of a step: call it within"
+                " `with torchproof.step():` or a function decorated with it"
+            )
+        return found
+
+
+step = _Steps()
+
+
+def _decorated(fn: Function, outputs: Outputs) -> Function:
+    if inspect.isgeneratorfunction(fn) or inspect.iscoroutinefunction(fn):
+        raise UserError(
+            f"{name_of(fn)} is left and entered again before it ends: begin a step"
+            " inside of it, with `with torchproof.step():`"
+        )
+
+    @functools.wraps(fn)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling():
+            return fn(*args, **kwargs)
+        inner = _process.thread.step is not None
+        with _Boundary() as begun:
+            output = fn(*args, **kwargs)
+            # What a part of a step returns does not outlive the step.
+            return output if inner or outputs == "buffers" else begun.keep(output)
+
+    return call  # type: ignore[return-value]
+
+
+def _assert_nothing_pending(thread: _Thread, place: Place) -> None:
+    for forward in thread.pending():
+        raise StepError(
+            f"a step cannot begin at {_text(place)}:"
+            f" {_awaited(forward.fn, forward.place)}, and a step takes the memory it"
+            " needs: run backward() first, drop what it returned, or call it under"
+            " torch.no_grad()"
+        )
+    node = trees.awaiting_node()
+    known = thread.last_node and thread.last_node()
+    if node is None or node is known:  # what `run` called has nothing pending
+        return
+    where = trees.place_of(node)
+    forward = f"the compiled forward at {_text(where)}" if where else "a forward"
+    raise StepError(
+        f"a step cannot begin at {_text(place)}: {forward}, called outside of run(),"
+        " awaits its backward, and a step takes the memory it needs: run backward()"
+        " first, or drop what it returned"
+    )
+
+
+# -- words for places and callables ----------------------------------------------------
+
+
+def _awaited(fn: Callable[..., Any], place: Place) -> str:
+    return f"{name_of(fn)}, called at {_text(place)}, awaits its backward"
+
+
+def _text(place: Place) -> str:
+    return f"{place[0]}:{place[1]}"
+
+
+def _place() -> Place:
+    """The line outside of this file, and of torch, that led here."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None:
+        room = frame.f_globals.get("__name__", "").partition(".")[0]
+        if frame.f_code.co_filename != __file__ and room != "torch":
+            break
+        frame = frame.f_back
+    return frame.f_code.co_filename, frame.f_lineno

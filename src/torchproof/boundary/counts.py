@@ -1,0 +1,142 @@
+"""What steps did, counted: in training and in inference apart."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor, nn
+
+Shapes = tuple[tuple[int, ...], ...]
+_MOST_SHAPES = 1000  # that are told apart
+
+
+@dataclass(frozen=True)
+class CalledWith:
+    """How often a callable was called with tensors of these shapes."""
+
+    name: str
+    shapes: str  # "64x32x768 64"
+    calls: int
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.shapes}"
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What one step did, or several.
+
+    `reentries` are calls of something whose earlier call still awaits its backward,
+    `marks` also those that others made inside a step; `marks_left_out` were not made
+    because another thread was inside a step.
+    """
+
+    steps: int
+    calls: int
+    reentries: int
+    marks: int
+    marks_left_out: int
+    clones: int
+    bytes_cloned: int
+    called_with: tuple[CalledWith, ...]
+
+
+@dataclass(frozen=True)
+class Stats:
+    """All steps that have ended, by whether a backward follows what they computed."""
+
+    training: Counts
+    inference: Counts
+
+    def to_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    def __str__(self) -> str:
+        rows = [_HEADS, *_rows("training", self.training)]
+        rows += _rows("inference", self.inference)
+        first = max(len(row[0]) for row in rows)
+        return "\n".join(
+            row[0].ljust(first) + "".join(cell.rjust(13) for cell in row[1:])
+            for row in rows
+        )
+
+
+_COLUMNS = ("steps", "calls", "reentries", "marks", "clones", "bytes_cloned")
+_HEADS = ["", *(name.replace("_", " ") for name in _COLUMNS)]
+
+
+def _rows(kind: str, counts: Counts) -> list[list[str]]:
+    """One for all steps, and one for each callable and its shapes."""
+    called = [["  " + str(each), "", f"{each.calls:,}"] for each in counts.called_with]
+    return [[kind, *(f"{getattr(counts, name):,}" for name in _COLUMNS)], *called]
+
+
+@dataclass
+class Tally:
+    """Counts in the making."""
+
+    steps: int = 0
+    reentries: int = 0
+    marks: int = 0
+    marks_left_out: int = 0
+    clones: int = 0
+    bytes_cloned: int = 0
+    called: Counter[tuple[str, Shapes | None]] = field(default_factory=Counter)
+    # Calls of a step that is open: names are made once, not at each call.
+    fns: dict[int, Callable[..., Any]] = field(default_factory=dict)
+    calls: Counter[tuple[int, Shapes]] = field(default_factory=Counter)
+
+    def call(self, fn: Callable[..., Any], given: Iterable[Tensor]) -> None:
+        key = id(fn)
+        self.fns[key] = fn
+        self.calls[key, tuple([tuple(tensor.shape) for tensor in given])] += 1
+
+    def add(self, step: Tally) -> None:
+        """What a step did, counted in as well."""
+        self.steps += step.steps
+        self.reentries += step.reentries
+        self.marks += step.marks
+        self.marks_left_out += step.marks_left_out
+        self.clones += step.clones
+        self.bytes_cloned += step.bytes_cloned
+        for (key, shapes), calls in step.calls.items():
+            row: tuple[str, Shapes | None] = name_of(step.fns[key]), shapes
+            if len(self.called) >= _MOST_SHAPES and row not in self.called:
+                row = row[0], None
+            self.called[row] += calls
+
+    def counts(self) -> Counts:
+        whole = Tally()
+        whole.add(self)
+        called = self.called + whole.called
+        return Counts(
+            steps=self.steps,
+            calls=called.total(),
+            reentries=self.reentries,
+            marks=self.marks,
+            marks_left_out=self.marks_left_out,
+            clones=self.clones,
+            bytes_cloned=self.bytes_cloned,
+            called_with=tuple(
+                CalledWith(name, _text(shapes), calls)
+                for (name, shapes), calls in called.items()
+            ),
+        )
+
+
+def name_of(fn: Any) -> str:
+    """A module's class, else the function's own name."""
+    inner = getattr(fn, "_orig_mod", fn)
+    if isinstance(inner, nn.Module):
+        return type(inner).__name__
+    return getattr(inner, "__qualname__", type(inner).__name__)
+
+
+def _text(shapes: Shapes | None) -> str:
+    if shapes is None:
+        return "(other shapes)"
+    return " ".join("x".join(map(str, shape)) or "scalar" for shape in shapes)
