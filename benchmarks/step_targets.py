@@ -1,0 +1,151 @@
+"""The steps that `benchmarks.whole_step` measures, one factory for each row.
+
+Every factory gives a model and one call, of one shape and without marks for others.
+Without a GPU the models are tiny and in float32: enough to try the benchmark itself.
+transformers' models have random weights and no dropout.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import torch
+
+Target = tuple[Any, list[Any]]
+
+
+def device() -> str:
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+# -- models of transformers ------------------------------------------------------------
+
+
+def _built(kind: Any, config: Any, call: dict[str, Any], *, train: bool) -> Target:
+    """Numbers of the device's type; weights need gradients only in training."""
+    number_type = torch.bfloat16 if device() == "cuda" else torch.float32
+    with torch.device(device()):
+        model = kind(config).to(number_type)
+    moved = {
+        name: value.to(device(), number_type if value.is_floating_point() else None)
+        for name, value in call.items()
+    }
+    return model.train(train).requires_grad_(train), [moved]
+
+
+def _sizes(real: dict[str, Any], tiny: dict[str, Any]) -> dict[str, Any]:
+    return real if device() == "cuda" else real | tiny
+
+
+def _text(vocabulary: int, batch: int, length: int, *, train: bool) -> dict[str, Any]:
+    tokens = torch.randint(vocabulary, (batch, length))
+    return {"input_ids": tokens} | ({"labels": tokens} if train else {})
+
+
+def _gpt2(batch: int, *, train: bool) -> Target:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    off = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
+    sizes = _sizes({}, {"n_layer": 2, "n_embd": 64, "n_head": 2, "vocab_size": 512})
+    config = GPT2Config(use_cache=False, **off, **sizes)
+    call = _text(config.vocab_size, batch, 128, train=train)
+    return _built(GPT2LMHeadModel, config, call, train=train)
+
+
+def gpt2_inference() -> Target:
+    return _gpt2(1, train=False)
+
+
+def gpt2_training() -> Target:
+    return _gpt2(8, train=True)
+
+
+def llama_inference() -> Target:
+    """16 layers of width 1024."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    real = {"hidden_size": 1024, "intermediate_size": 2816, "num_hidden_layers": 16}
+    real |= {"num_attention_heads": 16, "num_key_value_heads": 16, "vocab_size": 32000}
+    tiny = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
+    tiny |= {"num_attention_heads": 2, "num_key_value_heads": 2, "vocab_size": 512}
+    config = LlamaConfig(use_cache=False, **_sizes(real, tiny))
+    call = _text(config.vocab_size, 1, 128, train=False)
+    return _built(LlamaForCausalLM, config, call, train=False)
+
+
+def vit_inference() -> Target:
+    """ViT-B/16 on 8 images of 224 x 224."""
+    from transformers import ViTConfig, ViTForImageClassification
+
+    off = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    tiny = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
+    tiny |= {"num_attention_heads": 2, "image_size": 64}
+    config = ViTConfig(num_labels=1000, **off, **_sizes({"image_size": 224}, tiny))
+    images = torch.randn(8, 3, config.image_size, config.image_size)
+    call = {"pixel_values": images}
+    return _built(ViTForImageClassification, config, call, train=False)
+
+
+def bert_training() -> Target:
+    """BERT base, masked language modelling on 8 x 128 tokens."""
+    from transformers import BertConfig, BertForMaskedLM
+
+    off = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    tiny = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
+    tiny |= {"num_attention_heads": 2, "vocab_size": 512}
+    config = BertConfig(**off, **_sizes({}, tiny))
+    call = _text(config.vocab_size, 8, 128, train=True)
+    return _built(BertForMaskedLM, config, call, train=True)
+
+
+# -- bundled workloads -----------------------------------------------------------------
+
+
+def _workload(name: str, size: str, *, train: bool = False, **shape: int) -> Target:
+    """The first call of a workload, as tensors that no mark for other sizes is on."""
+    module = importlib.import_module(f"torchproof.workloads.{name}")
+    size = size if device() == "cuda" else "tiny"
+    if device() == "cpu":
+        shape = {key: min(value, 128) for key, value in shape.items()}
+    model, [call, *_] = module.make(size, device=device(), train=train, **shape)
+    if isinstance(call, dict):
+        return model, [{name: value.clone() for name, value in call.items()}]
+    return model, [tuple(value.clone() for value in call)]
+
+
+def decoder_inference() -> Target:
+    return _workload("decoder", "base", batch=8, sequence=512)
+
+
+def decoder_inference_small() -> Target:
+    return _workload("decoder", "base", batch=1, sequence=64)
+
+
+def decoder_training() -> Target:
+    return _workload("decoder", "base", train=True, batch=8, sequence=512)
+
+
+def decoder_training_small() -> Target:
+    return _workload("decoder", "base", train=True, batch=1, sequence=64)
+
+
+def nanovlm_inference() -> Target:
+    return _workload("nanovlm", "large")
+
+
+def nanovlm_training() -> Target:
+    return _workload("nanovlm", "large", train=True)
+
+
+def megacontext_training() -> Target:
+    return _workload("megacontext", "base", train=True)
+
+
+def arrcoc_scorers() -> Target:
+    return _workload("arrcoc_scorers", "base")
+
+
+def arrcoc_inference() -> Target:
+    """One image and one query, as a service gets them."""
+    return _workload("arrcoc", "base", batch=1)
