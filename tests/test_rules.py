@@ -16,16 +16,19 @@ from torchproof.records import Event, Finding, Frame, Observation
 from torchproof.rules._rule import SECTIONS, Rule
 from torchproof.rules.answers import WrongAnswer
 from torchproof.rules.breaks import GraphBreak
+from torchproof.rules.cudagraphs import Skip
 from torchproof.rules.errors import CompileError
+from torchproof.rules.host_syncs import HostSync
 from torchproof.rules.no_ops import NoOp
 from torchproof.rules.recompiles import Recompile
+from torchproof.rules.rerecords import Capture
 from torchproof.rules.speed import Speed
 from torchproof.rules.stale import StaleAnswer
 from torchproof.tracelog import read_reason
 
 FOLDER = Path(__file__).parent / "rules"
 BASES = {Rule, GraphBreak, Recompile, CompileError, NoOp, Speed}
-BASES |= {StaleAnswer, WrongAnswer}
+BASES |= {StaleAnswer, WrongAnswer, Skip, Capture, HostSync}
 # What shows only when it is measured has tests of its own.
 MEASURED = ("NM", "SP")
 PROGRAMS = sorted(

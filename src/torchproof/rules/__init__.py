@@ -10,6 +10,7 @@ from torchproof.rules import (
     breaks,
     call_breaks,
     compile_cost,
+    cudagraphs,
     errors,
     no_ops,
     nothing_compiled,
@@ -23,7 +24,10 @@ from torchproof.rules import (
 from torchproof.rules._rule import Facts, Rule, Subject
 from torchproof.rules.answers import WRONG
 from torchproof.rules.costs import with_costs as with_costs
+from torchproof.rules.cudagraphs import SKIPS
+from torchproof.rules.host_syncs import SYNCS
 from torchproof.rules.recompile_limit import RECOMPILES, RecompileLimit
+from torchproof.rules.rerecords import CAPTURES
 from torchproof.rules.stale import STALE
 
 # The first rule that matches takes a break: the particular before the general.
@@ -78,13 +82,12 @@ SPEED: tuple[speed.Speed, ...] = (
 )
 ANSWERS: tuple[Rule, ...] = (*WRONG, *STALE)
 MEASURED: tuple[Rule, ...] = (*SPEED, *ANSWERS)
+AUDITED: tuple[Rule, ...] = (*SKIPS, *CAPTURES, *SYNCS)
 LIMIT = RecompileLimit()
 SPECIALISATION = shapes.QuietSpecialisation()
+SEEN: tuple[Rule, ...] = (*BREAKS, *RECOMPILES, LIMIT, *ERRORS, SPECIALISATION, *NO_OPS)
 RULES: tuple[Rule, ...] = tuple(
-    sorted(
-        (*BREAKS, *RECOMPILES, LIMIT, *ERRORS, SPECIALISATION, *NO_OPS, *MEASURED),
-        key=lambda rule: rule.code,
-    )
+    sorted((*SEEN, *MEASURED, *AUDITED), key=lambda rule: rule.code)
 )
 
 
@@ -116,6 +119,11 @@ def _matches(facts: Facts) -> Iterator[tuple[Rule, Subject]]:
     for measured in SPEED:
         for subject in measured.subjects(facts):
             yield measured, subject
+    for subject in cudagraphs.subjects(facts):
+        yield _first(SKIPS, subject), subject
+    for audited in (*CAPTURES, *SYNCS):
+        for subject in audited.subjects(facts):
+            yield audited, subject
 
 
 def _first(rules: tuple[Rule, ...], subject: Subject) -> Rule:

@@ -1,0 +1,49 @@
+"""How many of a step's kernels come out of CUDA graphs.
+
+Comes in: a step to run once more. Goes out: its kernels, and those of them that a graph
+launched, as torch's profiler saw them.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+_LAUNCHES = ("cudaGraphLaunch", "cuGraphLaunch")
+
+
+class Kernels(NamedTuple):
+    """Kernels of a step, and those replayed from graphs."""
+
+    all: int
+    replayed: int
+
+
+def profiled(run: Callable[[], object]) -> Kernels:
+    """Runs a step under the profiler."""
+    import torch
+
+    kinds = torch.profiler.ProfilerActivity
+    with torch.profiler.profile(activities=[kinds.CPU, kinds.CUDA]) as seen:
+        run()
+        torch.cuda.synchronize()
+    with tempfile.TemporaryDirectory(prefix="torchproof-") as scratch:
+        path = Path(scratch) / "trace.json"
+        seen.export_chrome_trace(str(path))
+        return counted(json.loads(path.read_text())["traceEvents"])
+
+
+def counted(trace: Iterable[Mapping[str, Any]]) -> Kernels:
+    """A kernel carries the number of the call of CUDA that launched it."""
+    kernels: list[Any] = []
+    launches: set[Any] = set()
+    for event in trace:
+        number = event.get("args", {}).get("correlation")
+        if event.get("cat") == "kernel":
+            kernels.append(number)
+        elif event.get("name", "").startswith(_LAUNCHES):
+            launches.add(number)
+    return Kernels(len(kernels), sum(number in launches for number in kernels))

@@ -1,0 +1,150 @@
+"""Where compiled calls make the host wait for the GPU: a watcher of the audit.
+
+Comes in: the warnings of torch's own debug mode for synchronising operations, and calls
+of `torch.cuda.synchronize`. Goes out: `host_syncs`, each place with how many calls of
+compiled functions waited there. What a program does between such calls, as reading a
+loss for its log, is its own business.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any, TextIO
+
+import torch
+
+from torchproof import torch_private
+from torchproof.introspect import plain, stack
+from torchproof.places import place_of
+from torchproof.torch_private import backends, recordings
+
+_FLUSH_S = 0.5
+_SAID = "called a synchronizing CUDA operation"
+# On the stack while torch compiles or tunes: those waits are no part of a step.
+_COMPILING = (
+    "torch/_dynamo/convert_frame.py",
+    "torch/_inductor/graph.py",
+    "torch/_inductor/runtime/triton_heuristics.py",
+)
+Place = tuple[str, int]
+
+
+class Syncs:
+    """Counts the waits inside calls of compiled functions."""
+
+    def __init__(self, write: Callable[..., None]) -> None:
+        self._write = write
+        self._hooks = contextlib.ExitStack()
+        self._local = threading.local()
+        self._calls = 0  # of compiled functions, those inside others apart
+        self._places: dict[Place, dict[str, Any]] = {}
+        self._flushed = 0.0
+
+    def __enter__(self) -> Syncs:
+        if torch.cuda.is_available():
+            hooks = (
+                torch_private.compiled_contexts(lambda context: self._entered),
+                _heard(self.note),
+                _explicit(self.note),
+            )
+            for hook in hooks:
+                self._hooks.enter_context(hook)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._hooks.close()
+        self._flush()
+
+    def before_call(self, index: int) -> None:
+        pass
+
+    def after_call(self, index: int) -> None:
+        if time.monotonic() - self._flushed > _FLUSH_S:
+            self._flush()
+
+    def _flush(self) -> None:
+        """A snapshot of all places; the last one in the stream holds."""
+        self._flushed = time.monotonic()
+        if self._places:
+            told = list(self._places.values())
+            self._write("host_syncs", places=told, calls=self._calls)
+
+    def _entered(self) -> Callable[[], None]:
+        depth = getattr(self._local, "depth", 0)
+        self._local.depth = depth + 1
+        self._calls += depth == 0
+
+        def leave() -> None:
+            self._local.depth = depth
+
+        return leave
+
+    def note(self, explicit: bool) -> None:
+        """The host waits, here and now."""
+        if not getattr(self._local, "depth", 0) or recordings.in_turn():
+            return
+        frames = stack()
+        if any(frame.file.endswith(_COMPILING) for frame in frames):
+            return
+        folder = backends.cache_folder()  # generated code is nobody's line
+        frames = tuple(f for f in frames if not f.file.startswith(folder))
+        place = place_of(frames).frame
+        if place is None:
+            return
+        known = self._places.setdefault(
+            (place.file, place.line),
+            {"site": plain(frames), "explicit": explicit, "count": 0, "calls": 0},
+        )
+        known["count"] += 1
+        if known.get("last") != self._calls:
+            known["calls"] += 1
+            known["last"] = self._calls
+
+
+@contextlib.contextmanager
+def _heard(note: Callable[[bool], None]) -> Iterator[None]:
+    """`note(False)` at each operation of torch's that waits for the device."""
+    shown = warnings.showwarning
+
+    def show(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        if _SAID in str(message):
+            note(False)
+        else:
+            shown(message, category, filename, lineno, file, line)
+
+    mode = torch.cuda.get_sync_debug_mode()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it says of itself that it is a prototype
+        torch.cuda.set_sync_debug_mode("warn")
+    warnings.filterwarnings("always", message=_SAID)
+    try:
+        with torch_private.patched(warnings, "showwarning", show):
+            yield
+    finally:
+        torch.cuda.set_sync_debug_mode(mode)
+
+
+@contextlib.contextmanager
+def _explicit(note: Callable[[bool], None]) -> Iterator[None]:
+    """`note(True)` at each `torch.cuda.synchronize()`."""
+    original = torch.cuda.synchronize
+
+    @functools.wraps(original)
+    def synchronize(*args: Any, **kwargs: Any) -> None:
+        note(True)
+        original(*args, **kwargs)
+
+    with torch_private.patched(torch.cuda, "synchronize", synchronize):
+        yield
