@@ -1,0 +1,308 @@
+"""What becomes of CUDA graphs, watched on a GPU with torch's own graph trees."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from torchproof import rules
+from torchproof.audit import kernels, outcomes
+from torchproof.audit.recordings import Recordings
+from torchproof.audit.syncs import Syncs
+from torchproof.records import Finding, Observation
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.filterwarnings("ignore"),  # of torch's, about what is watched here
+]
+
+
+class Seen:
+    """What the watchers wrote while a program ran."""
+
+    def __init__(self, program: Callable[[], object]) -> None:
+        self.entries: list[dict[str, Any]] = []
+        torch._dynamo.reset()
+        with Recordings(self._write), Syncs(self._write):
+            program()
+        events = tuple(outcomes.events(self.entries))
+        found = rules.check(Observation(events, {}))
+        self.findings = [f for f in found if f.code.startswith(("CG", "HS"))]
+        self.counts = outcomes.counts(self.entries)
+
+    def _write(self, kind: str, **values: Any) -> None:
+        self.entries.append({"kind": kind, **values})
+
+    @property
+    def codes(self) -> list[str]:
+        return [finding.code for finding in self.findings]
+
+    @property
+    def only(self) -> Finding:
+        assert len(self.findings) == 1, [(f.code, f.message) for f in self.findings]
+        return self.findings[0]
+
+
+@pytest.fixture(autouse=True)
+def no_graphs_left() -> Iterator[None]:
+    yield
+    torch._dynamo.reset()
+    torch.cuda.synchronize()
+
+
+def compiled(fn: Any, **more: Any) -> Any:
+    return torch.compile(fn, mode="reduce-overhead", **more)
+
+
+def source(finding: Finding) -> str:
+    return (finding.source or "").strip()
+
+
+def test_a_clean_model_is_recorded_once_and_replayed() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.GELU()).cuda()
+    step = compiled(model)
+    x = torch.randn(8, 64, device="cuda")
+
+    def program() -> None:
+        with torch.no_grad():
+            for _ in range(6):
+                step(x)
+
+    seen = Seen(program)
+    assert seen.codes == []
+    assert seen.counts["cudagraph_skips"] == 0
+    assert seen.counts["cudagraph_recordings"] == 1
+    assert seen.counts["cudagraph_replays"] == 4
+    assert (seen.counts["cudagraph_pool_bytes"] or 0) > 0
+    with torch.no_grad():
+        found = kernels.profiled(lambda: step(x))
+    assert found.all == found.replayed > 0
+
+
+def test_kernels_outside_of_graphs_are_told_apart() -> None:
+    step = compiled(lambda x: (x @ x).relu())
+    x = torch.randn(64, 64, device="cuda")
+    for _ in range(3):
+        step(x)
+    found = kernels.profiled(lambda: torch.sin(step(x).clone()))
+    assert 0 < found.replayed < found.all
+
+
+def test_training_records_forward_and_backward() -> None:
+    model = torch.nn.Linear(32, 32).cuda()
+    step = compiled(lambda x: model(x).pow(2).mean())
+    x = torch.randn(8, 32, device="cuda")
+
+    def program() -> None:
+        for _ in range(6):
+            step(x).backward()
+            model.zero_grad(set_to_none=True)
+
+    seen = Seen(program)
+    assert seen.codes == []
+    assert seen.counts["cudagraph_recordings"] == 2
+    assert (seen.counts["cudagraph_replays"] or 0) >= 6
+
+
+def test_a_changed_input_is_not_captured() -> None:
+    def accumulate(x: torch.Tensor, cache: torch.Tensor) -> torch.Tensor:
+        cache.add_(x)
+        return cache * 2
+
+    step = compiled(accumulate)
+    x, cache = torch.ones(8, device="cuda"), torch.zeros(8, device="cuda")
+
+    def program() -> None:
+        with torch.no_grad():
+            for _ in range(6):
+                step(x, cache)
+
+    seen = Seen(program)
+    assert (seen.only.code, seen.only.severity) == ("CG311", "high")
+    assert source(seen.only) == "cache.add_(x)"
+    assert seen.counts["cudagraph_skips"] == 1
+    assert seen.counts["cudagraph_recordings"] == 0
+    assert any("6 of 6 runs went without" in line for line in seen.only.evidence)
+
+
+def test_a_buffer_may_be_changed() -> None:
+    class Cache(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("cache", torch.zeros(8))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.cache.add_(x)
+            return self.cache * 2
+
+    step = compiled(Cache().cuda())
+    x = torch.ones(8, device="cuda")
+
+    def program() -> None:
+        with torch.no_grad():
+            for _ in range(5):
+                step(x)
+
+    seen = Seen(program)
+    assert seen.codes == []
+    assert (seen.counts["cudagraph_replays"] or 0) >= 2
+
+
+def test_a_cpu_tensor_cuts_the_graph() -> None:
+    scale = torch.tensor(0.5)
+
+    def scaled(x: torch.Tensor) -> torch.Tensor:
+        return (x @ x) * scale
+
+    step = compiled(scaled)
+    x = torch.randn(32, 32, device="cuda")
+
+    def program() -> None:
+        with torch.no_grad():
+            for _ in range(4):
+                step(x)
+
+    seen = Seen(program)
+    assert seen.only.kind == "cudagraph_skip"
+    assert seen.only.code in {"CG312", "CG318"}
+    assert source(seen.only) == "return (x @ x) * scale"
+    assert "device" in seen.only.fix
+
+
+def test_control_flow_keeps_the_graph_out() -> None:
+    def branch(x: torch.Tensor) -> torch.Tensor:
+        return torch.cond(x.sum() > 0, lambda x: x + 1, lambda x: x - 1, (x,))
+
+    step = compiled(branch)
+    x = torch.randn(32, device="cuda")
+
+    def program() -> None:
+        with torch.no_grad():
+            for _ in range(3):
+                step(x)
+
+    seen = Seen(program)
+    assert {"CG314"} == set(seen.codes) - {"CG318"}
+    [skip] = [f for f in seen.findings if f.code == "CG314"]
+    assert "torch.cond" in skip.message and skip.severity == "high"
+    assert source(skip).startswith("return torch.cond(")
+
+
+def sizes(count: int, times: int) -> Seen:
+    step = compiled(lambda x: (x @ x.t()).relu().sum(1), dynamic=True)
+    inputs = [torch.ones(64 + 8 * n, 32, device="cuda") for n in range(count)]
+
+    def program() -> None:
+        with torch.no_grad():
+            for _ in range(times):
+                for x in inputs:
+                    step(x)
+
+    return Seen(program)
+
+
+def test_a_graph_for_each_size_is_a_storm() -> None:
+    seen = sizes(count=12, times=3)
+    assert (seen.only.code, seen.only.count) == ("CG321", 12)
+    assert seen.only.severity == "high"
+    assert "dynamic=True" in source(seen.only)
+    assert "64x32" in seen.only.evidence[0]
+    assert seen.counts["cudagraph_recordings"] == 12
+
+
+def test_three_sizes_settle() -> None:
+    seen = sizes(count=3, times=5)
+    assert seen.codes == []
+    assert seen.counts["cudagraph_recordings"] == 3
+    assert seen.counts["cudagraph_replays"] == 9
+
+
+@pytest.mark.parametrize(("times", "severities"), [(5, ["high"]), (1, ["low"])])
+def test_weights_that_are_replaced_are_named(times: int, severities: list[str]) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(16, 16)).cuda()
+    step = compiled(model)
+    x = torch.randn(4, 16, device="cuda")
+
+    def program() -> None:
+        kept = []
+        with torch.no_grad():
+            for _ in range(3):
+                step(x)
+            for _ in range(times):
+                kept.append(model[0].weight)
+                model[0].weight = torch.nn.Parameter(model[0].weight.clone())
+                step(x)
+            for _ in range(2 if times == 1 else 0):
+                step(x)
+
+    seen = Seen(program)
+    assert [f.severity for f in seen.findings] == severities
+    assert seen.only.code == "CG322"
+    assert "0.weight" in seen.only.message
+
+
+def test_outputs_that_wait_for_a_backward_keep_graphs_in_warm_up() -> None:
+    model = torch.nn.Linear(16, 16).cuda()
+    step = compiled(model)
+    x = torch.randn(4, 16, device="cuda")
+
+    def program() -> None:
+        kept = [step(x) for _ in range(6)]
+        del kept
+
+    seen = Seen(program)
+    assert "CG316" in seen.codes
+
+
+def test_a_wait_inside_a_compiled_call_is_named() -> None:
+    history: list[float] = []
+
+    @torch.compiler.disable
+    def log(x: torch.Tensor) -> None:
+        history.append(x.sum().item())
+
+    def logged(x: torch.Tensor) -> torch.Tensor:
+        y = (x @ x).relu()
+        log(y)
+        return y * 2
+
+    step = compiled(logged)
+    x = torch.randn(32, 32, device="cuda")
+
+    def program() -> None:
+        with torch.no_grad():
+            for _ in range(6):
+                step(x)
+
+    seen = Seen(program)
+    assert [(f.code, source(f)) for f in seen.findings] == [
+        ("HS901", "history.append(x.sum().item())")
+    ]
+
+
+def test_a_wait_between_calls_is_nobodys_business() -> None:
+    step = compiled(lambda x: (x @ x).relu())
+    x = torch.randn(32, 32, device="cuda")
+
+    def program() -> None:
+        with torch.no_grad():
+            for _ in range(6):
+                step(x).sum().item()
+                torch.cuda.synchronize()
+
+    assert Seen(program).codes == []
+
+
+def test_hooks_are_gone_afterwards() -> None:
+    mode = torch.cuda.get_sync_debug_mode()
+    wait = torch.cuda.synchronize
+    with contextlib.ExitStack() as watchers:
+        for watcher in (Recordings, Syncs):
+            watchers.enter_context(watcher(lambda kind, **values: None))
+        assert torch.cuda.get_sync_debug_mode() != mode
+    assert torch.cuda.get_sync_debug_mode() == mode
+    assert torch.cuda.synchronize is wait
