@@ -1,0 +1,262 @@
+"""Replays over changing shapes and weights: is an answer ever stale?
+
+    python -m benchmarks.replays [--replays 10000] [--device cuda] [--write] [--blind]
+
+One small model, graphed for inference and for training, is called with random shapes
+while its weights are changed in place, loaded, moved, replaced and converted, and it is
+flipped between train and eval. Answers and gradients are compared at random with those
+of the model itself in eager, right after the replay; some answers are kept, to see
+whether later replays reach them. `--blind` calls a copy of the model that sees none of
+the changes, which has to be found out. Exit code 1 when an answer is stale.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import os
+import platform
+import random
+import sys
+import time
+from collections import Counter, deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import torchproof
+from torchproof.calls import loss
+
+RESULTS = Path(__file__).resolve().parent / "results" / "h200" / "replays.json"
+WIDTH = 64
+SHAPES = ((1, 16), (3, 16), (8, 16), (8, 40), (2, 7), (16, 24))
+COMPARED, KEPT = 0.2, 0.05  # of the calls
+LATER = 40  # calls after which what was kept is looked at
+TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 5e-2, torch.float64: 1e-9}
+OTHER_TYPE = {"cuda": torch.bfloat16, "cpu": torch.float64}
+MOST_CALLS = 1.5  # for each replay that is asked for
+
+
+class Model(nn.Module):
+    """Rows (batch, length, width); what they give depends on train and eval."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        # A bias before a norm has no gradient but rounding, which cannot be compared.
+        self.first = nn.Linear(WIDTH, 2 * WIDTH, bias=False)
+        self.norm = nn.BatchNorm1d(2 * WIDTH)
+        self.second = nn.Linear(2 * WIDTH, WIDTH)
+        self.scale = nn.Parameter(torch.ones(WIDTH))
+        self.register_buffer("shift", torch.zeros(WIDTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.norm(self.first(x).transpose(1, 2)).relu()
+        return self.second(hidden.transpose(1, 2)) * self.scale + self.shift
+
+
+# -- what happens between calls --------------------------------------------------------
+
+
+def change_weights(model: Model) -> None:
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter), alpha=0.05)
+
+
+def change_buffer(model: Model) -> None:
+    model.shift.normal_()
+
+
+def load(model: Model) -> None:
+    state = model.state_dict()
+    changed = {k: v + 0.1 if v.is_floating_point() else v for k, v in state.items()}
+    model.load_state_dict(changed)
+
+
+def flip(model: Model) -> None:
+    model.train(not model.training)
+
+
+def replace_parameter(model: Model) -> None:
+    model.scale = nn.Parameter(torch.randn_like(model.scale))
+
+
+def replace_module(model: Model) -> None:
+    weight = model.second.weight
+    model.second = nn.Linear(2 * WIDTH, WIDTH).to(weight.device, weight.dtype)
+
+
+def move_weights(model: Model) -> None:
+    for parameter in model.parameters():
+        parameter.data = parameter.data + 0.1
+
+
+def convert(model: Model) -> None:
+    other = OTHER_TYPE[model.scale.device.type]
+    model.to(torch.float32 if model.scale.dtype is other else other)
+
+
+# Each happens once in so many calls.
+EVENTS: dict[Callable[[Model], None], int] = {
+    change_weights: 8,
+    flip: 50,
+    change_buffer: 90,
+    load: 300,
+    replace_parameter: 1500,
+    move_weights: 1800,
+    replace_module: 2200,
+    convert: 2500,
+}
+
+
+# -- calls -----------------------------------------------------------------------------
+
+
+class Drive:
+    """Calls of one graphed step, and what was seen of them."""
+
+    def __init__(self, device: str, *, train: bool, blind: bool, seed: int) -> None:
+        torch.manual_seed(seed)
+        self.draw, self.train = random.Random(seed), train
+        self.model = Model().to(device)
+        seen = copy.deepcopy(self.model) if blind else self.model
+        self.graphed = torchproof.graph(seen, train=train)
+        # A copy that is not converted along could not be called at all.
+        self._may_happen = {
+            e: p for e, p in EVENTS.items() if not blind or e != convert
+        }
+        self.events: Counter[str] = Counter()
+        self.stale: list[str] = []
+        self.calls = self.compared = self.kept = 0
+        self.largest_error = 0.0
+        self._waiting: deque[tuple[int, Tensor, Tensor]] = deque()
+
+    def call(self) -> None:
+        for event, period in self._may_happen.items():
+            if self.draw.random() < 1 / period:
+                event(self.model)
+                self.events[event.__name__] += 1
+        batch, length = self.draw.choice(SHAPES)
+        weight = self.model.scale
+        x = torch.randn(batch, length, WIDTH, device=weight.device, dtype=weight.dtype)
+        self.model.zero_grad(set_to_none=True)
+        given: Tensor = self.graphed(x).detach()
+        self.calls += 1
+        if self.draw.random() < COMPARED:
+            self._compare(x, given)
+        if self.draw.random() < KEPT:
+            self._waiting.append((self.calls, given, given.clone()))
+        while self._waiting and self._waiting[0][0] < self.calls - LATER:
+            self._look_again(*self._waiting.popleft())
+
+    def _compare(self, x: Tensor, given: Tensor) -> None:
+        self.compared += 1
+        gradients = self._gradients()
+        expected = self._eager(x)
+        self._judge("answer", given, expected)
+        for name, gradient in self._gradients().items() if self.train else ():
+            self._judge(f"gradient of {name}", gradients.get(name), gradient)
+
+    def _eager(self, x: Tensor) -> Tensor:
+        if not self.train:
+            with torch.no_grad():
+                return self.model(x)
+        self.model.zero_grad(set_to_none=True)
+        output: Tensor = self.model(x)
+        loss(output).backward()
+        return output.detach()
+
+    def _gradients(self) -> dict[str, Tensor]:
+        named = self.model.named_parameters()
+        return {n: p.grad.clone() for n, p in named if p.grad is not None}
+
+    def _judge(self, what: str, given: Tensor | None, expected: Tensor) -> None:
+        if given is None or given.dtype != expected.dtype:
+            self.stale.append(
+                f"call {self.calls}: {what} is missing or of another type"
+            )
+            return
+        size = expected.float().abs().max().clamp(min=1e-6)
+        error = float((given.float() - expected.float()).abs().max() / size)
+        if not error <= TOLERANCE[expected.dtype]:
+            self.stale.append(f"call {self.calls}: {what} is off by {error:.2g}")
+        else:
+            self.largest_error = max(self.largest_error, error)
+
+    def _look_again(self, call: int, given: Tensor, copied: Tensor) -> None:
+        self.kept += 1
+        if not torch.equal(given, copied):
+            self.stale.append(f"call {call}: its answer changed after it was given")
+
+    def facts(self) -> dict[str, Any]:
+        status = self.graphed.status()
+        return {
+            "train": self.train,
+            "calls": self.calls,
+            "replays": status.replays,
+            "plain_calls": status.plain_calls,
+            "recordings": status.recordings,
+            "compared": self.compared,
+            "kept": self.kept,
+            "stale": len(self.stale),
+            "examples": self.stale[:5],
+            "largest_error": self.largest_error,
+            "events": dict(self.events),
+            "pool_bytes": status.pool_bytes,
+            "falls_back": list(self.graphed.falls_back),
+        }
+
+
+def drive(replays: int, device: str, *, blind: bool = False) -> list[dict[str, Any]]:
+    """Three in ten replays are training steps."""
+    found = []
+    for train, share in ((False, 0.7), (True, 0.3)):
+        wanted = round(replays * share)
+        one = Drive(device, train=train, blind=blind, seed=int(train))
+        while one.calls < MOST_CALLS * wanted:
+            one.call()
+            if one.calls % 100 == 0 and one.graphed.status().replays >= wanted:
+                break
+        found.append(one.facts())
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--replays", type=int, default=10_000)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
+    parser.add_argument("--blind", action="store_true", help="must find stale answers")
+    parser.add_argument("--write", action="store_true", help=f"to {RESULTS.name}")
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    options = parser.parse_args()
+    begin = time.monotonic()
+    found = drive(options.replays, options.device, blind=options.blind)
+    stale = sum(part["stale"] for part in found)
+    kept = {
+        "command": " ".join(["python -m benchmarks.replays", *sys.argv[1:]]),
+        "torch": str(torch.__version__),
+        "python": platform.python_version(),
+        "device": _device_name(options.device),
+        "cores": os.cpu_count(),
+        "seconds": round(time.monotonic() - begin, 1),
+        "replays": sum(part["replays"] for part in found),
+        "stale": stale,
+        "parts": found,
+    }
+    print(json.dumps(kept, indent=1))
+    if options.write or options.out != RESULTS:
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        options.out.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+    return int(stale > 0)
+
+
+def _device_name(device: str) -> str:
+    return torch.cuda.get_device_name() if device == "cuda" else device
+
+
+if __name__ == "__main__":
+    sys.exit(main())
