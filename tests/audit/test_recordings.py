@@ -1,179 +1,21 @@
-"""What becomes of CUDA graphs, from what torch says to what a finding says."""
+"""What the watcher of recordings makes of them, down to the findings."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch._inductor import cudagraph_trees
-from torch._inductor.cudagraph_utils import FunctionID, PlaceholderInfo, WrappedFunction
+from watched import FIRST, HERE, STACK, WRITES, Stream
 
-from torchproof import rules
 from torchproof.audit import outcomes
 from torchproof.audit.kernels import Kernels, counted
 from torchproof.audit.recordings import Recordings
-from torchproof.records import Finding, Observation
-from torchproof.torch_private import graphs, recordings
+from torchproof.torch_private import recordings
 from torchproof.torch_private.recordings import Moved, Skip, Split, Turn
 
-HERE = str(Path(__file__))
 ON_CUDA = {"kind": "cudagraphs_watched", "cuda": True}
-
-
-class Stream:
-    """Keeps what a watcher writes."""
-
-    def __init__(self) -> None:
-        self.entries: list[dict[str, Any]] = []
-
-    def write(self, kind: str, **values: Any) -> None:
-        self.entries.append({"kind": kind, **values})
-
-    def findings(self) -> list[Finding]:
-        events = tuple(outcomes.events(self.entries))
-        found = rules.check(Observation(events, {}))
-        return [each for each in found if each.code.startswith(("CG", "HS"))]
-
-
-@pytest.fixture(autouse=True)
-def quiet_torch() -> Iterator[None]:
-    """torch logs each skip as well."""
-    torch._dynamo.reset()
-    log = logging.getLogger("torch._inductor.cudagraph_utils.__cudagraphs")
-    level, log.level = log.level, logging.CRITICAL
-    yield
-    log.level = level
-    torch._dynamo.reset()
-
-
-def seen(program: Callable[[], object]) -> Stream:
-    """A program that runs under the watcher's hooks, as they are set on CUDA."""
-    stream = Stream()
-    watcher = Recordings(stream.write)
-    with graphs.compiled_graphs(watcher._function), recordings.watched(watcher):
-        program()
-    return stream
-
-
-def accumulate(x: torch.Tensor, cache: torch.Tensor) -> torch.Tensor:
-    cache.add_(x)
-    return cache * 2
-
-
-WRITES = accumulate.__code__.co_firstlineno + 1  # the line `cache.add_(x)`
-STACK = f'  File "{HERE}", line {WRITES}, in accumulate\n    cache.add_(x)\n'
-
-
-# -- what torch itself decides -----------------------------------------------------
-
-
-def test_a_graph_on_the_cpu_is_skipped_with_its_line() -> None:
-    def double(x: torch.Tensor) -> torch.Tensor:
-        return x * 2
-
-    compiled = torch.compile(double, backend="cudagraphs")
-    [found] = seen(lambda: compiled(torch.ones(3))).findings()
-    assert (found.code, found.kind, found.severity) == (
-        "CG312",
-        "cudagraph_skip",
-        "high",
-    )
-    assert found.source is not None and found.source.strip() == "return x * 2"
-    assert found.function is not None and found.function.endswith("double")
-    assert "device" in found.fix
-
-
-def test_a_changed_input_is_named_by_the_line_that_changes_it() -> None:
-    compiled = torch.compile(accumulate, backend="cudagraphs")
-    with torch._dynamo.config.patch(
-        cudagraph_backend_keep_input_mutation=True,
-        cudagraph_backend_support_input_mutation=False,
-    ):
-        [found] = seen(lambda: compiled(torch.ones(3), torch.zeros(3))).findings()
-    assert found.code == "CG311"
-    assert found.source is not None and found.source.strip() == "cache.add_(x)"
-    assert "register_buffer" in found.fix and "mark_static_address" in found.fix
-    assert any("mutated inputs (1 instances)" in line for line in found.evidence)
-
-
-def test_skips_are_told_to_torch_as_before() -> None:
-    counter = torch._dynamo.utils.counters["inductor"]
-    compiled = torch.compile(accumulate, backend="cudagraphs")
-    before = counter["cudagraph_skips"]
-    stream = seen(lambda: compiled(torch.ones(3), torch.zeros(3)))
-    assert counter["cudagraph_skips"] - before == 1
-    assert [e["kind"] for e in stream.entries].count("cudagraph_skip") == 1
-    torch._dynamo.reset()
-    compiled(torch.ones(4), torch.zeros(4))
-    assert [e["kind"] for e in stream.entries].count("cudagraph_skip") == 1
-
-
-def manager(model: Callable[..., Any], mutated: tuple[int, ...]) -> Any:
-    """A manager of graph trees, as far as it goes without a GPU, with one function."""
-    trees = cudagraph_trees
-    made = trees.CUDAGraphTreeManager.__new__(trees.CUDAGraphTreeManager)
-    number = FunctionID(0)
-    inputs = [
-        PlaceholderInfo("x", None, [], None),
-        PlaceholderInfo("cache", None, [], STACK),
-    ]
-    later = {"cudagraph_managed_input_rerecord_limit": 8}
-    later["cudagraph_managed_input_rerecord_action"] = "copy"  # type: ignore[assignment]
-    known = WrappedFunction.__dataclass_fields__
-    wrapped = WrappedFunction(
-        model=model,
-        static_input_idxs=[],
-        id=number,
-        constants=(),
-        placeholders=inputs,
-        mutated_input_idxs=mutated,
-        **{name: value for name, value in later.items() if name in known},
-    )
-    hints: dict[Any, dict[Any, bool]] = {None: {}}
-    vars(made).update(
-        graph=object(),
-        ids_to_funcs={number: wrapped},
-        id_to_mode={number: trees.CompilationMode.INFERENCE},
-        id_to_compile_id={number: None},
-        warned_mutation=set(),
-        num_rerecord={None: {number: 0}},
-        non_cudagraph_managed_mutation_hint=hints,
-        skip_cudagraph=hints,
-        has_live_user_visible_output_cloning=False,
-        running_forwards_with_pending_backwards=False,
-        warmed_up_functions={number},
-        roots={number: []},
-    )
-    made.current_node = None
-    return made, number
-
-
-def test_runs_without_a_graph_are_counted_though_torch_warns_once() -> None:
-    def model(inputs: list[torch.Tensor]) -> list[torch.Tensor]:
-        return [accumulate(*inputs)]
-
-    trees, number = manager(model, mutated=(1,))
-
-    def program() -> None:
-        for _ in range(5):
-            trees.run([torch.ones(3), torch.zeros(3)], number)
-
-    stream = seen(program)
-    watcher = Recordings(stream.write)
-    with recordings.watched(watcher):
-        trees.run([torch.ones(3), torch.zeros(3)], number)
-    watcher._flush()
-    [skip] = [e for e in stream.entries if e["kind"] == "cudagraph_skip"]
-    assert "mutated inputs" in skip["reason"]
-    [graph] = [e for e in stream.entries if e["kind"] == "cudagraphs"][-1]["graphs"]
-    assert graph["turns"] == {"ungraphed": 1}
-    [found] = stream.findings()
-    assert (found.code, found.line) == ("CG311", WRITES)
-    assert any("1 of 1 run went without" in line for line in found.evidence)
 
 
 # -- what the watcher makes of recordings ------------------------------------------
@@ -183,7 +25,7 @@ def turns(*runs: tuple[str, int], **more: Any) -> Stream:
     """A watcher that was told of these runs: how, and the size of the input."""
     stream = Stream()
     watcher = Recordings(stream.write)
-    code = [HERE, accumulate.__code__.co_firstlineno, "accumulate"]
+    code = [HERE, FIRST, "accumulate"]
     stream.write("cudagraph_function", compile_id="0/0", code=code)
     for how, size in runs:
         watcher.ran(told(how, size, **more))
@@ -204,7 +46,7 @@ def test_one_recording_for_each_size_is_a_storm() -> None:
     [found] = turns(*met(sizes=14, replays=1)).findings()
     assert (found.code, found.kind) == ("CG321", "cudagraph_rerecord")
     assert (found.severity, found.count) == ("high", 14)
-    assert found.line == accumulate.__code__.co_firstlineno
+    assert found.line == FIRST
     assert "14 of 42 runs were replays" in found.message
     assert all(word in found.fix for word in ("pad", "bucket", "skip_dynamic_graphs"))
     assert "64x32, 72x32" in found.evidence[0] and "and 2 more" in found.evidence[0]
@@ -285,12 +127,10 @@ def test_memory_is_counted_for_the_graph_that_the_pool_grew_for() -> None:
 
 
 def test_without_cuda_nothing_is_counted() -> None:
-    stream = Stream()
-    with Recordings(stream.write):
-        torch.compile(accumulate, backend="cudagraphs")(torch.ones(2), torch.ones(2))
-    if not torch.cuda.is_available():
-        assert outcomes.events(stream.entries) == []
-        assert set(outcomes.counts(stream.entries).values()) == {None}
+    entries = [{"kind": "cudagraphs_watched", "cuda": False}]
+    assert outcomes.events(entries) == []
+    assert set(outcomes.counts(entries).values()) == {None}
+    assert outcomes.counts(entries).keys() == outcomes.counts([ON_CUDA]).keys()
 
 
 # -- reasons -----------------------------------------------------------------------
@@ -320,11 +160,10 @@ def test_each_reason_has_its_rule_and_its_place(reason: str) -> None:
     stream = turns()
     Recordings(stream.write).skipped(Skip(reason, "0/0"))
     [found] = stream.findings()
-    first = accumulate.__code__.co_firstlineno
     assert found.code == REASONS[reason]
     assert (found.file, found.line) == (
         HERE.removeprefix(f"{Path.cwd()}/"),
-        WRITES if "Found from" in reason else first,
+        WRITES if "Found from" in reason else FIRST,
     )
     assert found.severity == ("low" if found.code == "CG315" else "high")
 
