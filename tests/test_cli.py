@@ -38,7 +38,7 @@ FLAGS = {
     "rule": {"-h", "--help", "CODE"},
 }
 PUBLIC = ["Finding", "Run", "bench", "check", "compare"]
-PUBLIC += ["compile", "plan", "retry", "status", "step"]
+PUBLIC += ["compile", "graph", "plan", "retry", "status", "step"]
 
 # The contract of schema 1: fields may be added, never renamed or removed.
 RUN_FIELDS = ["schema", "id", "target", "strategy", "environment", "counts"]

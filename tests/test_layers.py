@@ -62,8 +62,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     | {"anatomy", "diagnosis", "numerics", "samples", "strategies", "torch_private"},
     "diagnosis": {"records", "target", "calls", "introspect", "numerics", "places"}
     | {"reads", "stacks", "torch_private"},
+    "audit": {"records", "calls", "capture", "environment", "introspect", "places"}
+    | {"script", "stacks", "streams", "target", "torch_private"},
     # What production code loads; its own file only records, the rest at first use.
     "runtime": {"records", "samples", "strategies", "torch_private"},
+    "replay": {"records", "places", "runtime", "strategies", "torch_private"},
     # Starts the child and reads its stream, without torch.
     "capture": {"records", "places", "streams", "target", "tracelog"},
     "measure": {"records", "layout", "samples", "strategies", "streams", "target"}
@@ -71,7 +74,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "questions": {"records", "guard_filters", "measure", "strategies"},
     "parts": {"records", "capture", "measure", "strategies", "target"},
     "api": {"records", "store", "rules", "target", "capture", "measure", "questions"}
-    | {"parts"},
+    | {"audit", "parts"},
     "flags": {"records"},
     "cli": {"__init__", "flags", "records", "store", "rules", "report", "target"}
     | {"capture", "questions", "verdict", "workloads"},
@@ -80,7 +83,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 }
 MAY_IMPORT_LATE = {
     "cli": {"api"},
-    "__init__": {"api", "boundary", "records", "runtime", "verdict"},
+    "__init__": {"api", "boundary", "records", "replay", "runtime", "verdict"},
     "observe": {"torch_private"},
     "anatomy": {"torch_private"},
 }

@@ -1,0 +1,64 @@
+"""The step that is recorded: a function, or a module with its loss and backward."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchproof.records import UserError
+
+Forward = Callable[..., Any]
+
+
+def inference(forward: Forward) -> Forward:
+    def answer(*args: Any, **kwargs: Any) -> Any:
+        with torch.no_grad():
+            return forward(*args, **kwargs)
+
+    return answer
+
+
+def with_loss(forward: Forward) -> Forward:
+    """The output and the loss it gives: `.loss`, else the mean of its tensors."""
+
+    def output_and_loss(*args: Any, **kwargs: Any) -> tuple[Any, Tensor]:
+        output = forward(*args, **kwargs)
+        return output, loss_of(output)
+
+    return output_and_loss
+
+
+def training(output_and_loss: Forward) -> Forward:
+    def forward_and_backward(*args: Any, **kwargs: Any) -> Any:
+        output, loss = output_and_loss(*args, **kwargs)
+        loss.backward()
+        return output
+
+    return forward_and_backward
+
+
+def loss_of(output: Any) -> Tensor:
+    own = getattr(output, "loss", None)
+    if isinstance(own, Tensor):
+        return own
+    means = [tensor.float().mean() for tensor in _differentiable(output)]
+    if not means:
+        raise UserError(
+            "train=True: the output has no floating-point tensor that needs a gradient"
+        )
+    return means[0] if len(means) == 1 else torch.stack(means).mean()
+
+
+def _differentiable(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        if value.is_floating_point() and value.requires_grad:
+            yield value
+    elif isinstance(value, Mapping):
+        for each in value.values():
+            yield from _differentiable(each)
+    elif isinstance(value, list | tuple):
+        for each in value:
+            yield from _differentiable(each)

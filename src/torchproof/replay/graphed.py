@@ -1,0 +1,267 @@
+"""A step that is replayed: the callable that `torchproof.graph` returns.
+
+For each call: the recording that fits its shapes is found, or made; inputs are copied
+in, the graph is replayed, and copies of the outputs are handed out. What the recording
+cannot know has changed is looked for, and leads to another recording or to a plain run.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from typing import Any
+
+from torchproof.replay import inputs
+from torchproof.replay.facts import Bucket, NotYet, Status, Stop, Stopped
+from torchproof.replay.inputs import Call
+from torchproof.replay.optimizers import Rates
+from torchproof.replay.recipes import Recipe
+from torchproof.replay.recording import Maker, Recording
+from torchproof.replay.sight import Sight
+from torchproof.replay.tape import Pool
+from torchproof.strategies import NotApplicable
+
+log = logging.getLogger("torchproof")
+# A step whose surroundings change this often between two replays is not recorded.
+_STORM = 4
+_MOST_RECORDINGS = 64
+_MOST_WORLDS = 4  # train and eval, say, each with and without something
+
+
+@dataclass
+class World:
+    """Everything the step could see at one time, and its recordings from that time."""
+
+    sight: Sight
+    recipe: Recipe
+    settings: list[dict[str, Any]]
+    table: dict[Hashable, list[Recording]] = field(default_factory=dict)
+    refused: dict[Hashable, tuple[Stop, ...]] = field(default_factory=dict)
+
+    def recordings(self) -> list[Recording]:
+        return [each for some in self.table.values() for each in some]
+
+    def fitting(self, key: Hashable) -> Recording | None:
+        for recording in self.table.get(key, ()):
+            if recording.gradients.fits():
+                return recording
+        return None
+
+
+class Graphed:
+    """Calls the step by replaying it. `status()` says what became of the calls."""
+
+    def __init__(
+        self,
+        step: Callable[..., Any],
+        cook: Callable[[Sight], Recipe],
+        *,
+        pool: Pool,
+        buffers: bool = False,
+    ) -> None:
+        self.step, self.pool, self.buffers = step, pool, buffers
+        self._cook = cook
+        sight = Sight(step)
+        self._rates = Rates(sight.optimizers)
+        self._notes = self._rates.prepare()
+        self._worlds = [World(sight, cook(sight), self._rates.settings())]
+        self._changes: Counter[str] = Counter()
+        self._restless = 0  # changes since the last replay that was handed out
+        self._calls = self._plain_calls = self._recordings = self._replays = 0
+        self._clones = self._cloned_bytes = 0  # of recordings that are gone
+        self._given_up: tuple[Stop, ...] = ()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self._calls += 1
+        with self.pool.turn:
+            return self._answer((args, kwargs))
+
+    def prepare(self, *args: Any, **kwargs: Any) -> None:
+        """Makes the recording for a call like this one, and leaves no other trace."""
+        call = args, kwargs
+        with self.pool.turn:
+            key = self._key(call)
+            if self._given_up or self._world.fitting(key):
+                return
+            try:
+                self._record(key, call).undo()
+            except NotYet:
+                return
+            except Stopped as stopped:
+                self._refuse(key, stopped)
+
+    @property
+    def _world(self) -> World:
+        return self._worlds[0]
+
+    # -- one call ------------------------------------------------------------------
+
+    def _answer(self, call: Call) -> Any:
+        key = self._key(call)
+        if self._given_up:
+            return self._plain(call)
+        recording = self._world.fitting(key)
+        given = None
+        # Where nothing is lost if a replay has to be thrown away, the device need not
+        # wait until everything has been looked at.
+        if recording is not None and not recording.writes:
+            given = recording.start(call)
+        if not self._unchanged():
+            recording, given = self._world.fitting(key), None
+        if recording is None:
+            return self._first(key, call)
+        if given is None:
+            self._rates.write()
+            given = recording.start(call)
+        self._restless = 0
+        self._replays += 1
+        return recording.finish(given)
+
+    def _key(self, call: Call) -> Hashable:
+        return inputs.key_of(call), inputs.surroundings()
+
+    def _first(self, key: Hashable, call: Call) -> Any:
+        """A call that no recording serves: the recording is made by it."""
+        if self._given_up or key in self._world.refused:
+            return self._plain(call)
+        if len(self._world.recordings()) >= _MOST_RECORDINGS:
+            told = f"there are {_MOST_RECORDINGS} recordings: pad to fewer shapes"
+            self._refuse(key, Stopped(Stop("memory", told)))
+            return self._plain(call)
+        try:
+            recording = self._record(key, call)
+        except NotYet:
+            answer = self._plain(call)
+            self._world.sight.refresh()
+            return answer
+        except Stopped as stopped:
+            self._refuse(key, stopped)
+            return self._plain(call)
+        self._replays += 1
+        return recording.finish(list(inputs.tensors_in(call)))
+
+    def _record(self, key: Hashable, call: Call) -> Recording:
+        world = self._world
+        maker = Maker(world.recipe, world.sight, self._rates, self.pool)
+        try:
+            recording = maker.record(call, buffers=self.buffers)
+        except NotApplicable as error:
+            raise Stopped(Stop("capture", str(error))) from error
+        self._recordings += 1
+        world.table.setdefault(key, []).append(recording)
+        return recording
+
+    def _plain(self, call: Call) -> Any:
+        """The step without a graph: compiled if that works, else as it is."""
+        self._plain_calls += 1
+        args, kwargs = call
+        with self._world.recipe.apart() as step:
+            return step(*args, **kwargs)
+
+    # -- what changes --------------------------------------------------------------
+
+    def _unchanged(self) -> bool:
+        """Whether the step sees what it saw; else the world is another afterwards."""
+        world = self._world
+        if world.sight.unchanged() and not self._rates.changes(world.settings):
+            return True
+        told = self._differences(world)
+        if not told:  # other objects, but equal ones
+            world.sight.refresh()
+            return True
+        self._changes.update(told)
+        if not self._returned():
+            self._restless += 1
+            self._begin_world(world)
+        if self._restless >= _STORM:
+            told = [f"it would be recorded at every call: {told[0]}"]
+            self._give_up(Stop("python", told[0]))
+        return False
+
+    def _differences(self, world: World) -> list[str]:
+        return world.sight.changes() + self._rates.changes(world.settings)
+
+    def _returned(self) -> bool:
+        """Whether everything is as it was at an earlier time that is remembered."""
+        for world in self._worlds[1:]:
+            if not self._differences(world):
+                world.sight.refresh()
+                self._worlds.remove(world)
+                self._worlds.insert(0, world)
+                return True
+        return False
+
+    def _begin_world(self, last: World) -> None:
+        moved = last.sight.moved()
+        sight = Sight(self.step)
+        world = World(sight, self._cook(sight), self._rates.settings())
+        self._worlds.insert(0, world)
+        # A world whose tensors lie elsewhere would keep their old memory.
+        for old in self._worlds[1:] if moved else self._worlds[_MOST_WORLDS:]:
+            self._end_world(old)
+            self._worlds.remove(old)
+
+    def _end_world(self, world: World) -> None:
+        for recording in world.recordings():
+            self._clones += recording.handout.clones
+            self._cloned_bytes += recording.handout.cloned_bytes
+            recording.drop()
+        world.table.clear()
+
+    def _refuse(self, key: Hashable, stopped: Stopped) -> None:
+        self._world.refused[key] = stopped.stops
+        for stop in stopped.stops:
+            log.warning("not replayed: %s", stop)
+
+    def _give_up(self, stop: Stop) -> None:
+        self._given_up = (stop,)
+        for world in self._worlds:
+            self._end_world(world)
+        log.warning("not replayed any more: %s", stop)
+
+    # -- what became of it ---------------------------------------------------------
+
+    @property
+    def falls_back(self) -> list[str]:
+        """Why calls are not replayed; empty if all are."""
+        return [str(stop) for stop in self._stops()]
+
+    def _stops(self) -> tuple[Stop, ...]:
+        refused = [s for stops in self._world.refused.values() for s in stops]
+        return tuple(dict.fromkeys([*self._given_up, *refused]))
+
+    def status(self) -> Status:
+        every = [each for world in self._worlds for each in world.recordings()]
+        handouts = [each.handout for each in every]
+        return Status(
+            strategy=self._world.recipe.name,
+            calls=self._calls,
+            replays=self._replays,
+            plain_calls=self._plain_calls,
+            recordings=self._recordings,
+            pool_bytes=self.pool.bytes(),
+            clones=self._clones + sum(each.clones for each in handouts),
+            cloned_bytes=self._cloned_bytes + sum(e.cloned_bytes for e in handouts),
+            buckets=tuple(_bucket(each) for each in every),
+            stops=self._stops(),
+            changes=tuple(
+                f"{told} ({times} times)" if times > 1 else told
+                for told, times in self._changes.items()
+            ),
+            notes=tuple(self._notes),
+        )
+
+
+def _bucket(recording: Recording) -> Bucket:
+    verdict = recording.verdict
+    return Bucket(
+        shapes=recording.shapes,
+        replays=recording.replays,
+        pool_bytes=recording.pool_bytes,
+        record_s=recording.record_s,
+        verdict="random" if recording.random else verdict.verdict,
+        error=verdict.error,
+        waste=None,
+    )

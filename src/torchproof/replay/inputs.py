@@ -1,0 +1,121 @@
+"""The arguments of a call: a key for the recording they need, and memory to copy into.
+
+In come positional and keyword arguments of any structure. Tensors count by shape, type
+and device; everything else counts by value, since the recorded run has looked at it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from torchproof.replay.facts import Stop, Stopped
+from torchproof.replay.handout import mapped
+from torchproof.runtime.tree import walk
+from torchproof.torch_private import captures
+
+Call = tuple[tuple[Any, ...], Mapping[str, Any]]
+
+
+def tensors_in(value: Any) -> Iterator[Tensor]:
+    """The tensors of a call in a fixed order, also those that occur twice."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        for part in value.values():
+            yield from tensors_in(part)
+    elif isinstance(value, list | tuple):
+        for part in value:
+            yield from tensors_in(part)
+
+
+def key_of(value: Any) -> Hashable:
+    """Equal for calls that one recording can serve.
+
+    An object that cannot be compared by value counts as itself.
+    """
+    if isinstance(value, Tensor):
+        needs = value.requires_grad
+        return (value.shape, value.dtype, value.device, needs, type(value))
+    if isinstance(value, Mapping):
+        return type(value), tuple((key, key_of(part)) for key, part in value.items())
+    if isinstance(value, list | tuple):
+        return type(value), tuple(map(key_of, value))
+    if isinstance(value, float) and value != value:
+        return "nan"
+    if type(value).__hash__ in (None, object.__hash__):
+        return type(value), id(value)
+    return type(value), value
+
+
+def surroundings() -> Hashable:
+    """What decides outside of the step how it computes."""
+    return (
+        torch.is_grad_enabled(),
+        torch.is_inference_mode_enabled(),
+        torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda"),
+        torch.get_default_dtype(),
+        torch.get_float32_matmul_precision(),
+        torch.are_deterministic_algorithms_enabled(),
+    )
+
+
+def shapes_of(call: Call) -> tuple[str, ...]:
+    return tuple("x".join(map(str, each.shape)) or "0" for each in tensors_in(call))
+
+
+class Buffers:
+    """Memory of its own for the tensors of a call; the recorded step reads from it."""
+
+    def __init__(self, call: Call) -> None:
+        _assert_plain(call)
+        self.args, self.kwargs = mapped(call, _buffer)
+        self.tensors = list(tensors_in((self.args, self.kwargs)))
+        # A tensor that is passed twice is copied once.
+        self._places = list({id(t): i for i, t in enumerate(self.tensors)}.values())
+        self._into = [self.tensors[place].detach() for place in self._places]
+        self.changed: list[int] = []  # places of those the step writes into
+
+    def fill(self, call: Call) -> list[Tensor]:
+        """Copies a call's tensors in, and returns them."""
+        given = list(tensors_in(call))
+        if self._into:
+            captures.copy_into(self._into, [given[place] for place in self._places])
+        return given
+
+    def give_back(self, given: list[Tensor]) -> None:
+        """What the step wrote into its arguments, and their gradients."""
+        with torch.no_grad():
+            for place in self.changed:
+                given[place].copy_(self.tensors[place])
+        for buffer, tensor in zip(self.tensors, given, strict=True):
+            if buffer.grad is None or not tensor.is_leaf:
+                continue
+            fresh = buffer.grad.detach().clone()
+            tensor.grad = fresh if tensor.grad is None else tensor.grad + fresh
+
+
+def _assert_plain(call: Call) -> None:
+    """A call whose tensors are all seen; a cache or a module would hide some."""
+    seen = {id(tensor) for tensor in tensors_in(call)}
+    for label, part in walk(call, "argument"):
+        if isinstance(part, nn.Module):
+            raise Stopped(
+                Stop("input", f"{label} is a module: let the step close over it")
+            )
+        if not isinstance(part, Tensor):
+            continue
+        plain = type(part) in (Tensor, nn.Parameter) and part.layout is torch.strided
+        if id(part) not in seen or not plain:
+            raise Stopped(
+                Stop("input", f"{label} is not a plain tensor in a list, tuple or dict")
+            )
+
+
+def _buffer(tensor: Tensor) -> Tensor:
+    made = torch.empty_like(tensor, memory_format=torch.preserve_format)
+    made.copy_(tensor)
+    return made.requires_grad_(tensor.requires_grad)

@@ -1,0 +1,49 @@
+"""Puts a graphed step together: what is recorded, and how it is compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+
+from torchproof import strategies
+from torchproof.records import UserError
+from torchproof.replay import body, recipes
+from torchproof.replay.graphed import Graphed
+from torchproof.replay.recipes import Recipe
+from torchproof.replay.sight import Sight
+from torchproof.replay.tape import Pool
+
+_NESTED = ("reduce-overhead", "max-autotune")
+
+
+def graphed(
+    step: Callable[..., Any],
+    *,
+    train: bool,
+    strategy: str,
+    pool: Graphed | None,
+    buffers: bool,
+) -> Graphed:
+    chosen = strategies.parse(strategy)
+    if chosen.arguments.get("mode") in _NESTED:
+        raise UserError(
+            f"strategy {strategy!r}: this mode makes CUDA graphs of its own, and one"
+            " cannot be recorded inside another; use max-autotune-no-cudagraphs"
+        )
+    inner, around = step, _as_it_is
+    if train:
+        inner, around = body.with_loss(step), body.training
+    elif isinstance(step, nn.Module):
+        around = body.inference
+
+    def cook(sight: Sight) -> Recipe:
+        return recipes.recipe(inner, around, chosen, sight.modules)
+
+    memory = Pool() if pool is None else pool.pool
+    return Graphed(step, cook, pool=memory, buffers=buffers)
+
+
+def _as_it_is(step: Callable[..., Any]) -> Callable[..., Any]:
+    return step

@@ -1,0 +1,174 @@
+"""How a step is compiled before it is recorded.
+
+In comes a strategy. Out goes a recipe: the step to run while it is rehearsed and
+recorded (`during`), and the step to run where there is no recording (`apart`). Models
+are left as they are: blocks carry their compiled selves only while they are needed.
+
+With `regional`, the repeated blocks are compiled one for all. What lies outside of them
+(embeddings, head, loss) is run as it is, unless a function there launches several
+kernels over much memory, which fusing makes fewer: such a function is compiled as well.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Callable, Iterator
+from types import CodeType
+from typing import Any
+
+import torch
+from torch import nn
+
+from torchproof.records import UserError
+from torchproof.replay.body import Forward
+from torchproof.replay.witness import Witness
+from torchproof.strategies import NotApplicable, Strategy, regions
+from torchproof.strategies.watching import Watch
+from torchproof.torch_private import captures
+
+Body = Callable[[Forward], Forward]
+
+# A function outside of the blocks is compiled if fusing can save this much.
+_OPERATIONS = 3
+_BYTES = 4 << 20
+
+
+class Recipe:
+    """Eager: the step is recorded as it is."""
+
+    name = "eager"
+    traces = False  # whether `learn` needs the Python functions of each operation
+
+    def __init__(self, step: Forward, body: Body) -> None:
+        self.step, self.body = step, body
+
+    def watching(self) -> contextlib.AbstractContextManager[Any]:
+        """Around the eager run from which it learns."""
+        return contextlib.nullcontext()
+
+    def learn(self, witness: Witness) -> None:
+        """What was seen in that run."""
+
+    def during(self) -> contextlib.AbstractContextManager[Forward]:
+        """The step while it is rehearsed and recorded."""
+        return contextlib.nullcontext(self.body(self.step))
+
+    def apart(self) -> contextlib.AbstractContextManager[Forward]:
+        """The step where it runs without a recording."""
+        return self.during()
+
+
+class Full(Recipe):
+    """All of it compiled as a whole."""
+
+    def __init__(self, step: Forward, body: Body, strategy: Strategy) -> None:
+        super().__init__(step, body)
+        self.name = strategy.name
+        self._compiled = torch.compile(step, **_arguments(strategy))
+
+    @contextlib.contextmanager
+    def during(self) -> Iterator[Forward]:
+        with captures.many_shapes():
+            yield self.body(self._compiled)
+
+
+class Regional(Recipe):
+    """The repeated blocks compiled, and what is worth it of the rest."""
+
+    traces = True
+
+    def __init__(
+        self, step: Forward, body: Body, strategy: Strategy, *, roots: list[nn.Module]
+    ) -> None:
+        super().__init__(step, body)
+        self.name, self.strategy, self.roots = strategy.name, strategy, roots
+        self.blocks: list[nn.Module] = []
+        self.rest: set[CodeType] = set()
+        self._compiled: list[Any] = []
+        self._watches: list[Watch] = []
+
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[None]:
+        self._watches = [] if self.blocks else [Watch(root) for root in self.roots]
+        with contextlib.ExitStack() as stack:
+            for watch in self._watches:
+                stack.enter_context(watch)
+            yield
+
+    def learn(self, witness: Witness) -> None:
+        if not self.blocks:
+            self._compile_blocks()
+        codes = {_code(type(block).forward) for block in self.blocks}
+        above: set[CodeType] = set()
+        for stack, _, _ in witness.stacks:
+            inside = [place for place, code in enumerate(stack) if code in codes]
+            if inside:
+                above.update(stack[: inside[0]])
+        self.rest |= {
+            code
+            for code, origin in witness.origins(frozenset(above)).items()
+            if code not in codes
+            and origin.operations >= _OPERATIONS
+            and origin.bytes >= _BYTES
+        }
+
+    def _compile_blocks(self) -> None:
+        for root, watch in zip(self.roots, self._watches, strict=True):
+            for paths in regions.find(root, watch):
+                self.blocks += map(root.get_submodule, paths)
+        self._watches = []
+        if not self.blocks:
+            names = ", ".join(type(root).__name__ for root in self.roots)
+            raise NotApplicable(
+                f"no repeated blocks: {names or 'the step'} calls no modules of the"
+                " same structure in sequence"
+            )
+        arguments = _arguments(self.strategy)
+        self._compiled = [
+            torch.compile(block._call_impl, **arguments) for block in self.blocks
+        ]
+        self._around = torch.compile(self.step, **arguments)
+
+    @contextlib.contextmanager
+    def apart(self) -> Iterator[Forward]:
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(captures.many_shapes())
+            for block, compiled in zip(self.blocks, self._compiled, strict=True):
+                stack.enter_context(captures.compiled_self(block, compiled))
+            yield self.body(self.step)
+
+    @contextlib.contextmanager
+    def during(self) -> Iterator[Forward]:
+        with self.apart() as plain:
+            if not self.rest:
+                yield plain
+                return
+            with captures.only_frames_of(self.rest, self.blocks):
+                yield self.body(self._around)
+
+
+def recipe(
+    step: Forward, body: Body, strategy: Strategy, modules: list[nn.Module]
+) -> Recipe:
+    """`modules` are all that the step can see."""
+    if strategy.form == "eager":
+        return Recipe(step, body)
+    if strategy.form == "full":
+        return Full(step, body, strategy)
+    if strategy.form == "regional":
+        inner = {part for each in modules for part in each.children()}
+        roots = [each for each in modules if each not in inner]
+        return Regional(step, body, strategy, roots=roots)
+    raise UserError(f"strategy {strategy.name!r}: a graph is eager, full or regional")
+
+
+def _arguments(strategy: Strategy) -> dict[str, Any]:
+    """Each shape is recorded on its own, so code need not serve another."""
+    return {"dynamic": False, **strategy.arguments}
+
+
+def _code(function: Any) -> CodeType:
+    """Of the function itself, past its decorators."""
+    found: CodeType = inspect.unwrap(function).__code__
+    return found

@@ -1,0 +1,290 @@
+"""How a step becomes a recording that may be used: run in eager and watched, compiled
+and rehearsed, recorded, replayed and compared with eager.
+
+In come the step's recipe, what it can see, and one call. Out goes a `Recording` whose
+replay does to memory what the step would do; or `Stopped` says why there is none.
+Whatever was changed on the way is put back, so that in the end the step has run once,
+by its first replay, or not at all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchproof.places import whose
+from torchproof.replay.comparison import Answer, compared
+from torchproof.replay.facts import NotYet, Stop, Stopped
+from torchproof.replay.gradients import Gradients
+from torchproof.replay.handout import Handout
+from torchproof.replay.inputs import Buffers, Call, shapes_of, tensors_in
+from torchproof.replay.optimizers import Rates
+from torchproof.replay.recipes import Recipe
+from torchproof.replay.sight import Sight
+from torchproof.replay.tape import Pool, Tape, home_of
+from torchproof.replay.witness import Witness
+from torchproof.runtime.chance import Chance
+from torchproof.runtime.likeness import Likeness
+
+_REHEARSALS = 3  # compile, allocate, and one as it will be
+_LAZY_RUNS = 2  # what a model makes at its first call is there at the second
+
+
+@dataclass(frozen=True)
+class Maker:
+    """Makes recordings of one step."""
+
+    recipe: Recipe
+    sight: Sight
+    rates: Rates
+    pool: Pool
+
+    def record(self, call: Call, *, buffers: bool) -> Recording:
+        """A recording whose first replay has just been the step on this call."""
+        return _Making(self, call).recording(buffers=buffers)
+
+
+class Recording:
+    """One step on one set of shapes: memory for its inputs, a tape, its outputs."""
+
+    def __init__(self, call: Call, inputs: Buffers, tape: Tape) -> None:
+        self.shapes = shapes_of(call)
+        self.inputs, self.tape = inputs, tape
+        self.handout: Handout
+        self.gradients: Gradients
+        self.verdict = Likeness("same")
+        self.random = False
+        self.writes = False  # into memory that was there before
+        self.replays = 0
+        self.record_s = 0.0
+        self.pool_bytes: int | None = None
+        self.undo: Callable[[], None]
+
+    def start(self, call: Call) -> list[Tensor]:
+        """Copies a call's tensors in and begins the replay."""
+        self.tape.pool.join()
+        given = self.inputs.fill(call)
+        self.gradients.arrange()
+        self.tape.replay()
+        self.replays += 1
+        return given
+
+    def finish(self, given: list[Tensor]) -> Any:
+        """What the step returns, and what it leaves behind."""
+        self.gradients.attach()
+        self.inputs.give_back(given)
+        return self.handout()
+
+    def drop(self) -> None:
+        self.tape.drop()
+
+
+class _Making:
+    """The way to one recording; every stage leaves memory as it found it."""
+
+    def __init__(self, maker: Maker, call: Call) -> None:
+        self.maker, self.call = maker, call
+        self.device = home_of([*tensors_in(call), *maker.sight.tensors])
+        self.gradients = Gradients(maker.sight.parameters)
+        self.inputs = Buffers(call)
+        self.tape = Tape(self.device, maker.pool)
+        self.chance = Chance.taken({self.device})
+
+    def recording(self, *, buffers: bool) -> Recording:
+        began = time.monotonic()
+        made = Recording(self.call, self.inputs, self.tape)
+        eager = self._in_eager()
+        plain = self._rehearsed()
+        before = self.maker.pool.bytes()
+        output = self._recorded()
+        made.handout = Handout(output, buffers=buffers)
+        made.gradients, made.undo = self.gradients, self.undo
+        made.writes = bool(self.witness.saved) or self.gradients.any
+        made.random = self.draws
+        self._first_replay(made, eager, plain)
+        after = self.maker.pool.bytes()
+        made.pool_bytes = None if after is None else after - (before or 0)
+        made.record_s = time.monotonic() - began
+        return made
+
+    # -- eager ---------------------------------------------------------------------
+
+    def _in_eager(self) -> Answer:
+        """The answer to compare with, and all there is to know about the step."""
+        sight, rates = self.maker.sight, self.maker.rates
+        for _ in range(_LAZY_RUNS):
+            sight.refresh()
+            numbers, states = rates.numbers(), rates.states()
+            answer = self._watched_run()
+            moved = self.chance.moved(self.chance.again())
+            told = [f"changes {change}" for change in sight.changes()]
+            if rates.numbers() != numbers:
+                told.append("changes the learning rate: step schedulers after it")
+            self.undo()
+            if rates.forget_new_states(states):
+                raise NotYet
+            if not told:
+                break
+        told += [f"draws random numbers of {name}" for name in moved - {"torch"}]
+        if told:
+            does_not = "which a replay does not"
+            raise Stopped(
+                *(Stop("python", f"the step {each}, {does_not}") for each in told)
+            )
+        self.draws = "torch" in moved
+        if self.witness.stops:
+            raise Stopped(*self.witness.stops)
+        self.maker.recipe.learn(self.witness)
+        sight.refresh()
+        return answer
+
+    def _watched_run(self) -> Answer:
+        recipe = self.maker.recipe
+        self.witness = Witness(self.device, traces=recipe.traces)
+        self.witness.beware(self.maker.sight.buffers)
+        step = recipe.body(recipe.step)
+        self.gradients.plant()
+        with (
+            torch.compiler.set_stance("force_eager"),
+            self.tape.aside(),
+            self.tape.waits(self.witness.wait),
+            _no_cached_casts(),
+            self.maker.rates.in_memory(),
+            recipe.watching(),
+            self.witness,
+        ):
+            output = step(*self.inputs.args, **self.inputs.kwargs)
+        self.witness.settle()
+        self.gradients.learn(self.witness.wrote)
+        self.inputs.changed = [
+            place
+            for place, tensor in enumerate(self.inputs.tensors)
+            if self.witness.wrote(tensor)
+        ]
+        return Answer.of(output, self.gradients.found())
+
+    def undo(self) -> None:
+        """Memory, gradients and random numbers as before the step."""
+        with torch.no_grad():
+            for region in self.witness.saved.values():
+                region.restore()
+        self.gradients.undo()
+        for tensor in self.inputs.tensors:
+            tensor.grad = None
+        self.chance.restore()
+
+    # -- compiled ------------------------------------------------------------------
+
+    def _rehearsed(self) -> Answer | None:
+        """What the very code that is recorded answers without a recording.
+
+        None where it need not be known.
+        """
+        recipe, answer = self.maker.recipe, None
+        for last in [False] * (_REHEARSALS - 1) + [True]:
+            self.gradients.begin()
+            with _explained("compile"), self._as_recorded(), recipe.during() as step:
+                output = self.tape.rehearse(
+                    lambda: step(*self.inputs.args, **self.inputs.kwargs)
+                )
+            if last and self.draws:
+                answer = Answer.of(output, self.gradients.found())
+            del output
+            self.undo()
+        return answer
+
+    def _recorded(self) -> Any:
+        recipe = self.maker.recipe
+        self.gradients.begin()
+        with _explained("capture"), self._as_recorded(), recipe.during() as step:
+            output = self.tape.record(
+                lambda: step(*self.inputs.args, **self.inputs.kwargs)
+            )
+        self.gradients.recorded()
+        return output
+
+    @contextlib.contextmanager
+    def _as_recorded(self) -> Iterator[None]:
+        with _no_cached_casts(), self.maker.rates.in_memory():
+            yield
+
+    # -- compared ------------------------------------------------------------------
+
+    def _first_replay(
+        self, made: Recording, eager: Answer, plain: Answer | None
+    ) -> None:
+        """Replays once; an answer that eager would not give is not handed out.
+
+        Where random numbers were drawn, compiled code draws others than eager: then the
+        replay has to give what the same code gives without a recording.
+        """
+        self.chance.restore()
+        made.start(self.call)
+        self.gradients.attach()
+        given = Answer.of(made.handout.recorded, self.gradients.found())
+        expected = eager if plain is None else plain
+        made.verdict = compared(given, expected, self.maker.sight.tensors)
+        if made.verdict.verdict == "wrong":
+            self.undo()
+            made.drop()
+            where = made.verdict.where or "the answer"
+            raise Stopped(
+                Stop(
+                    "numerics",
+                    f"a replay differs from eager at {where}: {made.verdict.why}",
+                )
+            )
+
+
+@contextlib.contextmanager
+def _no_cached_casts() -> Iterator[None]:
+    """Autocast keeps no copies of weights: a recording would go on using them."""
+    enabled = torch.is_autocast_cache_enabled()
+    torch.clear_autocast_cache()
+    torch.set_autocast_cache_enabled(False)
+    try:
+        yield
+    finally:
+        torch.set_autocast_cache_enabled(enabled)
+
+
+@contextlib.contextmanager
+def _explained(stage: str) -> Iterator[None]:
+    """An error of the compiler or of the capture, with the line that led to it."""
+    try:
+        yield
+    except Stopped:
+        raise
+    except torch.OutOfMemoryError as error:
+        raise Stopped(
+            Stop("memory", f"out of memory ({stage}): {_first(error)}")
+        ) from error
+    except Exception as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        for owner in ("user", "library"):
+            own = [frame for frame in frames if whose(frame.filename) == owner]
+            if own:
+                break
+        place = own[-1] if own else None
+        raise Stopped(
+            Stop(
+                "capture",
+                f"{stage} failed: {_first(error)}",
+                None,
+                place.filename if place else None,
+                place.lineno if place else None,
+                place.name if place else None,
+            )
+        ) from error
+
+
+def _first(error: Exception) -> str:
+    text = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {text[0] if text else ''}"

@@ -1,0 +1,364 @@
+"""Whole steps as CUDA graphs, on a real device."""
+
+import copy
+import gc
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import torchproof
+
+pytestmark = pytest.mark.gpu
+
+DEVICE = "cuda"
+
+
+class Block(nn.Module):
+    def __init__(self, width: int, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.up = nn.Linear(width, 2 * width)
+        self.down = nn.Linear(2 * width, width)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.dropout(self.down(F.gelu(self.up(self.norm(x)))))
+
+
+class Net(nn.Module):
+    def __init__(self, width: int = 32, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.embed = nn.Linear(4, width)
+        self.blocks = nn.ModuleList(Block(width, dropout) for _ in range(3))
+        self.head = nn.Linear(width, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.embed(x)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x)
+
+
+def net(dropout: float = 0.0) -> Net:
+    torch.manual_seed(0)
+    return Net(dropout=dropout).to(DEVICE)
+
+
+def batch(size: int = 8) -> Tensor:
+    return torch.randn(size, 4, device=DEVICE)
+
+
+def close(one: Tensor, other: Tensor) -> None:
+    torch.testing.assert_close(one, other.detach(), rtol=2e-3, atol=2e-4)
+
+
+@pytest.mark.parametrize("strategy", ["eager", "full", "regional"])
+def test_inference(strategy: str) -> None:
+    model = net().eval()
+    graphed = torchproof.graph(model, (batch(),), strategy=strategy)
+    assert graphed.falls_back == []
+    for _ in range(5):
+        x = batch()
+        close(graphed(x), model(x))
+    with torch.no_grad():
+        model.head.weight.mul_(2)
+    x = batch()
+    close(graphed(x), model(x))
+    status = graphed.status()
+    assert (status.replays, status.recordings) == (6, 1)
+    assert status.pool_bytes
+    model.head.weight = nn.Parameter(torch.randn(2, 32, device=DEVICE))
+    close(graphed(x), model(x))
+    close(graphed(x[:3]), model(x[:3]))
+    model.half()
+    got, want = graphed(x.half()), model(x.half())
+    torch.testing.assert_close(got, want.detach(), rtol=0.02, atol=0.02)
+    assert graphed.falls_back == []
+
+
+@pytest.mark.parametrize("strategy", ["eager", "full", "regional"])
+def test_training(strategy: str) -> None:
+    model = net()
+    twin = copy.deepcopy(model)
+    graphed = torchproof.graph(model, train=True, strategy=strategy)
+    for _ in range(3):
+        x = batch()
+        model.zero_grad()
+        twin.zero_grad()
+        graphed(x)
+        twin(x).mean().backward()
+        for (name, a), b in zip(
+            model.named_parameters(), twin.parameters(), strict=True
+        ):
+            torch.testing.assert_close(
+                a.grad, b.grad, rtol=2e-3, atol=2e-4, msg=lambda m, n=name: f"{n}: {m}"
+            )
+    assert graphed.falls_back == []
+    assert graphed.status().recordings == 1
+
+
+def test_dropout_is_fresh_and_answers_survive() -> None:
+    model = net(dropout=0.5).train()
+    x = batch(64)
+    graphed = torchproof.graph(model, (x,))
+    first = graphed(x)
+    kept = first.clone()
+    second = graphed(x)
+    assert not torch.equal(first, second)
+    assert torch.equal(first, kept)
+    assert graphed.falls_back == []
+
+
+Make = Callable[[nn.Module], torch.optim.Optimizer]
+OPTIMIZERS: dict[str, Make] = {
+    "adamw": lambda model: torch.optim.AdamW(model.parameters(), lr=1e-3),
+    "fused": lambda model: torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True),
+    "sgd": lambda model: torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9),
+}
+
+
+def whole_step(
+    model: nn.Module, optimizer: torch.optim.Optimizer, *, autocast: bool = False
+) -> Callable[[Tensor, Tensor], Tensor]:
+    def step(x: Tensor, y: Tensor) -> Tensor:
+        optimizer.zero_grad()
+        with torch.autocast("cuda", torch.bfloat16, enabled=autocast):
+            loss = F.mse_loss(model(x).float(), y)
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        return loss
+
+    return step
+
+
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+def test_a_hundred_optimizer_steps_equal_eager(kind: str) -> None:
+    torch.use_deterministic_algorithms(False)
+    model = net()
+    twin = copy.deepcopy(model)
+    one, other = OPTIMIZERS[kind](model), OPTIMIZERS[kind](twin)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(one, 100)
+    others = torch.optim.lr_scheduler.CosineAnnealingLR(other, 100)
+    graphed, plain = torchproof.graph(whole_step(model, one)), whole_step(twin, other)
+    for _ in range(100):
+        x, y = batch(), torch.randn(8, 2, device=DEVICE)
+        got, want = graphed(x, y), plain(x, y)
+        close(got, want)
+        schedule.step()
+        others.step()
+    for (name, a), b in zip(model.named_parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(
+            a, b, rtol=1e-2, atol=1e-3, msg=lambda m, n=name: f"{n}: {m}"
+        )
+    status = graphed.status()
+    assert status.stops == ()
+    assert status.recordings == 1
+    assert status.replays == 99  # the first made the optimizer's state
+
+
+def test_autocast_sees_weights_that_change() -> None:
+    model = net()
+    twin = copy.deepcopy(model)
+    one, other = OPTIMIZERS["adamw"](model), OPTIMIZERS["adamw"](twin)
+    graphed = torchproof.graph(whole_step(model, one, autocast=True))
+    plain = whole_step(twin, other, autocast=True)
+    for _ in range(20):
+        x, y = batch(), torch.randn(8, 2, device=DEVICE)
+        torch.testing.assert_close(
+            graphed(x, y), plain(x, y).detach(), rtol=0.05, atol=0.02
+        )
+    assert graphed.falls_back == []
+
+
+def test_a_scaler_with_a_fused_optimizer() -> None:
+    model = net()
+    twin = copy.deepcopy(model)
+
+    def step_of(net: nn.Module) -> Callable[[Tensor, Tensor], Tensor]:
+        optimizer = OPTIMIZERS["fused"](net)
+        scaler = torch.amp.GradScaler("cuda")
+
+        def step(x: Tensor, y: Tensor) -> Tensor:
+            optimizer.zero_grad()
+            with torch.autocast("cuda", torch.float16):
+                loss = F.mse_loss(net(x).float(), y)
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            return loss
+
+        return step
+
+    graphed, plain = torchproof.graph(step_of(model)), step_of(twin)
+    for _ in range(20):
+        x, y = batch(), torch.randn(8, 2, device=DEVICE)
+        torch.testing.assert_close(
+            graphed(x, y), plain(x, y).detach(), rtol=0.05, atol=0.02
+        )
+    assert graphed.falls_back == []
+
+
+def test_gradients_add_up() -> None:
+    model = net()
+    twin = copy.deepcopy(model)
+    graphed = torchproof.graph(model, train=True)
+    for _ in range(2):
+        model.zero_grad()
+        twin.zero_grad()
+        for _ in range(4):
+            x = batch()
+            graphed(x)
+            twin(x).mean().backward()
+        close(model.embed.weight.grad, twin.embed.weight.grad)
+    assert graphed.status().recordings == 2
+    assert graphed.falls_back == []
+
+
+def item(x: Tensor) -> Tensor:
+    return x * x.sum().item()
+
+
+def to_host(x: Tensor) -> Tensor:
+    return x + x.cpu().mean().to(x.device)
+
+
+def find(x: Tensor) -> Tensor:
+    return x.nonzero()
+
+
+def show(x: Tensor) -> Tensor:
+    str(x)
+    return x + 1
+
+
+def allocate(x: Tensor) -> Tensor:
+    return x + torch.ones(4).to(x.device)
+
+
+def wait(x: Tensor) -> Tensor:
+    torch.cuda.synchronize()
+    return x + 1
+
+
+@pytest.mark.parametrize("step", [item, to_host, find, show, allocate, wait])
+def test_what_stops_a_capture_is_named(step: Callable[..., Any]) -> None:
+    x = batch()
+    graphed = torchproof.graph(step)
+    for _ in range(2):
+        assert torch.equal(graphed(x), step(x))
+    stop = graphed.status().stops[0]
+    assert stop.file == __file__
+    assert stop.line == step.__code__.co_firstlineno + 1
+    # Afterwards everything still works, random numbers too.
+    torch.randn(3, device=DEVICE)
+    model = net().eval()
+    other = torchproof.graph(model, (x,))
+    close(other(x), model(x))
+    assert other.falls_back == []
+
+
+def test_memory_is_given_back() -> None:
+    def used() -> int:
+        gc.collect()
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+        return torch.cuda.memory_reserved()
+
+    model = nn.Sequential(*(nn.Linear(1024, 1024) for _ in range(4))).to(DEVICE)
+    x = torch.randn(4096, 1024, device=DEVICE)
+    torchproof.graph(model, (x,))(x)  # workspaces stay
+    before = used()
+    graphed = torchproof.graph(model, (x,))
+    graphed(x)
+    assert used() > before
+    del graphed
+    assert used() <= before
+
+
+def test_two_models_share_a_pool() -> None:
+    one, other = net().eval(), net().eval()
+    with torch.no_grad():
+        other.head.weight.mul_(3)
+    x = batch(512)
+    first = torchproof.graph(one, (x,))
+    second = torchproof.graph(other, (x,), pool=first)
+    alone = first.status().pool_bytes
+    for _ in range(5):
+        x = batch(512)
+        a, b = first(x), second(x)
+        close(a, one(x))
+        close(b, other(x))
+    assert second.status().pool_bytes == alone
+    assert second.status().buckets[0].pool_bytes == 0
+
+
+def test_threads_take_turns() -> None:
+    model = net().eval()
+    graphed = torchproof.graph(model)
+    wrong: list[str] = []
+
+    def work(number: int) -> None:
+        with torch.cuda.stream(torch.cuda.Stream()):
+            generator = torch.Generator(DEVICE).manual_seed(number)
+            for call in range(50):
+                shape = (8 + 8 * (call % 2), 4)
+                x = torch.randn(shape, device=DEVICE, generator=generator)
+                got = graphed(x)
+                with torch.no_grad():
+                    if not torch.allclose(got, model(x), rtol=2e-3, atol=2e-4):
+                        wrong.append(f"thread {number}, call {call}")
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    assert graphed.falls_back == []
+    assert graphed.status().recordings == 2
+
+
+@pytest.mark.parametrize("strategy", ["eager", "regional", "full"])
+def test_hugging_face_model(strategy: str) -> None:
+    transformers = pytest.importorskip("transformers")
+    config = transformers.GPT2Config(
+        n_layer=3, n_embd=64, n_head=4, vocab_size=1000, use_cache=False
+    )
+    torch.manual_seed(0)
+    model = transformers.GPT2LMHeadModel(config).to(DEVICE).eval()
+    ids = torch.randint(0, 1000, (2, 32), device=DEVICE)
+    graphed = torchproof.graph(model, {"input_ids": ids}, strategy=strategy)
+    assert graphed.falls_back == []
+    for _ in range(3):
+        ids = torch.randint(0, 1000, (2, 32), device=DEVICE)
+        close(graphed(input_ids=ids).logits, model(input_ids=ids).logits)
+
+
+def test_loss_of_a_hugging_face_model_is_compiled_as_its_own_region() -> None:
+    transformers = pytest.importorskip("transformers")
+    config = transformers.GPT2Config(
+        n_layer=3, n_embd=64, n_head=4, vocab_size=30000, use_cache=False
+    )
+    config.resid_pdrop = config.embd_pdrop = config.attn_pdrop = 0.0
+    torch.manual_seed(0)
+    model = transformers.GPT2LMHeadModel(config).to(DEVICE).train()
+    ids = torch.randint(0, 1000, (4, 64), device=DEVICE)
+    call = {"input_ids": ids, "labels": ids}
+    graphed = torchproof.graph(model, call, train=True, strategy="regional")
+    assert graphed.falls_back == []
+    model.zero_grad()
+    loss = graphed(**call).loss
+    gradient = model.transformer.wte.weight.grad.clone()
+    model.zero_grad()
+    want = model(**call).loss
+    want.backward()
+    close(loss, want)
+    close(gradient, model.transformer.wte.weight.grad)
+    rest = graphed._world.recipe.rest
+    assert any("loss" in code.co_name.lower() for code in rest), rest

@@ -1,0 +1,96 @@
+"""A recording on the CPU that behaves as a CUDA graph does.
+
+Recording notes the operations of one run, with the very tensors they took and gave, and
+leaves memory as it was. A replay runs these operations again on these tensors, and
+nothing else: no Python of the step, no other tensor. So whatever a CUDA graph would get
+wrong, this gets wrong as well.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from torchproof.replay.tape import Pool
+from torchproof.replay.witness import Witness
+from torchproof.runtime.storages import key_of
+
+HOST = torch.device("cpu")
+
+
+def home_of(tensors: Iterable[Tensor]) -> torch.device:
+    return HOST
+
+
+class StripPool(Pool):
+    def open(self) -> Any:
+        return None
+
+    def join(self) -> None:
+        pass
+
+    def bytes(self) -> int | None:
+        return None
+
+
+class Strip:
+    """In place of `torchproof.replay.tape.Tape`."""
+
+    def __init__(self, device: torch.device, pool: Pool) -> None:
+        self.pool = pool
+        self.notes: list[tuple[Any, Any, Any, Any]] = []
+
+    @contextlib.contextmanager
+    def aside(self) -> Iterator[None]:
+        yield
+
+    @contextlib.contextmanager
+    def waits(self, note: Callable[[], None]) -> Iterator[None]:
+        yield
+
+    def rehearse(self, run: Callable[[], Any]) -> Any:
+        return run()
+
+    def record(self, run: Callable[[], Any]) -> Any:
+        witness = Witness(HOST)
+        with witness, _Noting(self.notes):
+            output = run()
+        for region in witness.saved.values():
+            region.restore()
+        return output
+
+    def replay(self) -> None:
+        with torch.no_grad():
+            for operation, args, kwargs, noted in self.notes:
+                _renew(noted, operation(*args, **kwargs))
+
+    def drop(self) -> None:
+        self.notes.clear()
+
+
+class _Noting(TorchDispatchMode):
+    def __init__(self, notes: list[tuple[Any, Any, Any, Any]]) -> None:
+        super().__init__()
+        self.notes = notes
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        self.notes.append((func, args, kwargs or {}, result))
+        return result
+
+
+def _renew(noted: Any, fresh: Any) -> None:
+    """Where memory was allocated in the recorded run, the result goes there again."""
+    if isinstance(noted, Tensor):
+        if noted.numel() and key_of(noted) != key_of(fresh):
+            noted.copy_(fresh)
+    elif isinstance(noted, list | tuple):
+        for one, other in zip(noted, fresh, strict=True):
+            _renew(one, other)

@@ -1,0 +1,176 @@
+"""Steps that cannot be replayed: said why and where, and run without a recording."""
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import torchproof
+from torchproof.replay.facts import Stop
+
+
+def asks_for_a_number(x: Tensor) -> Tensor:
+    return x * x.sum().item()
+
+
+def branches(x: Tensor) -> Tensor:
+    if x.sum() > 0:
+        return x
+    return -x
+
+
+def finds_nonzero(x: Tensor) -> Tensor:
+    return x.nonzero()
+
+
+def takes_by_mask(x: Tensor) -> Tensor:
+    return x[x > 0]
+
+
+def repeats(x: Tensor) -> Tensor:
+    return x.repeat_interleave(torch.ones(3, dtype=torch.long))
+
+
+def only(step: Callable[..., Any], *args: Any) -> Stop:
+    """The first reason, after the step has answered as it would have."""
+    graphed = torchproof.graph(step)
+    assert torch.equal(graphed(*args), step(*args))
+    status = graphed.status()
+    assert status.plain_calls == 1
+    assert status.replays == 0
+    return status.stops[0]
+
+
+@pytest.mark.parametrize(
+    ("step", "word"),
+    [
+        (asks_for_a_number, ".item()"),
+        (branches, "if"),
+        (finds_nonzero, "nonzero"),
+        (takes_by_mask, "mask"),
+        (repeats, "repeat_interleave"),
+    ],
+)
+def test_the_line_that_waits_is_named(step: Callable[..., Any], word: str) -> None:
+    stop = only(step, torch.tensor([1.0, 2.0, 3.0]))
+    assert stop.kind == "host_sync"
+    assert word in stop.reason
+    first = step.__code__.co_firstlineno
+    assert (stop.file, stop.line) == (__file__, first + 1)
+
+
+class Counting(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        return x * self.calls
+
+
+def test_a_counter_in_python_is_not_replayed() -> None:
+    model = Counting()
+    graphed = torchproof.graph(model)
+    x = torch.ones(3)
+    calls = model.calls
+    for _ in range(2):
+        assert torch.equal(graphed(x), x * model.calls)
+    assert model.calls > calls
+    stop = graphed.status().stops[0]
+    assert stop.kind == "python"
+    assert "calls" in stop.reason
+
+
+class Remembering(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = torch.zeros(3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.last = self.last + x
+        return self.last
+
+
+def test_a_tensor_that_is_replaced_is_not_replayed() -> None:
+    stop = torchproof.graph(Remembering(), (torch.ones(3),)).status().stops[0]
+    assert stop.kind == "python"
+    assert "last" in stop.reason
+
+
+def test_random_numbers_of_python_are_not_replayed() -> None:
+    def step(x: Tensor) -> Tensor:
+        return x * random.random()
+
+    stop = torchproof.graph(step, (torch.ones(3),)).status().stops[0]
+    assert "python" in stop.reason
+
+
+def test_an_attribute_that_changes_with_every_call() -> None:
+    class Scaled(nn.Module):
+        scale = 1.0
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x * self.scale
+
+    model = Scaled()
+    graphed = torchproof.graph(model)
+    x = torch.ones(3)
+    for call in range(8):
+        model.scale = float(call)
+        assert torch.equal(graphed(x), x * call)
+    status = graphed.status()
+    assert "scale" in status.stops[0].reason
+    assert status.recordings < 8
+
+
+def test_globals_and_closures_are_seen() -> None:
+    factor = 2.0
+
+    def step(x: Tensor) -> Tensor:
+        return x * factor * FACTOR
+
+    graphed = torchproof.graph(step)
+    x = torch.ones(3)
+    assert torch.equal(graphed(x), x * 6)
+    factor = 5.0
+    assert torch.equal(graphed(x), x * 15)
+    globals()["FACTOR"] = 7.0
+    try:
+        assert torch.equal(graphed(x), x * 35)
+    finally:
+        globals()["FACTOR"] = 3.0
+    assert graphed.status().recordings == 3
+
+
+FACTOR = 3.0
+
+
+def test_hooks_are_seen() -> None:
+    model = nn.Linear(3, 3)
+    graphed = torchproof.graph(model)
+    x = torch.ones(2, 3)
+    graphed(x)
+    hook = model.register_forward_hook(lambda module, args, output: output + 1)
+    torch.testing.assert_close(graphed(x), model(x).detach())
+    hook.remove()
+    torch.testing.assert_close(graphed(x), model(x).detach())
+
+
+def test_a_device_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torchproof.replay import recording, tape
+
+    monkeypatch.setattr(recording, "home_of", tape.home_of)
+    graphed = torchproof.graph(nn.Linear(3, 3), (torch.ones(2, 3),))
+    assert graphed(torch.ones(2, 3)).shape == (2, 3)
+    assert "CUDA" in graphed.falls_back[0]
+
+
+def test_an_error_of_the_step_is_its_own() -> None:
+    graphed = torchproof.graph(nn.Linear(3, 3))
+    with pytest.raises(RuntimeError, match="shapes"):
+        graphed(torch.ones(2, 4))
+    assert graphed(torch.ones(2, 3)).shape == (2, 3)
