@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from torchproof import measure, questions, rules, store
+from torchproof import audit, measure, questions, rules, store
+from torchproof.audit import Audited
 from torchproof.capture import Options, observe
 from torchproof.parts import MEASURED, OF_MEASURED, Examination, Found
 from torchproof.questions import Questions
@@ -35,6 +36,7 @@ PARTS = (
     "guards",
     "lifetimes",
 )
+OF_OTHERS = (*OF_MEASURED, *audit.CODES)  # codes that are not of part breaks
 EFFORTS: dict[str, tuple[str, ...]] = {
     "quick": ("static", "breaks"),
     "normal": ("static", "breaks", "baseline", "batch", "sequence", "latency"),
@@ -64,10 +66,14 @@ def check(
     started = datetime.datetime.now()
     wanted = [name for name in EFFORTS[effort] if name not in left_out]
     observation, measured = _seen(target, options, wanted, progress)
+    observation, audited = _audited(
+        target, options, wanted, observation, progress=progress
+    )
     every = rules.with_costs(rules.check(observation), measured.gaps)
     counts = counts_of(observation, every)
     if "breaks" in left_out:  # not observed is None, never 0
         counts = dict.fromkeys(counts)
+    counts |= audited.counts
     found = rules.select(every, select, ignore)
     return store.save(
         Run(
@@ -80,6 +86,7 @@ def check(
             measurements=tuple(measured.rows),
             parts={
                 name: _part(name, effort, left_out)
+                or (audited.part(found) if name == "lifetimes" else None)
                 or measured.part(name, found)
                 or _breaks(observation, every=every, found=found)
                 for name in PARTS
@@ -120,6 +127,39 @@ def _seen(
         environment={**seen.environment, **found.environment},
         ending=ending,
     ), found
+
+
+def _audited(
+    target: Target,
+    options: Options,
+    wanted: list[str],
+    seen: Observation,
+    *,
+    progress: Progress,
+) -> tuple[Observation, Audited]:
+    """What part lifetimes adds to what was seen, if it is wanted and possible."""
+    why = _why_not_audited(target, wanted, seen)
+    if "lifetimes" not in wanted or why:
+        return seen, audit.skipped(why or "")
+    found = audit.audit(target, options, progress)
+    return replace(
+        seen,
+        events=(*seen.events, *found.events),
+        environment={**seen.environment, **found.environment},
+        ending="interrupted" if found.interrupted else seen.ending,
+    ), found
+
+
+def _why_not_audited(
+    target: Target, wanted: list[str], seen: Observation
+) -> str | None:
+    if target.kind == "trace":
+        return "a trace cannot be run"
+    if target.kind == "script" and "breaks" in wanted:
+        return "a script is run once; with --skip breaks this part runs it"
+    if seen.error or seen.ending != "finished":
+        return "the target did not run to its end"
+    return None
 
 
 def bench(
@@ -264,7 +304,7 @@ def counts_of(
         "graph_breaks": sum(f.kind in {"graph_break", "skipped_frame"} for f in found),
         "skipped_frames": len({_skipped(event) for event in events} - {None}),
         "recompiles": sum(event.kind == "recompile" for event in events),
-        "cudagraph_skips": None,
+        **audit.skipped("").counts,  # those of part lifetimes
     }
 
 
@@ -284,7 +324,7 @@ def _part(name: str, effort: str, left_out: set[str]) -> Part | None:
         return Part("skipped", "left out with --skip")
     if name not in EFFORTS[effort]:
         return Part("skipped", f"not part of --effort {effort}")
-    if name in {"static", "lifetimes"}:
+    if name == "static":
         return Part("skipped", "not in this version")
     return None
 
@@ -295,7 +335,7 @@ def _breaks(
     if observation.error or observation.ending != "finished":
         return Part("failed", observation.error or f"ended by {observation.ending}")
     count, total = (
-        sum(f.status == "open" and not f.code.startswith(OF_MEASURED) for f in each)
+        sum(f.status == "open" and not f.code.startswith(OF_OTHERS) for f in each)
         for each in (found, every)
     )
     hidden = f"{total - count} left out by --select or --ignore"

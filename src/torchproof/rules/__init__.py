@@ -12,6 +12,7 @@ from torchproof.rules import (
     compile_cost,
     cudagraphs,
     errors,
+    lifetimes,
     no_ops,
     nothing_compiled,
     python_breaks,
@@ -26,6 +27,7 @@ from torchproof.rules.answers import WRONG
 from torchproof.rules.costs import with_costs as with_costs
 from torchproof.rules.cudagraphs import SKIPS
 from torchproof.rules.host_syncs import SYNCS
+from torchproof.rules.lifetimes import LIFETIMES
 from torchproof.rules.recompile_limit import RECOMPILES, RecompileLimit
 from torchproof.rules.rerecords import CAPTURES
 from torchproof.rules.stale import STALE
@@ -82,7 +84,7 @@ SPEED: tuple[speed.Speed, ...] = (
 )
 ANSWERS: tuple[Rule, ...] = (*WRONG, *STALE)
 MEASURED: tuple[Rule, ...] = (*SPEED, *ANSWERS)
-AUDITED: tuple[Rule, ...] = (*SKIPS, *CAPTURES, *SYNCS)
+AUDITED: tuple[Rule, ...] = (*LIFETIMES, *SKIPS, *CAPTURES, *SYNCS)
 LIMIT = RecompileLimit()
 SPECIALISATION = shapes.QuietSpecialisation()
 SEEN: tuple[Rule, ...] = (*BREAKS, *RECOMPILES, LIMIT, *ERRORS, SPECIALISATION, *NO_OPS)
@@ -113,6 +115,8 @@ def _matches(facts: Facts) -> Iterator[tuple[Rule, Subject]]:
         yield _first(WRONG, subject), subject
     for subject in answers.subjects(facts, "stale_answer"):
         yield _first(STALE, subject), subject
+    for subject in lifetimes.subjects(facts):
+        yield _first(LIFETIMES, subject), subject
     for rule in NO_OPS:
         for subject in rule.subjects(facts):
             yield rule, subject

@@ -1,0 +1,257 @@
+"""Who keeps a tensor alive: its referrers, followed up to something with a name.
+
+Comes in: live tensors that share the memory in question. Goes out: the way to one of
+them as a programmer would write it: `outs[0]`, `variant.policy_scores`,
+`model.fc.weight.grad`.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import functools
+import gc
+import inspect
+import re
+import sys
+import types
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from torchproof.places import whose
+from torchproof.torch_private import trees
+
+_LEVELS = 10  # of referrers, from a tensor in a module in a list in an object...
+_WIDTH = 400  # referrers of one level that are followed
+_REGISTRIES = re.compile(r"\._(?:parameters|buffers|modules)\['([^']+)'\]")
+_THEIRS = {"user", "library"}
+_COMPILED = "torch/_dynamo/eval_frame.py"  # around each call of compiled code
+
+
+@dataclass(frozen=True)
+class Holder:
+    """The way to a tensor, and the function whose local variable it begins at."""
+
+    path: str
+    function: types.CodeType | None = None
+
+    @property
+    def is_plain_local(self) -> bool:
+        return self.function is not None and self.path.isidentifier()
+
+
+def sharing(keys: Iterable[int]) -> dict[int, list[tuple[Any, str]]]:
+    """Live tensors by the memory they share, each with what leads on from it.
+
+    That is nothing, or `.grad` where its gradient is meant.
+    """
+    wanted = set(keys)
+    found: dict[int, list[tuple[Any, str]]] = {key: [] for key in wanted}
+    for thing in gc.get_objects():
+        if not issubclass(type(thing), torch.Tensor):
+            continue
+        key = trees.memory_key(thing)
+        if key in wanted:
+            found[key].append((thing, ""))
+        if thing.is_leaf and thing.grad is not None:
+            key = trees.memory_key(thing.grad)
+            if key in wanted:
+                found[key].append((thing, ".grad"))
+    return found
+
+
+def holder_of(tensors: Iterable[tuple[Any, str]]) -> Holder | None:
+    """The shortest way to one of them from a variable, a global or an object."""
+    names = _Names()
+    for tensor, rest in sorted(tensors, key=lambda each: each[1], reverse=True):
+        found = _climb(tensor, rest, names)
+        if found is not None:
+            return found
+    return None
+
+
+class _Names:
+    """What has a name of its own: local variables of running frames, and modules."""
+
+    def __init__(self) -> None:
+        self.locals: dict[int, Holder] = {}
+        self.modules = {
+            id(module.__dict__): name
+            for name, module in list(sys.modules.items())
+            if whose(getattr(module, "__file__", None) or "<none>") in _THEIRS
+        }
+        for frame in _running():
+            for name, number in _variables(frame):
+                known = self.locals.get(number)
+                # The caller's name of an object says more than `self`.
+                if known is None or known.path == "self":
+                    self.locals[number] = Holder(name, frame.f_code)
+
+
+def _running() -> Iterator[types.FrameType]:
+    """The frames of the user's and of libraries' code in all threads, inner first.
+
+    Frames of compiled code are left out: their variables are not those of the source.
+    """
+    for top in sys._current_frames().values():
+        found: list[types.FrameType] = []
+        frame: types.FrameType | None = top
+        while frame is not None:
+            if frame.f_code.co_filename.endswith(_COMPILED):
+                found = []
+            if whose(frame.f_code.co_filename) in _THEIRS:
+                found.append(frame)
+            frame = frame.f_back
+        yield from found
+
+
+def _variables(frame: types.FrameType) -> list[tuple[str, int]]:
+    """Names and identities; reading them must not keep what they name alive."""
+    values = frame.f_locals
+    found = [(n, id(v)) for n, v in values.items() if n.isidentifier()]
+    optimized = frame.f_code.co_flags & inspect.CO_OPTIMIZED
+    if sys.version_info < (3, 13) and optimized:
+        values.clear()  # a copy that lives as long as the frame
+    return found
+
+
+@dataclass(frozen=True)
+class _Step:
+    """One thing on the way up, and how to get from it to the tensor."""
+
+    thing: Any
+    path: str
+
+
+def _climb(tensor: Any, rest: str, names: _Names) -> Holder | None:
+    """What holds more than a variable is told first: `outs[0]`, not the loop's `o`."""
+    seen, level = {id(tensor)}, [_Step(tensor, rest)]
+    variable: Holder | None = None
+    unnamed: _Step | None = None
+    for _ in range(_LEVELS):
+        for step in level:
+            found = _named(step, names)
+            if found is not None and not found.is_plain_local:
+                return found
+            variable = variable or found
+        level = list(_above(level, seen))[:_WIDTH]
+        unnamed = next((s for s in level if _is_object(s.thing)), unnamed)
+        if not level:
+            break
+    if variable is None and unnamed is not None:
+        return Holder(type(unnamed.thing).__name__ + _tidy(unnamed.path))
+    return variable
+
+
+def _above(level: list[_Step], seen: set[int]) -> Iterator[_Step]:
+    """The referrers of a level, with the way from each of them to the tensor."""
+    things = [step.thing for step in level]
+    for thing in gc.get_referrers(*things):
+        if id(thing) in seen or thing is things or isinstance(thing, _Step):
+            continue
+        path = next(filter(None, (_path(thing, step) for step in level)), None)
+        if path is not None:
+            seen.add(id(thing))
+            yield _Step(thing, path)
+
+
+def _named(step: _Step, names: _Names) -> Holder | None:
+    local = names.locals.get(id(step.thing))
+    if local is not None:
+        return Holder(local.path + _tidy(step.path), local.function)
+    if id(step.thing) in names.modules:  # a module's namespace
+        key = re.match(r"\['(\w+)'\]", step.path)
+        return Holder(_tidy(key[1] + step.path[key.end() :])) if key else None
+    if isinstance(step.thing, (types.FunctionType, types.GeneratorType)):
+        name = step.path.lstrip(".")
+        return Holder(_tidy(name)) if name else None
+    return None
+
+
+def _tidy(path: str) -> str:
+    """`.fc.weight` for what a module keeps in its dictionaries."""
+    return _REGISTRIES.sub(r".\1", path)
+
+
+def _is_object(thing: Any) -> bool:
+    """An instance of a class of the user's or a library's, to be named by its class."""
+    plain = (dict, list, tuple, set, frozenset, collections.deque, types.CellType)
+    if isinstance(thing, (*plain, type, types.ModuleType, torch.Tensor)):
+        return False
+    home = sys.modules.get(type(thing).__module__)
+    named = isinstance(thing, torch.nn.Module)
+    return named or whose(getattr(home, "__file__", None) or "<none>") in _THEIRS
+
+
+def _path(thing: Any, step: _Step) -> str | None:
+    """How a referrer leads to what it refers to; None where nobody would write that."""
+    below, path = step.thing, step.path
+    if isinstance(thing, dict):
+        key = next((k for k, v in thing.items() if v is below), _NONE)
+        return None if key is _NONE else f"[{key!r}]{path}"
+    if isinstance(thing, (list, tuple, collections.deque)):
+        index = next((i for i, v in enumerate(thing) if v is below), None)
+        return None if index is None else f"[{index}]{path}"
+    if isinstance(thing, (set, frozenset)):
+        return f"{{...}}{path}"
+    if isinstance(thing, types.CellType):
+        return path
+    if isinstance(thing, types.FunctionType):
+        return _closure(thing, step)
+    if isinstance(thing, types.GeneratorType):
+        return _of_generator(thing, step)
+    if isinstance(thing, types.MethodType):
+        return path if thing.__self__ is below else None
+    if isinstance(thing, functools.partial):
+        return path
+    if isinstance(thing, (types.ModuleType, types.FrameType, type)):
+        return None
+    return _attribute(thing, step)
+
+
+_NONE = object()
+
+
+def _closure(function: types.FunctionType, step: _Step) -> str | None:
+    """A variable that a function encloses, or a default of an argument."""
+    cells = function.__closure__
+    if cells is not None and step.thing is cells:
+        index = re.match(r"\[(\d+)\]", step.path)
+        if index is None:
+            return None
+        name = function.__code__.co_freevars[int(index[1])]
+        return f".{name}{step.path[index.end() :]}"
+    return None
+
+
+def _of_generator(generator: Any, step: _Step) -> str | None:
+    frame = generator.gi_frame
+    if frame is None or whose(frame.f_code.co_filename) not in _THEIRS:
+        return None
+    names = [n for n, number in _variables(frame) if number == id(step.thing)]
+    return f".{names[0]}{step.path}" if names else None
+
+
+def _attribute(thing: Any, step: _Step) -> str | None:
+    """`.name` for what an instance refers to, in its dictionary or a slot."""
+    own = getattr(type(thing), "__dictoffset__", 0) and getattr(thing, "__dict__", None)
+    if own is step.thing:  # the dictionary itself is one level below
+        key = re.match(r"\['(\w+)'\]", step.path)
+        return f".{key[1]}{step.path[key.end() :]}" if key else None
+    for name, value in own.items() if isinstance(own, dict) else ():
+        if value is step.thing:
+            return f".{name}{step.path}"
+    for name in _slots(type(thing)):
+        with contextlib.suppress(AttributeError):
+            if getattr(thing, name) is step.thing:
+                return f".{name}{step.path}"
+    return None
+
+
+def _slots(cls: type) -> Iterator[str]:
+    for base in cls.__mro__:
+        slots = base.__dict__.get("__slots__", ())
+        yield from (slots,) if isinstance(slots, str) else slots

@@ -1,0 +1,283 @@
+"""Tensors that outlive the memory they live in: the watcher of part `lifetimes`.
+
+Every output of a graph that runs as a CUDA graph, or would on a GPU, gets the lifetime
+that `generations` gives it. Afterwards its memory is dead. On the CPU it is filled with
+NaN; on CUDA the next graph writes to it. A use of dead memory is an entry `dead_read`;
+what is held two generations on and not used is an entry `dead_held`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+import torch
+
+from torchproof import torch_private
+from torchproof.audit.generations import Generations
+from torchproof.audit.holders import Holder, holder_of, sharing
+from torchproof.audit.stores import stored_at
+from torchproof.introspect import frame_of, plain
+from torchproof.places import whose
+from torchproof.records import Frame
+from torchproof.torch_private import trees
+from torchproof.torch_private.trees import Graph, Memory
+
+_FRAMES = 12  # of the user's stack, innermost
+_SEARCHES = 4  # for holders of what one line produces
+_THEIRS = {"user", "library"}
+
+
+@dataclass
+class Output:
+    """One tensor that a graph returned."""
+
+    memory: Memory
+    dtype: Any
+    role: str  # output or gradient
+    producer: tuple[Frame, ...]
+    function: Frame | None
+    call: int | None
+    poisons: bool
+    died_in: int | None = None
+    overwriter: tuple[Frame, ...] = ()
+    told: str | None = None  # dead_held or dead_read
+
+    @property
+    def alive(self) -> bool:
+        return self.memory.alive
+
+
+class Lifetimes:
+    """Follows outputs through generations, and sees who uses them afterwards."""
+
+    def __init__(self, write: Callable[..., None]) -> None:
+        self._write = write
+        self._generations: Generations[Output] = Generations()
+        self._dead: dict[int, Output] = {}
+        self._graphs: set[Graph] = set()
+        self._searches: Counter[tuple[Any, ...]] = Counter()
+        self._number: int | None = None
+        self._call: int | None = None
+        self._local = threading.local()
+        self._busy = False  # this watcher looks at tensors itself
+        self._hooks = contextlib.ExitStack()
+
+    def __enter__(self) -> Lifetimes:
+        enter = self._hooks.enter_context
+        enter(torch_private.compiled_contexts(lambda context: self._entered))
+        enter(torch_private.frame_callbacks(_converted))
+        enter(torch_private.graph_callables(self._dynamo_graph))
+        enter(trees.graph_runs(self))
+        enter(trees.Operations(self._operation))
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._hooks.close()
+
+    def before_call(self, index: int) -> None:
+        self._call = index
+
+    def after_call(self, index: int) -> None:
+        self._call = None
+
+    # -- calls of compiled functions -------------------------------------------------
+
+    def _entered(self) -> Callable[[], None]:
+        depth = getattr(self._local, "depth", 0)
+        self._local.depth = depth + 1
+        if depth == 0:
+            self._local.site = user_stack()
+
+        def leave() -> None:
+            self._local.depth = depth
+            if depth == 0:
+                self._local.site = None
+
+        return leave
+
+    def _dynamo_graph(
+        self, output_graph: Any, compiled: Callable[..., Any]
+    ) -> Callable[..., Any]:
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            self._used("a compiled graph", args, self._site())
+            with trees.without_modes():
+                return compiled(*args, **kwargs)
+
+        return watched
+
+    def _site(self) -> tuple[Frame, ...]:
+        """The stack of the call that is running, from outside of compiled code."""
+        return getattr(self._local, "site", None) or user_stack()
+
+    # -- runs of graphs --------------------------------------------------------------
+
+    def begins(self, graph: Graph, inputs: Sequence[Any]) -> None:
+        if graph.asks and graph not in self._graphs:
+            self._graphs.add(graph)
+            self._write("graph_asked", mode=graph.mode, simulated=graph.simulated)
+        number, marked = trees.generation()
+        path = {output.memory.key for output in self._generations.path}
+        keys = [trees.memory_key(each) for each in inputs]
+        owned = graph.asks and all(keys[i] in path for i in graph.changes)
+        if owned:
+            self._bury(self._generations.begin_run(number, marked=marked), number)
+        what = "the backward" if graph.mode == "backward" else "a compiled graph"
+        self._used(what, inputs, self._site())
+        # Known as objects: else memory that is freed meanwhile could lend its address.
+        self._local.run = owned and [
+            Memory(each)
+            for each, key in zip(inputs, keys, strict=True)
+            if key is not None and key not in path
+        ]
+
+    def ends(self, graph: Graph, outputs: Any) -> None:
+        foreign = self._local.run
+        if foreign is False:
+            self._generations.ran(graph.mode)
+            return
+        known = {memory.key for memory in foreign}
+        known |= {output.memory.key for output in self._generations.path}
+        made: list[Output] = []
+        site, function = self._site(), _compiled_function()
+        for tensor in outputs if isinstance(outputs, (list, tuple)) else [outputs]:
+            key = trees.memory_key(tensor) if isinstance(tensor, torch.Tensor) else None
+            if key is None or key in known or not tensor.numel():
+                continue
+            known.add(key)
+            made.append(
+                Output(
+                    Memory(tensor),
+                    tensor.dtype,
+                    role="gradient" if graph.mode == "backward" else "output",
+                    producer=site,
+                    function=function,
+                    call=self._call,
+                    poisons=graph.simulated,
+                )
+            )
+        self._generations.end_run(trees.generation()[0], graph.mode, made)
+
+    def _bury(self, gone: Iterable[Output], number: int) -> None:
+        if number != self._number:
+            self._number = number
+            self._dead = {k: v for k, v in self._dead.items() if v.alive}
+            self._survivors(number)
+        for output in gone:
+            output.died_in, output.overwriter = number, self._site()
+            self._dead[output.memory.key] = output
+            if output.poisons:
+                output.memory.poison(output.dtype)
+
+    # -- uses of dead memory ---------------------------------------------------------
+
+    def _operation(self, name: str, tensors: list[Any]) -> None:
+        if self._dead and not self._busy:
+            self._used(name, tensors, user_stack())
+
+    def _used(
+        self, what: str, tensors: Iterable[Any], reader: tuple[Frame, ...]
+    ) -> None:
+        for tensor in tensors if self._dead else ():
+            if not isinstance(tensor, torch.Tensor):
+                continue
+            output = self._dead.get(trees.memory_key(tensor) or 0)
+            if output is None or output.told == "dead_read" or not output.alive:
+                continue
+            output.told = "dead_read"
+            self._tell(output, "dead_read", reader=reader, operation=what)
+
+    def _survivors(self, number: int) -> None:
+        """Held through a whole generation after their own, by more than a variable."""
+        late = [
+            d for d in self._dead.values() if d.told is None and d.died_in != number
+        ]
+        if not late:
+            return
+        gc.collect()  # what only a cycle keeps is held by nobody
+        for output in late:
+            if output.alive:
+                self._tell(output, "dead_held")
+
+    def _tell(self, output: Output, kind: str, **facts: Any) -> None:
+        line = output.producer[-1:] or (output.function,)
+        key = (kind, output.role, line)
+        self._searches[key] += 1
+        searched = self._searches[key] <= _SEARCHES
+        holder = self._holder(output) if searched else None
+        if kind == "dead_held":
+            if holder is None or holder.is_plain_local:
+                return
+            output.told = kind
+        stored = _stored(holder, output) if holder else None
+        self._write(
+            kind,
+            role=output.role,
+            producer=plain(output.producer),
+            function=plain([output.function]) if output.function else [],
+            overwriter=plain(output.overwriter),
+            reader=plain(facts.get("reader", ())),
+            operation=facts.get("operation"),
+            holder=holder.path if holder else None,
+            stored=plain([stored]) if stored else [],
+            call=output.call,
+        )
+
+    def _holder(self, output: Output) -> Holder | None:
+        self._busy = True
+        try:
+            return holder_of(sharing([output.memory.key])[output.memory.key])
+        finally:
+            self._busy = False
+
+
+def _stored(holder: Holder, output: Output) -> Frame | None:
+    files = [holder.function.co_filename] if holder.function else []
+    if output.function is not None:
+        files.append(output.function.file)
+    return stored_at(holder.path, output.producer, files)
+
+
+def user_stack() -> tuple[Frame, ...]:
+    """The user's frames, outermost first; of the main thread if this one has none.
+
+    On CUDA a backward runs in a thread of autograd, while its caller waits.
+    """
+    own = _frames(sys._getframe(1))
+    if own or threading.current_thread() is threading.main_thread():
+        return own
+    main = threading.main_thread().ident
+    return _frames(sys._current_frames().get(main or 0))
+
+
+def _frames(frame: FrameType | None) -> tuple[Frame, ...]:
+    found: list[Frame] = []
+    while frame is not None and len(found) < _FRAMES:
+        code = frame.f_code
+        if whose(code.co_filename) in _THEIRS:
+            found.append(Frame(code.co_filename, frame.f_lineno, code.co_name))
+        frame = frame.f_back
+    return tuple(reversed(found))
+
+
+def _compiled_function() -> Frame | None:
+    """The user's function whose compiled code is running."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if whose(frame.f_code.co_filename) in _THEIRS:
+            return frame_of(frame.f_code)
+        frame = frame.f_back
+    return None
+
+
+def _converted(convert: Callable[[], Any], asked: Any) -> Any:
+    """Dynamo traces as if nobody watched."""
+    with trees.without_modes():
+        return convert()

@@ -1,0 +1,343 @@
+"""CUDA graph trees: the graphs that run in them, and the memory of what they return.
+
+On CUDA the real trees run. Elsewhere a graph that asks for CUDA graphs runs as
+captured, no code being generated, and `Runs` are told of it as if a tree had run it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from torchproof.torch_private import patched
+
+PROBES: dict[str, tuple[str, ...]] = {
+    "modes that ask for CUDA graphs": (
+        "torch._inductor:list_mode_options",
+        "torch._inductor.config:triton.cudagraphs",
+    ),
+    "generations of CUDA graph trees": (
+        "torch._dynamo.mutation_guard:GenerationTracker.generation",
+        "torch._inductor.cudagraph_trees:MarkStepBox.mark_step_counter",
+    ),
+    "runs of CUDA graph trees": (
+        "torch._inductor.cudagraph_trees:CUDAGraphTreeManager.run",
+        "torch._inductor.cudagraph_trees:CUDAGraphTreeManager.set_to_running_backward",
+        "torch._inductor.cudagraph_trees:CUDAGraphNode._initialize_cached_tensors",
+        "torch._inductor.cudagraph_trees:"
+        "CUDAGraphTreeManager.dealloc_current_path_weakrefs",
+        "torch._C:_set_storage_access_error_msg",
+        "torch._C:_set_storage_data_ptr_access_error_msg",
+    ),
+    "graphs run as captured": (
+        "torch:_TorchCompileInductorWrapper.__call__",
+        "torch._inductor.compile_fx:compile_fx",
+        "torch._functorch.config:enable_autograd_cache",
+    ),
+    "every operation of a program": (
+        "torch.utils._python_dispatch:TorchDispatchMode.__torch_dispatch__",
+        "torch.utils._python_dispatch:_disable_current_modes",
+    ),
+    "memory of tensors": (
+        "torch:UntypedStorage._new_with_weak_ptr",
+        "torch.multiprocessing.reductions:StorageWeakRef.expired",
+    ),
+}
+
+Mode = Literal["inference", "forward", "backward"]
+
+
+@dataclass(frozen=True)
+class Graph:
+    """One compiled graph, as a tree knows it. `changes` are inputs it writes to."""
+
+    mode: Mode
+    asks: bool
+    changes: frozenset[int] = frozenset()
+    simulated: bool = True
+
+
+class Runs(Protocol):
+    """Told of each run of a graph. Inputs must not be kept: the run may free them."""
+
+    def begins(self, graph: Graph, inputs: Sequence[Any]) -> None: ...
+
+    def ends(self, graph: Graph, outputs: Any) -> None: ...
+
+
+def asks_for_graphs(arguments: Mapping[str, Any]) -> bool:
+    """Whether torch.compile with these arguments would use CUDA graphs on CUDA."""
+    config = importlib.import_module("torch._inductor.config")
+    inductor = importlib.import_module("torch._inductor")
+    if arguments.get("backend", "inductor") != "inductor":
+        return arguments.get("backend") == "cudagraphs"
+    options = dict(arguments.get("options") or {})
+    if arguments.get("mode"):
+        options |= inductor.list_mode_options(arguments["mode"])
+    return bool(options.get("triton.cudagraphs", config.triton.cudagraphs))
+
+
+def generation() -> tuple[int, bool]:
+    """The number of the generation that runs, and whether the program marks them."""
+    trees = importlib.import_module("torch._inductor.cudagraph_trees")
+    guard = importlib.import_module("torch._dynamo.mutation_guard")
+    marks = trees.MarkStepBox.mark_step_counter
+    return (marks, True) if marks else (guard.GenerationTracker.generation, False)
+
+
+# -- runs of graphs --------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def graph_runs(runs: Runs) -> Iterator[None]:
+    """Tells of runs in real trees, and of those that only look like it."""
+    with contextlib.ExitStack() as hooks:
+        hooks.enter_context(_captured_runs(runs))
+        if torch.cuda.is_available():
+            hooks.enter_context(_tree_runs(runs))
+        yield
+
+
+@contextlib.contextmanager
+def _captured_runs(runs: Runs) -> Iterator[None]:
+    """Without CUDA tensors, Inductor's graphs run as AOTAutograd captured them."""
+    original = torch._TorchCompileInductorWrapper.__call__
+    functorch = importlib.import_module("torch._functorch.config")
+
+    def inner(gm: Any, example_inputs: Any, **kwargs: Any) -> Any:
+        return _boxed(gm, _graph(gm, kwargs), runs)
+
+    def compile_graph(self: Any, model_: Any, inputs_: Sequence[Any]) -> Any:
+        if any(getattr(each, "is_cuda", False) for each in inputs_):
+            return original(self, model_, inputs_)
+        compile_fx = importlib.import_module("torch._inductor.compile_fx").compile_fx
+        with functorch.patch(enable_autograd_cache=False):
+            return compile_fx(
+                model_, inputs_, inner_compile=inner, config_patches=self.config
+            )
+
+    with patched(torch._TorchCompileInductorWrapper, "__call__", compile_graph):
+        yield
+
+
+def _graph(gm: Any, kwargs: Mapping[str, Any]) -> Graph:
+    config = importlib.import_module("torch._inductor.config")
+    boxed = kwargs.get("cudagraphs")
+    asks = bool(config.triton.cudagraphs if boxed is None else boxed)
+    mode: Mode = "forward"
+    if kwargs.get("is_backward"):
+        mode = "backward"
+    elif kwargs.get("is_inference"):
+        mode = "inference"
+    static = frozenset(kwargs.get("static_input_idxs") or ())
+    return Graph(mode, asks, _written(gm) - static)
+
+
+def _written(gm: Any) -> frozenset[int]:
+    """The inputs that a captured graph writes its results back to."""
+    inputs = [node for node in gm.graph.nodes if node.op == "placeholder"]
+    written = {
+        node.args[0]
+        for node in gm.graph.nodes
+        if node.op == "call_function"
+        and str(node.target).startswith("aten.copy_")
+        and node.args
+    }
+    return frozenset(i for i, node in enumerate(inputs) if node in written)
+
+
+def _boxed(gm: Any, graph: Graph, runs: Runs) -> Callable[[list[Any]], Any]:
+    def call(args: list[Any]) -> Any:
+        runs.begins(graph, args)
+        given = tuple(args)
+        args.clear()  # as compiled code does: its caller must not keep them alive
+        with without_modes(), torch.no_grad():
+            outputs = gm(*given)
+        runs.ends(graph, outputs)
+        return outputs
+
+    call._boxed_call = True  # type: ignore[attr-defined]
+    return call
+
+
+@contextlib.contextmanager
+def _tree_runs(runs: Runs) -> Iterator[None]:
+    """Real trees. Each run returns tensors of its own, and nothing raises.
+
+    Torch hands out the same tensor in each replay of a graph, so that nobody could tell
+    which run a holder's tensor is of. What a tree frees stays readable, as it is in
+    replays: else the first error of a warm-up would hide all that follows.
+    """
+    trees = importlib.import_module("torch._inductor.cudagraph_trees")
+    manager, node = trees.CUDAGraphTreeManager, trees.CUDAGraphNode
+    local = threading.local()
+    original, free = manager.run, manager.dealloc_current_path_weakrefs
+
+    @functools.wraps(original)
+    def watched(self: Any, new_inputs: list[Any], function_id: Any) -> Any:
+        if getattr(local, "inside", False):  # a run that starts over at a root
+            return original(self, new_inputs, function_id)
+        function = self.ids_to_funcs[function_id]
+        mode = self.id_to_mode[function_id].name.lower()
+        changes = frozenset(function.mutated_input_idxs)
+        changes -= frozenset(function.static_input_idxs)
+        graph = Graph(mode, True, changes, simulated=False)
+        runs.begins(graph, new_inputs)
+        local.inside = True
+        try:
+            with without_modes():
+                outputs = original(self, new_inputs, function_id)
+        finally:
+            local.inside = False
+        runs.ends(graph, outputs)
+        return outputs
+
+    def freed(self: Any) -> None:
+        silent = functools.partial(patched, torch._C, value=lambda *args: None)
+        with (
+            silent("_set_storage_access_error_msg"),
+            silent("_set_storage_data_ptr_access_error_msg"),
+        ):
+            free(self)
+
+    def make_none(self: Any) -> None:
+        self.cached_tensor_outputs.extend([None] * len(self.outputs_metadata))
+
+    with (
+        patched(manager, "run", watched),
+        patched(manager, "dealloc_current_path_weakrefs", freed),
+        patched(node, "_initialize_cached_tensors", make_none),
+    ):
+        yield
+
+
+def without_modes() -> Any:
+    """A context in which nothing of what runs is seen."""
+    dispatch = importlib.import_module("torch.utils._python_dispatch")
+    return dispatch._disable_current_modes()
+
+
+# -- memory ----------------------------------------------------------------------------
+
+
+class Memory:
+    """A tensor's memory, known without being kept alive."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self._ref = StorageWeakRef(tensor.untyped_storage())
+        self.key: int = self._ref.cdata  # of one memory only, while this object lives
+
+    @property
+    def alive(self) -> bool:
+        return not self._ref.expired()
+
+    def poison(self, dtype: torch.dtype) -> None:
+        """Fills floating-point memory with NaN; other values stay as they are."""
+        if not (dtype.is_floating_point or dtype.is_complex) or not self.alive:
+            return
+        storage = torch.UntypedStorage._new_with_weak_ptr(self.key)
+        if storage is None:
+            return
+        whole = torch.empty(0, dtype=dtype, device=storage.device)
+        with without_modes(), torch.no_grad():
+            whole.set_(storage)  # type: ignore[call-overload]
+            whole.fill_(float("nan"))
+
+
+def memory_key(tensor: Any) -> int | None:
+    """What names a tensor's memory; None for one that has none of its own."""
+    try:
+        return int(tensor.untyped_storage()._cdata)
+    except (RuntimeError, NotImplementedError, TypeError, AttributeError):
+        return None
+
+
+# -- operations ------------------------------------------------------------------------
+
+# They make a tensor like another one, or ask about it, without looking at its values.
+_BLIND = ("empty", "zeros", "ones", "full", "rand", "new_", "sym_", "is_", "size")
+_ALIASES = {"detach", "alias", "lift_fresh", "_reshape_alias", "view", "_unsafe_view"}
+
+
+class Operations(TorchDispatchMode):
+    """`see(name, tensors)` before each operation that looks at or writes to tensors."""
+
+    supports_higher_order_operators = True
+
+    def __init__(self, see: Callable[[str, list[Any]], None]) -> None:
+        super().__init__()
+        self._see = see
+        self._hooks = contextlib.ExitStack()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if not _only_looks(func):
+            tensors = list(_tensors((args, kwargs)))
+            if tensors:
+                self._see(_name(func), tensors)
+        return func(*args, **kwargs)
+
+    def __enter__(self) -> Any:
+        for name in ("tolist", "numpy"):  # on the CPU they are no operations
+            self._hooks.enter_context(_method_seen(name, self._see))
+        return super().__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        self._hooks.close()
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Dynamo gives up on frames under a mode, unless the mode says this."""
+        return True
+
+
+@contextlib.contextmanager
+def _method_seen(name: str, see: Callable[[str, list[Any]], None]) -> Iterator[None]:
+    original = getattr(torch.Tensor, name)
+
+    @functools.wraps(original)
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        see(name, [self])
+        return original(self, *args, **kwargs)
+
+    setattr(torch.Tensor, name, method)
+    try:
+        yield
+    finally:
+        delattr(torch.Tensor, name)
+
+
+@functools.cache
+def _only_looks(func: Any) -> bool:
+    name = _name(func)
+    if name in _ALIASES or name.startswith(_BLIND):
+        return True
+    return bool(getattr(func, "is_view", False))
+
+
+@functools.cache
+def _name(func: Any) -> str:
+    packet = getattr(func, "_overloadpacket", func)
+    return str(getattr(packet, "__name__", packet)).rpartition(".")[2]
+
+
+def _tensors(value: Any) -> Iterator[Any]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for each in value:
+            yield from _tensors(each)
+    elif isinstance(value, dict):
+        yield from _tensors(tuple(value.values()))
