@@ -155,7 +155,7 @@ class Step:
             if _process.others_are_busy(self._thread):
                 self._tally.marks_left_out += 1
             else:
-                torch.compiler.cudagraph_mark_step_begin()
+                torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
                 _process.marks += 1
                 self._tally.marks += 1
             self._marks = trees.marks(), _process.marks
@@ -348,9 +348,9 @@ def _assert_nothing_pending(thread: _Thread, place: Place) -> None:
     if node is None or node is known:  # what `run` called has nothing pending
         return
     where = trees.place_of(node)
-    forward = f"the compiled forward at {_text(where)}" if where else "a forward"
+    what = f"the compiled forward at {_text(where)}" if where else "a forward"
     raise StepError(
-        f"a step cannot begin at {_text(place)}: {forward}, called outside of run(),"
+        f"a step cannot begin at {_text(place)}: {what}, called outside of run(),"
         " awaits its backward, and a step takes the memory it needs: run backward()"
         " first, or drop what it returned"
     )

@@ -33,6 +33,7 @@ class Size:
     variants: int = 1  # random working contexts of a sample, beside its tail
     level_2_share: float = 0.1  # of the random ones, how many hold a gist of gists
     refocus_every: int = 32  # tokens
+    grain: int = 128  # CUDA graphs are as wide as a multiple of it
 
     @property
     def head_dim(self) -> int:
@@ -52,6 +53,7 @@ SIZES = {
         variants=2,
         level_2_share=0.5,
         refocus_every=8,
+        grain=16,
     ),
     "base": Size(
         depth=12,

@@ -157,7 +157,7 @@ class MicroStep(nn.Module):
         nll = torch.stack(recents).unflatten(0, (samples, -1))
         wish = torch.stack(wishes).unflatten(0, (samples, -1))
         loss = torch.stack(means).mean()
-        loss = loss + LENS_WEIGHT * step.lens_loss(wish, nll.detach())
+        loss = loss + LENS_WEIGHT * step.lens_losses(wish, nll.detach()).mean()
         return Output(loss, nll, scores.unflatten(0, (samples, -1)))
 
 
@@ -182,6 +182,7 @@ def stack(rows: list[dict[str, Any]], width: int) -> dict[str, Any]:
 class Session(session.Session):
     """The session on the controller's nets, at the width the context has."""
 
+    compiles_itself = True
     context: SessionContext
 
     def empty_context(self) -> SessionContext:
@@ -191,7 +192,7 @@ class Session(session.Session):
         self.nets.lens = LensNet(self.size)
         self.trainer = Trainer(self.nets)
 
-    def gists(self, groups: Tensor, counts: Tensor) -> Tensor:
+    def gist(self, groups: Tensor, counts: Tensor) -> Tensor:
         return self.trainer.controller.gists(groups, counts)
 
     def refocus(self) -> None:

@@ -1,7 +1,7 @@
 """A MegaContext inference session whose working context is refocused as it grows.
 
-The context is edited in Python; the nets see it filled up to the budget, so that each
-of them has one shape, whatever the width of the context, and can be a CUDA graph.
+The context is edited in Python; LensNet and the base net see it filled up to the
+budget, so that each of them has one shape, whatever the width of the context.
 """
 
 from __future__ import annotations
@@ -76,7 +76,6 @@ class Session(nn.Module):
     The first call takes the prompt. The state of the session lives in the object.
     """
 
-    compiles_itself = True
     pool: Tensor
 
     def __init__(self, size: Size, prompt: int, dtype: torch.dtype) -> None:
@@ -103,14 +102,17 @@ class Session(nn.Module):
         self.context = self.empty_context()
         self.unfocused = 0  # tokens since the last look at the scores
         self.scores: Tensor | None = None  # of the last look
+        self.drift: Tensor | None = None  # of their mean, since the look before
 
     def empty_context(self) -> WorkingContext:
         return WorkingContext(self.size.block)
 
     def compile_nets(self) -> None:
-        self.nets.gist.compile(mode="reduce-overhead")
-        self.compiled_score = torch.compile(self.score, mode="reduce-overhead")
-        self.compiled_predict = torch.compile(self.predict, mode="reduce-overhead")
+        """Nothing, here; called before the weights get their type."""
+
+    def keep(self, value: Tensor) -> Tensor:
+        """What is held from one call to the next."""
+        return value
 
     @torch.no_grad()
     def forward(self, tokens: Tensor) -> Tensor:
@@ -140,27 +142,31 @@ class Session(nn.Module):
             first, stop = first // block, -(-nodes // block)
             left = nodes - block * torch.arange(first, stop, device=level.device)
             start, slots, nodes = start + slots, slots // block, stop
-            gists = self.gists(level[first:stop], left.clamp(max=block))
+            gists = self.gist(level[first:stop], left.clamp(max=block))
             self.pool[start + first : start + stop] = gists
 
-    def gists(self, groups: Tensor, counts: Tensor) -> Tensor:
-        synthetic.any_batch(groups, counts, name="groups")
-        return self.nets.gist(groups, counts)
-
     def refocus(self) -> None:
-        # A replay of the graph overwrites its output, and these are kept.
-        self.scores = self.compiled_score(self.pool, self.entries()).clone()
-        self.allocator.refocus(self.context, self.scores.tolist())
+        scores = self.score(self.pool, self.entries())[: len(self.context)]
+        scores, before = self.keep(scores), self.scores
+        self.drift = None if before is None else scores.mean() - before.mean()
+        self.scores = scores
+        self.allocator.refocus(self.context, scores.tolist())
         self.unfocused = 0
 
     def next_logits(self) -> Tensor:
         last = torch.tensor([len(self.context) - 1], device=self.pool.device)
-        return self.compiled_predict(self.pool, self.entries(), last).clone()
+        return self.predict(self.pool, self.entries(), last)
 
     def entries(self) -> Tensor:
         """The slots of the context, filled up to the budget."""
         slots = filled(self.context.slots(self.limit), self.allocator.budget)
         return torch.tensor(slots, device=self.pool.device)
+
+    # -- the nets, each with what is computed around it --------------------------------
+
+    def gist(self, groups: Tensor, counts: Tensor) -> Tensor:
+        gists: Tensor = self.nets.gist(groups, counts)
+        return gists
 
     def score(self, pool: Tensor, entries: Tensor) -> Tensor:
         """LensNet's scores (budget,)."""

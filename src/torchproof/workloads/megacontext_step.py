@@ -1,7 +1,7 @@
-"""MegaContext's training micro-step: one graph from tokens to both losses.
+"""MegaContext's training micro-step, from tokens to both losses.
 
 What is collapsed in which working context is decided before, in Python, and comes in as
-indices; so the compiled step sees tensors only.
+indices; so the step sees tensors only and can be one graph.
 """
 
 from __future__ import annotations
@@ -29,7 +29,10 @@ class Output(NamedTuple):
 
 
 class MicroStep(nn.Module):
-    """Tokens (batch, length), working contexts (batch, contexts, width) -> losses."""
+    """Tokens (batch, length), working contexts (batch, contexts, width) -> losses.
+
+    A sample whose contexts are all filler adds nothing: it fills a batch up.
+    """
 
     def __init__(self, size: Size) -> None:
         super().__init__()
@@ -37,19 +40,11 @@ class MicroStep(nn.Module):
         self.nets = Nets(size)
 
     def forward(self, tokens: Tensor, entries: Tensor) -> Output:
-        length = tokens.shape[1]
-        context = read(self.pool(tokens), entries, length, self.size)
-        logits = self.nets.base(context.x, context.turn)
-        losses, present = token_losses(logits, tokens, context)
-        nll = mean_where(present & is_recent(context, length, self.size), losses)
+        pool = self.pool(tokens)
+        loss, nll = self.predict(pool, entries, tokens)
         # LensNet learns from what the gists are worth, it does not shape them.
-        scores = self.nets.lens(
-            context.x.detach(), context.positions, context.levels, context.turn
-        ).unflatten(0, entries.shape[:2])
-        wish = mean_where(context.present, scores)
-        loss = mean_where(present, losses).mean()
-        loss = loss + LENS_WEIGHT * lens_loss(wish, nll.detach())
-        return Output(loss, nll, scores)
+        wrong, scores = self.score(pool.detach(), entries, tokens, nll.detach())
+        return Output(loss + LENS_WEIGHT * wrong, nll, scores)
 
     def pool(self, tokens: Tensor) -> Tensor:
         """Embeddings, gists and gists of gists: one GistNet call for each level."""
@@ -64,7 +59,35 @@ class MicroStep(nn.Module):
         """The gists (batch, nodes / block, dim) of all samples of one level."""
         block, whole = self.size.block, level.shape[1] // self.size.block
         groups = level[:, : whole * block].unflatten(1, (whole, block))
-        return self.nets.gist(groups.flatten(0, 1)).unflatten(0, groups.shape[:2])
+        return self.gist(groups.flatten(0, 1)).unflatten(0, groups.shape[:2])
+
+    # -- the nets, each with what is computed around it --------------------------------
+
+    def gist(self, groups: Tensor) -> Tensor:
+        gists: Tensor = self.nets.gist(groups)
+        return gists
+
+    def predict(
+        self, pool: Tensor, entries: Tensor, tokens: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """The base net's loss, and that of the recent tokens (batch, contexts)."""
+        length = tokens.shape[1]
+        context = read(pool, entries, length, self.size)
+        logits = self.nets.base(context.x, context.turn)
+        losses, present = token_losses(logits, tokens, context)
+        nll = mean_where(present & is_recent(context, length, self.size), losses)
+        return mean_of(mean_where(present, losses), context.present), nll
+
+    def score(
+        self, pool: Tensor, entries: Tensor, tokens: Tensor, nll: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """LensNet's loss, and its scores (batch, contexts, width)."""
+        context = read(pool, entries, tokens.shape[1], self.size)
+        x, positions, levels = context.x, context.positions, context.levels
+        scores = self.nets.lens(x, positions, levels, context.turn)
+        scores = scores.unflatten(0, entries.shape[:2])
+        wish = mean_where(context.present, scores)
+        return mean_of(lens_losses(wish, nll), context.present), scores
 
 
 def token_losses(
@@ -91,7 +114,16 @@ def mean_where(keep: Tensor, values: Tensor) -> Tensor:
     return kept.sum(dim=-1) / keep.sum(dim=-1).clamp(min=1)
 
 
-def lens_loss(wish: Tensor, nll: Tensor) -> Tensor:
+def mean_of(values: Tensor, present: Tensor) -> Tensor:
+    """The mean over samples, or their contexts, without those that are all filler.
+
+    What is computed of filler alone is zero.
+    """
+    real = present.flatten(values.dim()).any(dim=-1)
+    return values.sum() / real.sum().clamp(min=1)
+
+
+def lens_losses(wish: Tensor, nll: Tensor) -> Tensor:
     """What LensNet should have wished for, of pairs of contexts (batch, contexts).
 
     Of two contexts of a sample the one that predicts worse should wish for more detail:
@@ -106,7 +138,7 @@ def lens_loss(wish: Tensor, nll: Tensor) -> Tensor:
     short = torch.where(pairs, F.relu(MARGIN - ahead), 0.0).sum(dim=(1, 2))
     rank = short / pairs.sum(dim=(1, 2)).clamp(min=1)
     budget = wish.square().mean(dim=1)
-    return (preference + RANK_WEIGHT * rank + BUDGET_WEIGHT * budget).mean()
+    return preference + RANK_WEIGHT * rank + BUDGET_WEIGHT * budget
 
 
 # -- what a micro-step is given --------------------------------------------------------

@@ -1,0 +1,227 @@
+"""megacontext's nets as CUDA graphs: replayed, none skipped, answers those of eager."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch._dynamo.utils import counters
+
+from torchproof.boundary import StepError, step
+from torchproof.torch_private import marks as trees
+from torchproof.workloads import megacontext, megacontext_graphs
+
+pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore")]
+
+SIZE = megacontext.SIZES["tiny"]
+PASSES = 4  # warm-up, recording, and two replays of each shape
+
+
+@pytest.fixture(autouse=True, scope="module")
+def counted() -> Iterator[None]:
+    """Caches are left alone: code that was compiled once is only recorded anew."""
+    torch.compiler.reset()
+    step.reset()
+    yield
+    torch.compiler.reset()
+
+
+def apart(ours: Tensor, theirs: Tensor) -> float:
+    return float((ours.float() - theirs.float()).norm() / theirs.float().norm())
+
+
+def skips() -> int:
+    return int(counters["inductor"]["cudagraph_skips"])
+
+
+def nodes() -> int:
+    """Graphs recorded on this device."""
+    manager = torch._inductor.cudagraph_trees.get_manager(0, False)
+    todo = [node for found in manager.roots.values() for node in found]
+    count = 0
+    while todo:
+        node = todo.pop()
+        count += 1
+        todo += [child for found in node.children.values() for child in found]
+    return count
+
+
+# -- training --------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def trained() -> dict[str, Any]:
+    """Passes over three widths and a smaller batch, the last ones compared."""
+    counters.clear()
+    step.reset()
+    model, calls = megacontext.make(device="cuda", train=True)
+    plain, _ = megacontext.make(device="cuda", train=True, compile_training=False)
+    told: dict[str, Any] = {"apart": [], "nodes": []}
+    for number in range(PASSES):
+        for index, call in enumerate([calls[0], calls[4], calls[9], calls[-1]]):
+            stance = "fail_on_recompile" if number or index else "default"
+            with torch.compiler.set_stance(stance):
+                found = answers(model, call)
+            with torch.compiler.set_stance("force_eager"):
+                told["apart"] += map(apart, found, answers(plain, call))
+        told["nodes"].append(nodes())
+    return told | {"skips": skips(), "stats": step.stats().training}
+
+
+def answers(model: nn.Module, call: Any) -> list[Tensor]:
+    """Copies of outputs and gradients."""
+    model.zero_grad(set_to_none=True)
+    output = model(*call)
+    output.loss.backward()
+    gradients = [p.grad for p in model.parameters() if p.grad is not None]
+    return [each.detach().clone() for each in (*output, *gradients)]
+
+
+def test_training_equals_eager(trained: dict[str, Any]) -> None:
+    print("largest distance", max(trained["apart"]))
+    assert max(trained["apart"]) < 0.1  # bf16, rounded in other places
+
+
+def test_no_graph_of_training_is_skipped_and_few_are_recorded(
+    trained: dict[str, Any],
+) -> None:
+    print("graphs after each pass", trained["nodes"])
+    assert trained["skips"] == 0
+    # Two GistNet forwards, and for each of three widths two forwards, four backwards.
+    assert trained["nodes"][-1] == trained["nodes"][-2] > 0
+    assert trained["nodes"][-1] <= 2 + 3 * 6
+
+
+def test_a_training_step_is_marked_once(trained: dict[str, Any]) -> None:
+    counts = trained["stats"]
+    steps = PASSES * 4
+    assert (counts.steps, counts.marks, counts.calls) == (steps, steps, 4 * steps)
+    assert (counts.clones, counts.reentries) == (3 * steps, steps)
+
+
+# -- a session -------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def session() -> megacontext_graphs.Session:
+    """One that has seen all its calls, so that its graphs are recorded."""
+    counters.clear()
+    one, calls = megacontext.make(device="cuda")
+    for _ in range(3):
+        run(one, calls)
+    return one
+
+
+def run(one: Any, calls: Any, look: Callable[[], None] = lambda: None) -> list[Tensor]:
+    one.restart()
+    logits = []
+    for call in calls:
+        logits.append(one(*call))
+        look()
+    return logits
+
+
+def test_a_session_equals_eager(session: megacontext_graphs.Session) -> None:
+    plain, calls = megacontext.make(device="cuda", compile_inference=False)
+    plain.load_state_dict(session.state_dict())
+    with torch.compiler.set_stance("fail_on_recompile"):
+        ours = run(session, calls)
+    theirs = run(plain, calls)
+    distances = [apart(a, b) for a, b in zip(ours, theirs, strict=True)]
+    print("largest distance", max(distances))
+    assert session.context.entries == plain.context.entries
+    assert max(distances) < 0.05
+    assert skips() == 0
+
+
+@pytest.mark.parametrize("copied", [True, False])
+def test_scores_survive_only_as_copies(
+    copied: bool, session: megacontext_graphs.Session
+) -> None:
+    """Without a copy, what is held is overwritten by a later call."""
+    seen: list[tuple[Tensor, Tensor]] = []
+
+    def look() -> None:
+        assert session.scores is not None
+        seen.append((session.scores, session.scores.clone()))
+
+    _, calls = megacontext.make(device="cuda")
+    if not copied:
+        session.keep = lambda value: value  # type: ignore[method-assign]
+    try:
+        run(session, calls, look)
+    finally:
+        session.__dict__.pop("keep", None)
+    assert all(survives(*each) for each in seen) is copied
+
+
+def survives(held: Tensor, then: Tensor) -> bool:
+    try:
+        return torch.equal(held, then)
+    except RuntimeError as error:  # said while graphs are recorded, else it is silent
+        assert "overwritten by a subsequent run" in str(error)
+        return False
+
+
+# -- steps -----------------------------------------------------------------------------
+
+
+def made() -> Any:
+    """A net that saves something of its own for its backward."""
+    model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64)).cuda()
+    return torch.compile(model, mode="reduce-overhead")
+
+
+@pytest.fixture(scope="module")
+def net() -> Any:
+    return made()
+
+
+def twice(net: Any, between: Callable[[], None]) -> None:
+    """Two forwards and one backward, as GistNet for two levels."""
+    with step() as begun:
+        first = begun.run(net, torch.ones(8, 64, device="cuda"))
+        between()
+        begun.run(net, first.clone()).sum().backward()
+    net.zero_grad(set_to_none=True)
+
+
+def test_two_forwards_before_one_backward(net: Any) -> None:
+    for _ in range(5):
+        twice(net, lambda: None)
+
+
+def test_a_mark_between_forward_and_backward_is_refused(net: Any) -> None:
+    mark = torch.compiler.cudagraph_mark_step_begin
+    for _ in range(3):
+        with pytest.raises(StepError, match="leave the mark to the step"):
+            twice(net, mark)
+
+
+def test_without_a_step_that_mark_is_an_error_of_torch() -> None:
+    """What the refusal saves from; a net of its own, for only recording raises."""
+    net = made()
+    with pytest.raises(RuntimeError, match="overwritten by a subsequent run"):
+        for _ in range(3):
+            first = net(torch.ones(8, 64, device="cuda"))
+            torch.compiler.cudagraph_mark_step_begin()
+            net(first.clone()).sum().backward()
+
+
+def test_a_forward_outside_of_run_is_waited_for(net: Any) -> None:
+    for _ in range(3):  # warm-up, recording, replay
+        loss = net(torch.ones(8, 64, device="cuda")).sum()
+        assert trees.awaiting_node() is not None
+        with pytest.raises(StepError, match=r"called outside of run\(\)"), step():
+            pass
+        loss.backward()
+        with step():
+            pass
+        loss = net(torch.ones(8, 64, device="cuda")).sum()
+        del loss  # nobody will run its backward
+        with step():
+            pass
+        net.zero_grad(set_to_none=True)

@@ -1,0 +1,398 @@
+"""A step is marked once, with no backward pending; what outlives it is copied."""
+
+from __future__ import annotations
+
+import json
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import torchproof
+from torchproof.boundary import StepError, step
+from torchproof.records import UserError
+from torchproof.torch_private import marks as trees
+
+HERE = Path(__file__).name
+
+
+@pytest.fixture(autouse=True)
+def marks(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """The marks that are made, by the thread that makes them."""
+    made: list[str] = []
+    monkeypatch.setattr(
+        torch.compiler,
+        "cudagraph_mark_step_begin",
+        lambda: made.append(threading.current_thread().name),
+    )
+    step.reset()
+    yield made
+    step.reset()
+
+
+@pytest.fixture
+def net() -> nn.Module:
+    return nn.Linear(4, 4)
+
+
+def line_of(text: str) -> int:
+    """The one line of this file that ends with the text."""
+    lines = Path(__file__).read_text().splitlines()
+    [found] = [n for n, line in enumerate(lines, 1) if line.endswith(text)]
+    return found
+
+
+# -- where a step begins ---------------------------------------------------------------
+
+
+def test_a_step_is_marked_once_however_many_calls_it_makes(
+    net: nn.Module, marks: list[str]
+) -> None:
+    for _ in range(3):
+        with torchproof.step() as begun, torch.no_grad():
+            begun.run(net, torch.ones(2, 4))
+            torchproof.step.run(net, torch.ones(3, 4))
+    assert len(marks) == 3
+    counts = step.stats().inference
+    assert (counts.steps, counts.calls, counts.marks) == (3, 6, 3)
+
+
+def test_a_step_within_a_step_is_part_of_it(net: nn.Module, marks: list[str]) -> None:
+    @torchproof.step
+    def inner(x: Tensor) -> Tensor:
+        return step.run(net, x)
+
+    with torch.no_grad(), torchproof.step() as outer:
+        with torchproof.step() as again:
+            assert again is outer
+        raw = inner(torch.ones(2, 4))
+        kept = outer.keep(raw)
+    assert len(marks) == 1 and kept is not raw
+    assert step.stats().inference.clones == 1  # not by `inner`, whose step goes on
+
+
+def test_the_next_step_waits_for_the_backward(net: nn.Module, marks: list[str]) -> None:
+    with step() as begun:
+        loss = begun.run(net, torch.ones(2, 4)).sum()  # the forward
+    with pytest.raises(StepError) as told, step():  # the mark
+        pass
+    message = str(told.value)
+    assert f"{HERE}:{line_of('  # the forward')}" in message
+    assert f"{HERE}:{line_of('  # the mark')}" in message
+    assert "Linear" in message and "\n" not in message
+    assert len(marks) == 1
+    loss.backward()
+    with step():
+        pass
+    assert len(marks) == 2
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_what_is_dropped_is_not_waited_for(net: nn.Module, compiled: bool) -> None:
+    fn = torch.compile(net, backend="aot_eager") if compiled else net
+    for _ in range(2):
+        with step() as begun:
+            output = begun.run(fn, torch.ones(2, 4))
+            far = (output * 2).sum()
+        del output  # its graph lives on in `far`
+        with pytest.raises(StepError, match="awaits its backward"), step():
+            pass
+        del far
+        with step():
+            pass
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_kept_outputs_do_not_hold_up_steps_after_the_backward(
+    net: nn.Module, compiled: bool
+) -> None:
+    fn = torch.compile(net, backend="aot_eager") if compiled else net
+    history = []
+    for _ in range(3):
+        with step() as begun:
+            loss = begun.keep(begun.run(fn, torch.ones(2, 4)).sum())
+        loss.backward()
+        history.append(loss)
+    assert step.stats().training.steps == 3
+
+
+def test_a_backward_that_runs_through_one_output_is_enough() -> None:
+    weight = torch.ones(3, requires_grad=True)
+
+    def two(x: Tensor) -> tuple[Tensor, Tensor]:
+        return (x * weight).sum(), weight.exp()
+
+    with step() as begun:
+        loss, scores = begun.run(two, torch.ones(3))
+    loss.backward()
+    with step():
+        assert scores.requires_grad
+
+
+def test_a_forward_outside_of_run_is_seen_in_the_graph_trees(
+    net: nn.Module, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trace = 'File "model.py", line 3, in forward\n  File "model.py", line 9, in head'
+    node = type("Node", (), {"stack_traces": [None, trace]})()
+    last: list[Any] = [node]
+    monkeypatch.setattr(trees, "awaiting_node", lambda: node)
+    monkeypatch.setattr(trees, "last_node", lambda: last[0])
+    with pytest.raises(StepError, match=r"forward at model.py:9, called outs"), step():
+        pass
+    # Of what `run` called, its autograd graph says more than the trees do.
+    monkeypatch.setattr(trees, "awaiting_node", lambda: None)
+    with torch.no_grad(), step() as begun:
+        begun.run(net, torch.ones(1, 4))
+    monkeypatch.setattr(trees, "awaiting_node", lambda: node)
+    with step():
+        pass
+
+
+def test_a_mark_by_somebody_else_inside_a_step(
+    net: nn.Module, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = [7]
+    monkeypatch.setattr(trees, "marks", lambda: made[0])
+    with torch.no_grad(), step() as begun:
+        begun.run(net, torch.ones(1, 4))
+        made[0] += 2
+        begun.run(net, torch.ones(1, 4))
+    assert step.stats().inference.marks == 1 + 2
+    for _ in range(2):
+        with pytest.raises(StepError, match="leave the mark to the step"), step():
+            output = step.run(net, torch.ones(2, 4))
+            made[0] += 1
+            step.run(net, output)
+        del output
+    assert step.stats().training.marks == 2 * (1 + 1)
+
+
+def test_marks_are_those_that_torch_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    with step() as begun:
+        before = trees.marks()
+        torch.compiler.cudagraph_mark_step_begin()
+        assert trees.marks() == before + 1
+    assert begun.counts.marks == 2
+
+
+def test_a_step_that_fails_ends(net: nn.Module, marks: list[str]) -> None:
+    with pytest.raises(ZeroDivisionError), step():
+        1 / 0  # noqa: B018
+    with step():
+        pass
+    assert len(marks) == 2
+
+
+# -- what it runs ----------------------------------------------------------------------
+
+
+def test_calls_are_counted_by_name_and_shape(net: nn.Module) -> None:
+    def pair(one: Tensor, *, two: list[Tensor]) -> None: ...
+
+    with torch.no_grad(), step() as begun:
+        begun.run(net, torch.ones(2, 4))
+        begun.run(net, torch.ones(2, 4))
+        begun.run(net, torch.ones(5, 4))
+        begun.run(pair, torch.ones(()), two=[torch.ones(3), torch.ones(1, 2)])
+    called = [
+        (c.name.split(".")[-1], c.shapes, c.calls) for c in begun.counts.called_with
+    ]
+    assert called == [
+        ("Linear", "2x4", 2),
+        ("Linear", "5x4", 1),
+        ("pair", "scalar 3 1x2", 1),
+    ]
+
+
+def test_re_entry_before_the_backward_is_counted(net: nn.Module) -> None:
+    other = nn.Linear(4, 4)
+    with step() as begun:
+        first = begun.run(net, torch.ones(2, 4))
+        second = begun.run(net, first)
+        begun.run(other, second).sum().backward()
+        begun.run(net, torch.ones(2, 4)).sum().backward()
+    assert begun.counts.reentries == 1
+
+
+def test_training_and_inference_are_counted_apart(net: nn.Module) -> None:
+    with step() as begun:
+        begun.run(net, torch.ones(2, 4)).sum().backward()
+    for _ in range(2):
+        with torch.no_grad(), step() as begun:
+            begun.keep(begun.run(net, torch.ones(2, 4)))
+    stats = step.stats()
+    assert (stats.training.steps, stats.inference.steps) == (1, 2)
+    assert (stats.training.bytes_cloned, stats.inference.bytes_cloned) == (0, 64)
+    told = json.loads(json.dumps(stats.to_json()))
+    assert told["inference"]["called_with"] == [
+        {"name": "Linear", "shapes": "2x4", "calls": 2}
+    ]
+    table = str(stats).splitlines()
+    assert table[0].split()[:4] == ["steps", "calls", "reentries", "marks"]
+    assert table[0].endswith("clones bytes cloned")
+    assert table[3].split() == ["inference", "2", "2", "0", "2", "2", "64"]
+
+
+def test_run_belongs_to_a_step(net: nn.Module) -> None:
+    with pytest.raises(StepError, match=rf"{HERE}:\d+: run\(\) outside of a step"):
+        step.run(net, torch.ones(2, 4))
+    with pytest.raises(StepError, match=r"keep\(\) outside of a step"):
+        step.keep(torch.ones(1))
+    with step() as begun:
+        pass
+    with pytest.raises(StepError, match=r"run\(\) of the step .* has ended"):
+        begun.run(net, torch.ones(2, 4))
+
+
+# -- what outlives it ------------------------------------------------------------------
+
+
+class Pair(NamedTuple):
+    one: Tensor
+    name: str
+
+
+@dataclass(frozen=True)
+class Frozen:
+    scores: Tensor
+    parts: dict[str, Any]
+
+
+def test_every_tensor_of_a_value_is_copied() -> None:
+    x = torch.arange(6.0)
+    value = [Pair(x[:2], "a"), Frozen(x[2:4], {"b": (x[4:], None, 3)})]
+    with step() as begun:
+        pair, record = begun.keep(value)
+        assert begun.counts.clones == 3 and begun.counts.bytes_cloned == 24
+    x.fill_(-1)
+    assert type(pair) is Pair and pair.one.tolist() == [0, 1] and pair.name == "a"
+    assert type(record) is Frozen and record.scores.tolist() == [2, 3]
+    assert record.parts["b"][0].tolist() == [4, 5] and record.parts["b"][1:] == (
+        None,
+        3,
+    )
+    assert value[1].scores.tolist() == [-1, -1]  # what was given is as it was
+
+
+def test_a_value_is_copied_once_in_a_step() -> None:
+    x = torch.ones(3)
+    with step() as begun:
+        kept = begun.keep(x)
+        assert begun.keep([x, kept])[0] is kept
+        assert begun.keep(kept) is kept
+        assert begun.counts.clones == 1
+    with step() as begun:
+        assert begun.keep(x) is not kept
+
+
+def test_copies_of_dead_tensors_are_not_mistaken() -> None:
+    with step() as begun:
+        for number in range(100):  # ids are used again
+            assert begun.keep(torch.full((1,), number)).item() == number
+    assert begun.counts.clones == 100
+
+
+def test_nothing_is_held_after_the_step() -> None:
+    with step() as begun:
+        gone = weakref.ref(begun.keep(torch.ones(3)))
+    assert gone() is None
+
+
+def test_a_value_that_cannot_be_copied_is_refused() -> None:
+    with step() as begun, pytest.raises(UserError, match="SimpleNamespace holds tens"):
+        begun.keep((1, SimpleNamespace(x=torch.ones(1))))
+    with step() as begun:
+        assert begun.keep(SimpleNamespace(x=1)).x == 1
+
+
+@pytest.mark.parametrize(
+    ("decorate", "clones"),
+    [(step, 1), (step(outputs="copies"), 1), (step(outputs="buffers"), 0)],
+)
+def test_a_decorated_function_is_a_step(
+    decorate: Callable[..., Any], clones: int, net: nn.Module, marks: list[str]
+) -> None:
+    @decorate
+    def infer(x: Tensor) -> dict[str, Tensor]:
+        """What it does."""
+        return {"logits": step.run(net, x)}
+
+    with torch.no_grad():
+        assert infer(torch.ones(2, 4))["logits"].shape == (2, 4)
+    assert infer.__doc__ == "What it does." and len(marks) == 1
+    counts = step.stats().inference
+    assert (counts.steps, counts.calls, counts.clones) == (1, 1, clones)
+
+
+def test_a_loss_is_copied_with_its_graph(net: nn.Module) -> None:
+    train = step(lambda x: step.run(net, x).sum())
+    for _ in range(2):
+        net.zero_grad()
+        train(torch.ones(2, 4)).backward()
+        assert net.weight.grad is not None
+        assert net.weight.grad.tolist() == [[2.0] * 4] * 4
+
+
+def test_what_cannot_be_a_step() -> None:
+    with pytest.raises(UserError, match="choose 'copies' or 'buffers'"):
+        step(outputs="raw")  # type: ignore[call-overload]
+    with pytest.raises(UserError, match="left and entered again"):
+        step(lambda: (yield))
+
+
+# -- threads and compilers -------------------------------------------------------------
+
+
+def test_no_mark_falls_into_the_step_of_another_thread(marks: list[str]) -> None:
+    def other() -> None:
+        with step() as begun:
+            seen.append(begun.counts.marks_left_out)
+
+    seen: list[int] = []
+    with step():
+        worker = threading.Thread(target=other, name="other")
+        worker.start()
+        worker.join()
+    worker = threading.Thread(target=other, name="later")
+    worker.start()
+    worker.join()
+    assert seen == [1, 0]
+    assert marks == ["MainThread", "later"]
+
+
+def test_a_backward_pending_in_another_thread_is_its_own(
+    net: nn.Module, marks: list[str]
+) -> None:
+    with step() as begun:
+        loss = begun.run(net, torch.ones(2, 4)).sum()
+    worker = threading.Thread(target=step(lambda: None), name="other")
+    worker.start()
+    worker.join()
+    assert marks == ["MainThread"]  # the other's mark would take what `loss` needs
+    assert step.stats().inference.marks_left_out == 1
+    loss.backward()
+
+
+def test_a_step_inside_a_compiled_function_is_part_of_its_graph(
+    net: nn.Module, marks: list[str]
+) -> None:
+    @step
+    def inner(x: Tensor) -> Tensor:
+        return step.run(net, x)
+
+    def outer(x: Tensor) -> Tensor:
+        with step() as begun:
+            return step.keep(begun.keep(begun.run(inner, x)))
+
+    x = torch.ones(2, 4)
+    compiled = torch.compile(outer, backend="eager", fullgraph=True)
+    torch.testing.assert_close(compiled(x), net(x))
+    assert marks == []
