@@ -263,3 +263,20 @@ def test_json_is_the_whole_run() -> None:
     shown = json.loads(report.render(RUN, "json"))
     assert Run.from_json(shown) == RUN
     assert shown["findings"][0]["category"] == "Graph breaks"
+
+
+GRAPHS: dict[str, Any] = {"cudagraph_skips": 1, "cudagraph_recordings": 2}
+GRAPHS |= {"cudagraph_replays": 40, "cudagraph_pool_bytes": 3 * 2**20}
+GRAPHS |= {"cudagraph_kernel_share": 0.875}
+
+
+@pytest.mark.parametrize("style", ["text", "md"])
+def test_what_became_of_cuda_graphs_is_one_sentence(style: str) -> None:
+    def shown(counts: dict[str, Any]) -> str:
+        run = replace(RUN, counts={**COUNTS, **counts})
+        return " ".join(report.render(run, style).split())
+
+    told = "2 recorded, 40 replays, 1 skip, 3.00 MiB of memory; 88% of a call's kernels"
+    assert told in shown(GRAPHS)
+    assert "CUDA graphs:" not in shown(dict.fromkeys(GRAPHS))
+    assert "CUDA graphs:" not in shown(dict.fromkeys(GRAPHS, 0))

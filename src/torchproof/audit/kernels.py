@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 _LAUNCHES = ("cudaGraphLaunch", "cuGraphLaunch")
+_BEFORE = 2  # a graph is warmed up, then recorded, and replayed from then on
 
 
 class Kernels(NamedTuple):
@@ -23,13 +24,21 @@ class Kernels(NamedTuple):
 
 
 def profiled(run: Callable[[], object]) -> Kernels:
-    """Runs a step under the profiler."""
+    """Runs a step until it is recorded, then under the profiler.
+
+    No kernels are known of a step that does not run again.
+    """
     import torch
 
     kinds = torch.profiler.ProfilerActivity
-    with torch.profiler.profile(activities=[kinds.CPU, kinds.CUDA]) as seen:
-        run()
-        torch.cuda.synchronize()
+    try:
+        for _ in range(_BEFORE):
+            run()
+        with torch.profiler.profile(activities=[kinds.CPU, kinds.CUDA]) as seen:
+            run()
+            torch.cuda.synchronize()
+    except Exception:
+        return Kernels(0, 0)
     with tempfile.TemporaryDirectory(prefix="torchproof-") as scratch:
         path = Path(scratch) / "trace.json"
         seen.export_chrome_trace(str(path))

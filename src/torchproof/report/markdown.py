@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from torchproof.records import CATEGORIES, SEVERITIES, Finding, Measurement, Run
+from torchproof.report import captures, numbers, sections
 from torchproof.report import comparison as compared
-from torchproof.report import numbers, sections
 from torchproof.verdict import Comparison, Metric, name_of
 
 _TIMES = ("Strategy", "Median step", "Interval", "Peak memory", "vs eager")
@@ -93,8 +93,14 @@ def _check(run: Run) -> Iterator[str]:
     yield environment(run)
     if run.error or run.ending != "finished":
         yield f"Not complete: {run.error or f'the run was ended early ({run.ending})'}."
-    known = {k.replace("_", " "): v for k, v in run.counts.items()}
+    known = {
+        name.replace("_", " "): value
+        for name, value in run.counts.items()
+        if name not in captures.TOLD
+    }
     yield table(list(known), [[numbers.count(v) for v in known.values()]])
+    if said := captures.captured(run):
+        yield f"{said}."
     still_open = [f for f in run.findings if f.status == "open"]
     yield _summary(still_open) if still_open else "No open findings."
     if run.findings:

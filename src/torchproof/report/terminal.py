@@ -9,6 +9,7 @@ from pathlib import Path
 
 from torchproof.records import SEVERITIES, Finding, Part, Run
 from torchproof.report import numbers
+from torchproof.report.captures import captured
 
 _COLOURS = {"high": "\x1b[31m", "medium": "\x1b[33m", "low": "\x1b[36m"}
 _PLAIN = "\x1b[0m"
@@ -55,6 +56,7 @@ def _header(run: Run, width: int) -> Iterator[str]:
         f"skipped frames {count('skipped_frames')}, recompiles {count('recompiles')}",
         width,
     )
+    yield from _wrap(captured(run), width)
     yield from _wrap(_measured(run), width)
     if run.error or run.ending != "finished":
         why = run.error or f"the run was ended early ({run.ending})"
