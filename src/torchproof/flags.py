@@ -111,7 +111,7 @@ def bench_flags(parser: argparse.ArgumentParser) -> None:
         metavar="NAMES",
         default="",
         help=(
-            "eager, full, core:METHOD, regional; each with +graph (the whole step in one"
+            "eager, full, core:METHOD, regional; each with +graph (the step in one"
             " CUDA graph) and :MODE, :fullgraph, :dynamic, :static or :marks after it"
             " (eager,full,regional; on CUDA also full:reduce-overhead, full+graph,"
             " regional+graph)"
