@@ -14,7 +14,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Any, TextIO
+from typing import Any
 
 import torch
 
@@ -111,18 +111,11 @@ def _heard(note: Callable[[bool], None]) -> Iterator[None]:
     """`note(False)` at each operation of torch's that waits for the device."""
     shown = warnings.showwarning
 
-    def show(
-        message: Warning | str,
-        category: type[Warning],
-        filename: str,
-        lineno: int,
-        file: TextIO | None = None,
-        line: str | None = None,
-    ) -> None:
+    def show(message: Warning | str, *rest: Any, **named: Any) -> None:
         if _SAID in str(message):
             note(False)
         else:
-            shown(message, category, filename, lineno, file, line)
+            shown(message, *rest, **named)
 
     mode = torch.cuda.get_sync_debug_mode()
     with warnings.catch_warnings():

@@ -1,0 +1,99 @@
+"""Where compiled calls wait for the device, as far as it shows without one."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from watched import Stream
+
+from torchproof import torch_private
+from torchproof.audit import syncs
+from torchproof.audit.syncs import Syncs
+from torchproof.records import Finding
+
+Wait = Callable[[], None]
+GRAPH = {
+    "number": 0,
+    "phase": "inference",
+    "compile_id": "0/0",
+    "turns": {"replayed": 5},
+    "sizes": [],
+    "distinct": 1,
+    "again": {},
+    "moved": {},
+    "since": 5,
+    "pool_bytes": 0,
+}
+
+
+def findings(
+    program: Callable[[Any, Wait], None], *, graphs: bool = True
+) -> list[Finding]:
+    """What is found of six calls of a compiled function, and a wait in each."""
+    stream = Stream()
+    watcher = Syncs(stream.write)
+    torch._dynamo.reset()
+    with torch_private.compiled_contexts(lambda context: watcher._entered):
+        # On a device torch tells of a wait; without one, the watcher is told.
+        wait = functools.partial(watcher.note, explicit=False)
+        program(functools.partial(torch.compile, backend="eager"), wait)
+    watcher.__exit__()
+    if graphs:
+        stream.write("cudagraphs", graphs=[GRAPH], pool_bytes=0)
+    return stream.findings()
+
+
+def inside(compiled: Any, wait: Wait, calls: int = 6) -> None:
+    @torch.compiler.disable
+    def log(x: torch.Tensor) -> None:
+        wait()
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        log(y)
+        return y + 1
+
+    run = compiled(step)
+    for _ in range(calls):
+        run(torch.ones(2))
+
+
+def between(compiled: Any, wait: Wait) -> None:
+    run = compiled(lambda x: x * 2)
+    for _ in range(6):
+        run(torch.ones(2))
+        wait()
+
+
+def test_a_wait_in_each_compiled_call_is_told_with_its_line() -> None:
+    [found] = findings(inside)
+    assert (found.code, found.kind, found.severity) == ("HS901", "host_sync", "medium")
+    assert found.source is not None and found.source.strip() == "wait()"
+    assert found.count == 6
+    assert found.evidence[0] == "waited in 6 of 6 compiled calls, 6 times"
+
+
+def test_a_wait_between_calls_is_the_programs_own_business() -> None:
+    assert findings(between) == []
+
+
+def test_where_no_graphs_are_asked_for_waits_are_no_matter() -> None:
+    assert findings(inside, graphs=False) == []
+
+
+def test_a_wait_or_two_is_what_first_calls_do() -> None:
+    assert findings(lambda compiled, wait: inside(compiled, wait, 2)) == []
+
+
+def test_synchronize_is_heard_and_still_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[object] = []
+    monkeypatch.setattr(torch.cuda, "synchronize", waited.append)
+    heard: list[bool] = []
+    with syncs._explicit(heard.append):
+        torch.cuda.synchronize("cuda:0")
+    torch.cuda.synchronize("cuda:1")
+    assert heard == [True] and waited == ["cuda:0", "cuda:1"]
