@@ -102,32 +102,35 @@ def bert_training() -> Target:
 # -- bundled workloads -----------------------------------------------------------------
 
 
-def _workload(name: str, size: str, *, train: bool = False, **shape: int) -> Target:
+def _workload(name: str, size: str, **given: Any) -> Target:
     """The first call of a workload, as tensors that no mark for other sizes is on."""
     module = importlib.import_module(f"torchproof.workloads.{name}")
     size = size if device() == "cuda" else "tiny"
-    if device() == "cpu":
-        shape = {key: min(value, 128) for key, value in shape.items()}
-    model, [call, *_] = module.make(size, device=device(), train=train, **shape)
+    model, [call, *_] = module.make(size, device=device(), **given)
     if isinstance(call, dict):
         return model, [{name: value.clone() for name, value in call.items()}]
     return model, [tuple(value.clone() for value in call)]
 
 
+def _decoder(batch: int, sequence: int, *, train: bool = False) -> Target:
+    length = sequence if device() == "cuda" else min(sequence, 128)
+    return _workload("decoder", "base", batch=batch, sequence=length, train=train)
+
+
 def decoder_inference() -> Target:
-    return _workload("decoder", "base", batch=8, sequence=512)
+    return _decoder(8, 512)
 
 
 def decoder_inference_small() -> Target:
-    return _workload("decoder", "base", batch=1, sequence=64)
+    return _decoder(1, 64)
 
 
 def decoder_training() -> Target:
-    return _workload("decoder", "base", train=True, batch=8, sequence=512)
+    return _decoder(8, 512, train=True)
 
 
 def decoder_training_small() -> Target:
-    return _workload("decoder", "base", train=True, batch=1, sequence=64)
+    return _decoder(1, 64, train=True)
 
 
 def nanovlm_inference() -> Target:
@@ -139,7 +142,8 @@ def nanovlm_training() -> Target:
 
 
 def megacontext_training() -> Target:
-    return _workload("megacontext", "base", train=True)
+    """The micro-step without compiling of its own, at one width."""
+    return _workload("megacontext", "base", train=True, compile_training=False)
 
 
 def arrcoc_scorers() -> Target:
