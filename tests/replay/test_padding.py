@@ -1,0 +1,246 @@
+"""Padding: what is named is padded and cut, and nothing else."""
+
+from __future__ import annotations
+
+from collections import namedtuple
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from torchproof.records import UserError
+from torchproof.replay.facts import Stopped
+from torchproof.replay.padding import Pad, Padding, cut_to, shapes_of
+
+Pair = namedtuple("Pair", "first second")
+BUCKET = {"batch": 4, "length": 8}
+
+
+class Decoder(nn.Module):
+    """One causal attention layer over tokens: later tokens change no earlier one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(50, 16)
+        self.attend = nn.MultiheadAttention(16, 2, batch_first=True)
+        self.head = nn.Linear(16, 50)
+
+    def forward(self, ids: Tensor, labels: Tensor | None = None) -> dict[str, Tensor]:
+        x, length = self.embedding(ids), ids.shape[1]
+        later = torch.ones(length, length, dtype=torch.bool).triu(1)
+        x = x + self.attend(x, x, x, attn_mask=later, need_weights=False)[0]
+        logits = self.head(x)
+        if labels is None:
+            return {"logits": logits}
+        loss = nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
+        return {"logits": logits, "loss": loss}
+
+
+class Pooling(nn.Module):
+    """The mean over a dimension depends on how much there is of it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.mean(1)
+
+
+def run_padded(padding: Padding, step: Any, *args: Any, **kwargs: Any) -> Any:
+    """As a graphed step does: pad, run, cut to what eager gave."""
+    args, kwargs = padding.padded(args, kwargs, BUCKET)
+    return step(*args, **kwargs)
+
+
+def test_a_decoder_answers_the_same_when_padded() -> None:
+    torch.manual_seed(0)
+    model = Decoder().eval()
+    names = ("batch", "length")
+    pad = {"ids": names, "labels": Pad(names, value=-100)}
+    padding = Padding.parse(pad, {"logits": names}, model)
+    ids, labels = torch.randint(50, (3, 5)), torch.randint(50, (3, 5))
+    sizes = padding.sizes((ids,), {"labels": labels})
+    assert sizes == {"batch": 3, "length": 5}
+    with torch.no_grad():
+        expected = model(ids, labels=labels)
+        padded = run_padded(padding, model, ids, labels=labels)
+    assert padded["logits"].shape == (4, 8, 50)
+    for found in (
+        padding.cut(padded, sizes, BUCKET),
+        cut_to(padded, shapes_of(expected)),
+    ):
+        torch.testing.assert_close(found, expected)
+
+
+def test_gradients_of_a_padded_loss_are_the_same_only_with_the_right_value() -> None:
+    torch.manual_seed(0)
+    model = Decoder()
+    ids, labels = torch.randint(50, (3, 5)), torch.randint(50, (3, 5))
+    names = ("batch", "length")
+
+    def gradient(run: Any) -> Tensor:
+        model.zero_grad()
+        run()["loss"].backward()
+        assert model.head.weight.grad is not None
+        return model.head.weight.grad.clone()
+
+    def padded(value: int) -> Tensor:
+        pad = {"ids": names, "labels": Pad(names, value=value)}
+        padding = Padding.parse(pad, None, model)
+        return gradient(lambda: run_padded(padding, model, ids, labels))
+
+    expected = gradient(lambda: model(ids, labels))
+    torch.testing.assert_close(padded(-100), expected)
+    assert not torch.allclose(padded(0), expected)
+
+
+def test_a_mean_over_what_is_padded_is_another_one() -> None:
+    """What a comparison with eager is there to find."""
+    model, x = Pooling(), torch.randn(3, 5, 2)
+    padding = Padding.parse({"x": ("batch", "length")}, {"": ("batch",)}, model)
+    sizes = padding.sizes((x,), {})
+    assert sizes is not None
+    found = padding.cut(run_padded(padding, model, x), sizes, BUCKET)
+    assert found.shape == model(x).shape
+    assert not torch.allclose(found, model(x))
+    only_batch = Padding.parse({"x": ("batch",)}, {"": ("batch",)}, model)
+    grown = run_padded(only_batch, model, x)
+    torch.testing.assert_close(only_batch.cut(grown, {"batch": 3}, BUCKET), model(x))
+
+
+def test_buffers_are_written_whole_at_every_call() -> None:
+    names = ("batch", "length")
+    padding = Padding.parse({"x": Pad(names, value=7)}, None, lambda x: x)
+    into = ((torch.full((4, 8), 99),), {})
+    for rows, columns in ((4, 8), (2, 3), (3, 1)):
+        x = torch.arange(rows * columns).view(rows, columns)
+        (given,), _ = padding.padded((x,), {}, BUCKET, into=into)
+        assert given is into[0][0]
+        expected = torch.full((4, 8), 7)
+        expected[:rows, :columns] = x
+        assert torch.equal(given, expected)
+
+
+def test_arguments_are_found_by_name_position_and_key() -> None:
+    def step(batch: Any, mask: Any = None, *, scale: float = 1.0) -> None: ...
+
+    ids, mask = torch.ones(3, 5, dtype=torch.long), torch.ones(3, dtype=torch.bool)
+    pad = {"batch.ids": ("batch", "length"), 1: ("batch",), "batch.more.0": ("batch",)}
+    padding = Padding.parse(pad, None, step)
+    batch = {"ids": ids, "more": (mask, "kept"), "other": ids}
+    for args, kwargs in (((batch, mask), {}), ((batch,), {"mask": mask})):
+        assert padding.sizes(args, kwargs) == {"batch": 3, "length": 5}
+        given, named = padding.padded(args, {**kwargs, "scale": 2.0}, BUCKET)
+        assert given[0]["ids"].shape == (4, 8)
+        assert given[0]["more"][0].shape == (4,)
+        assert given[0]["more"][1] == "kept"
+        assert given[0]["other"] is ids
+        grown = given[1] if len(given) > 1 else named["mask"]
+        assert grown.tolist() == [True, True, True, False]
+        assert named["scale"] == 2.0
+    assert batch["ids"] is ids, "the caller's batch is not touched"
+
+
+def test_numbers_stand_for_dimensions_that_vary_together() -> None:
+    padding = Padding.parse({"x": 0, "y": (0, -1)}, {"": 0}, lambda x, y: x)
+    x, y = torch.ones(3, 2), torch.ones(3, 5)
+    sizes = padding.sizes((x, y), {})
+    assert sizes == {"dimension 0": 3, "dimension -1": 5}
+    (x, y), _ = padding.padded((x, y), {}, {"dimension 0": 4, "dimension -1": 8})
+    assert x.shape == (4, 2)
+    assert y.shape == (4, 8)
+
+
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        ((torch.ones(3, 5), torch.ones(2, 5)), "batch is 3 in x and 2 in y"),
+        ((torch.ones(3, 5), [1]), "y is a list, not a tensor"),
+        ((torch.ones(3), None), "x has 1 dimensions, and none for length"),
+        ((torch.ones(3, 5, requires_grad=True), None), "x needs gradients"),
+        ((torch.ones(3, 5, dtype=torch.bool), None), "cannot hold -100"),
+        ((torch.ones(3, 5, dtype=torch.uint8), None), "cannot hold -100"),
+        ((None, None), "no argument has batch"),
+    ],
+)
+def test_a_call_that_does_not_fit_is_not_padded(args: Any, told: str) -> None:
+    names = ("batch", "length")
+    pad = {"x": Pad(names, value=-100), "y": names}
+    padding = Padding.parse(pad, None, lambda x, y: x)
+    assert padding.sizes(args, {}) is None
+    assert told in (padding.obstacle(args, {}) or "")
+    fitting = (torch.ones(3, 5), None)
+    assert padding.obstacle(fitting, {}) is None
+
+
+@dataclass
+class Output:
+    logits: Tensor
+    states: tuple[Tensor, ...]
+    loss: Tensor
+
+
+def outputs() -> list[Any]:
+    logits, state = torch.ones(4, 8, 3), torch.ones(4, 8)
+    loss = torch.tensor(1.0)
+    return [
+        Output(logits, (state, state + 1), loss),
+        {"logits": logits, "states": [state, state + 1], "loss": loss},
+    ]
+
+
+@pytest.mark.parametrize("output", outputs(), ids=["object", "dict"])
+def test_outputs_are_cut_by_name(output: Any) -> None:
+    names = ("batch", "length")
+    unpad = {"logits": names, "states": names, "states.1": ("batch", None)}
+    padding = Padding.parse({"x": names}, unpad, lambda x: x)
+    found = padding.cut(output, {"batch": 3, "length": 5}, BUCKET)
+    assert type(found) is type(output)
+    assert shapes_of(found) == ((3, 5, 3), (3, 5), (3, 8), ())
+    assert shapes_of(output)[0] == (4, 8, 3)
+
+
+@pytest.mark.parametrize(
+    ("unpad", "output", "told"),
+    [
+        (
+            {"logits": ("batch",)},
+            {"more": torch.ones(4)},
+            "output more is not in unpad",
+        ),
+        ({"": ("batch",)}, torch.ones(5), "the output has 5 where batch is 4"),
+        ({"": ("batch", "length")}, torch.ones(4), "no dimension for length"),
+        ({"": ("batch",)}, {torch.ones(4)}, "a tensor in a set"),
+    ],
+)
+def test_an_output_that_was_not_described_stops_padding(
+    unpad: Any, output: Any, told: str
+) -> None:
+    padding = Padding.parse({"x": ("batch", "length")}, unpad, lambda x: x)
+    with pytest.raises(Stopped, match=told):
+        padding.cut(output, {"batch": 3, "length": 5}, BUCKET)
+
+
+def test_outputs_are_cut_to_the_shapes_of_eager() -> None:
+    padded = Pair(torch.arange(4), torch.arange(32).view(4, 8))
+    found = cut_to(padded, ((3,), (3, 8)))
+    assert isinstance(found, Pair)
+    assert found.first.tolist() == [0, 1, 2]
+    assert torch.equal(found.second, padded.second[:3])
+    for shapes in (((3,),), ((3,), (3, 9)), ((3,), (3, 8, 1))):
+        with pytest.raises(Stopped):
+            cut_to(padded, shapes)
+
+
+@pytest.mark.parametrize(
+    ("pad", "unpad", "told"),
+    [
+        ({"z": 0}, None, r"pad\['z'\]: the step has no such argument; it has x, y"),
+        ({5: 0}, None, "no such argument"),
+        ({"x": ("batch", 1)}, None, "either names or numbers"),
+        ({"x": (None,)}, None, "name a dimension"),
+        ({"x": 0}, {"": 1}, "names 'dimension 1', which pad does not"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(pad: Any, unpad: Any, told: str) -> None:
+    with pytest.raises(UserError, match=told):
+        Padding.parse(pad, unpad, lambda x, y: x)
