@@ -44,6 +44,8 @@ MOST_CALLS = 1.5  # for each replay that is asked for
 class Model(nn.Module):
     """Rows (batch, length, width); what they give depends on train and eval."""
 
+    shift: Tensor
+
     def __init__(self) -> None:
         super().__init__()
         # A bias before a norm has no gradient but rounding, which cannot be compared.
@@ -55,7 +57,8 @@ class Model(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         hidden = self.norm(self.first(x).transpose(1, 2)).relu()
-        return self.second(hidden.transpose(1, 2)) * self.scale + self.shift
+        output: Tensor = self.second(hidden.transpose(1, 2)) * self.scale + self.shift
+        return output
 
 
 # -- what happens between calls --------------------------------------------------------
@@ -162,12 +165,11 @@ class Drive:
             self._judge(f"gradient of {name}", gradients.get(name), gradient)
 
     def _eager(self, x: Tensor) -> Tensor:
-        if not self.train:
-            with torch.no_grad():
-                return self.model(x)
         self.model.zero_grad(set_to_none=True)
-        output: Tensor = self.model(x)
-        loss(output).backward()
+        with torch.set_grad_enabled(self.train):
+            output: Tensor = self.model(x)
+        if self.train:
+            loss(output).backward()
         return output.detach()
 
     def _gradients(self) -> dict[str, Tensor]:

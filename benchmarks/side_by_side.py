@@ -186,7 +186,7 @@ class Arms:
 
 def _median(seat: Seat) -> float:
     rounds = seat.facts[0]["rounds"][0]
-    return statistics.median([time for part in rounds for time in part])
+    return float(statistics.median([time for part in rounds for time in part]))
 
 
 @contextlib.contextmanager

@@ -13,6 +13,16 @@ from typing import Any
 import torch
 
 Target = tuple[Any, list[Any]]
+NO_DROPOUT: dict[str, Any] = {
+    "hidden_dropout_prob": 0.0,
+    "attention_probs_dropout_prob": 0.0,
+}
+TINY = {
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+}
 
 
 def device() -> str:
@@ -46,9 +56,9 @@ def _text(vocabulary: int, batch: int, length: int, *, train: bool) -> dict[str,
 def _gpt2(batch: int, *, train: bool) -> Target:
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    off = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
-    sizes = _sizes({}, {"n_layer": 2, "n_embd": 64, "n_head": 2, "vocab_size": 512})
-    config = GPT2Config(use_cache=False, **off, **sizes)
+    real: dict[str, Any] = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+    tiny = {"n_layer": 2, "n_embd": 64, "n_head": 2, "vocab_size": 512}
+    config = GPT2Config(use_cache=False, **_sizes(real, tiny))
     call = _text(config.vocab_size, batch, 128, train=train)
     return _built(GPT2LMHeadModel, config, call, train=train)
 
@@ -67,8 +77,7 @@ def llama_inference() -> Target:
 
     real = {"hidden_size": 1024, "intermediate_size": 2816, "num_hidden_layers": 16}
     real |= {"num_attention_heads": 16, "num_key_value_heads": 16, "vocab_size": 32000}
-    tiny = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
-    tiny |= {"num_attention_heads": 2, "num_key_value_heads": 2, "vocab_size": 512}
+    tiny = {**TINY, "num_key_value_heads": 2, "vocab_size": 512}
     config = LlamaConfig(use_cache=False, **_sizes(real, tiny))
     call = _text(config.vocab_size, 1, 128, train=False)
     return _built(LlamaForCausalLM, config, call, train=False)
@@ -78,11 +87,11 @@ def vit_inference() -> Target:
     """ViT-B/16 on 8 images of 224 x 224."""
     from transformers import ViTConfig, ViTForImageClassification
 
-    off = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-    tiny = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
-    tiny |= {"num_attention_heads": 2, "image_size": 64}
-    config = ViTConfig(num_labels=1000, **off, **_sizes({"image_size": 224}, tiny))
-    images = torch.randn(8, 3, config.image_size, config.image_size)
+    tiny = {**TINY, "image_size": 64}
+    real = {**NO_DROPOUT, "image_size": 224, "num_labels": 1000}
+    sizes = _sizes(real, tiny)
+    config = ViTConfig(**sizes)
+    images = torch.randn(8, 3, sizes["image_size"], sizes["image_size"])
     call = {"pixel_values": images}
     return _built(ViTForImageClassification, config, call, train=False)
 
@@ -91,10 +100,7 @@ def bert_training() -> Target:
     """BERT base, masked language modelling on 8 x 128 tokens."""
     from transformers import BertConfig, BertForMaskedLM
 
-    off = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-    tiny = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
-    tiny |= {"num_attention_heads": 2, "vocab_size": 512}
-    config = BertConfig(**off, **_sizes({}, tiny))
+    config = BertConfig(**_sizes(NO_DROPOUT, {**TINY, "vocab_size": 512}))
     call = _text(config.vocab_size, 8, 128, train=True)
     return _built(BertForMaskedLM, config, call, train=True)
 

@@ -111,7 +111,7 @@ def apply(
         assert_backend(backend)
     if strategy.graph and not on_cuda(fn, calls):
         raise NotApplicable("CUDA graphs need a CUDA device")
-    names = {NAME: fn, EXAMPLE: calls[0] if calls else None}
+    names: dict[str, Any] = {NAME: fn, EXAMPLE: calls[0] if calls else None}
     try:
         exec(compile(source, f"<strategy {strategy.name}>", "exec"), names)
     except Exception as error:
