@@ -228,7 +228,7 @@ def options_of(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--arms", help="strategies, instead of a plate's own")
     parser.add_argument("--out", type=Path, default=RESULTS, help="a folder")
     parser.add_argument("--seconds", type=float, default=float("inf"))
-    parser.add_argument("--limit", type=float, default=240.0, help="s, of one answer")
+    parser.add_argument("--limit", type=float, default=150.0, help="s, of one answer")
     parser.add_argument("--slots", type=int, default=5)
     parser.add_argument("--tuned", action="store_true", help=f"with {TUNED}")
     parser.add_argument("--again", action="store_true", help="also what is there")

@@ -50,13 +50,17 @@ class Seat:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Caches of the arm's own, empty at first."""
+        """Caches of the arm's own, empty at first; what its profiler needs to know."""
         own = {
             "TORCHINDUCTOR_CACHE_DIR": str(self.caches / "inductor"),
             "TRITON_CACHE_DIR": str(self.caches / "triton"),
         }
         if self.spec.as_written and self.spec.is_eager:
             own["TORCH_COMPILE_DISABLE"] = "1"
+        if self.spec.strategy.graph:
+            # CUDA graphs may crash once CUPTI was taken down; torch sets this itself
+            # only where Inductor is configured to record graphs.
+            own["TEARDOWN_CUPTI"] = "0"
         return own
 
     def ask(self, do: str, limit_s: float | None, **values: Any) -> dict[str, Any]:
