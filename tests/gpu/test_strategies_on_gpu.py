@@ -1,0 +1,114 @@
+"""Strategies with a graph in arms on a GPU, and replays while everything changes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from torchproof import calls
+from torchproof.arm import Arm
+from torchproof.records import Frame
+from torchproof.strategies import parse
+from torchproof.target import Loaded
+
+pytestmark = pytest.mark.gpu
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(64, 64)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + torch.tanh(self.inner(x))
+
+
+class Net(nn.Module):
+    def __init__(self, *, looks: bool = False) -> None:
+        super().__init__()
+        self.blocks = nn.Sequential(Block(), Block(), Block())
+        self.head, self.looks = nn.Linear(64, 8), looks
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.head(self.blocks(x))
+        return x * 2 if self.looks and x.sum().item() > 1e9 else x
+
+
+def prepared(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, name: str, *, looks: bool = False
+) -> tuple[Arm, dict[str, Any], list[dict[str, Any]]]:
+    """A training arm after its first pass and some more, and the answers of two."""
+
+    def fresh(target: Any, job: dict[str, Any]) -> Loaded:
+        calls.seed()
+        with torch.device("cuda"):
+            net, given = Net(looks=looks), [(torch.randn(n, 64),) for n in (4, 9)]
+        return Loaded(net, given, None, Frame("file.py", 1, "make"))
+
+    monkeypatch.setattr(calls, "fresh", fresh)
+    told: dict[str, Any]
+    told = {"train": True, "device": "cuda", "as_written": False, "anatomy": False}
+    told |= {"strategy": parse(name).to_json(), "guards": None, "size": None}
+    arm = Arm(told)
+    arm.target = None  # type: ignore[assignment]
+    paths = [str(folder / f"{number}.pt") for number in range(2)]
+    facts = arm.prepare(paths[0])
+    for _ in range(20):
+        arm._pass()
+    arm.answer(paths[1])
+    return arm, facts, [torch.load(path) for path in paths]
+
+
+@pytest.mark.parametrize("name", ["eager+graph", "regional+graph"])
+def test_an_arm_with_a_graph_answers_as_eager_does(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
+) -> None:
+    _, _, plain = prepared(monkeypatch, tmp_path, "eager")
+    arm, facts, replayed = prepared(monkeypatch, tmp_path, name)
+    assert facts["fell_back"] == [] and arm._fell_back() == []
+    assert facts["first_call_s"] >= arm.fn.status().buckets[0].record_s
+    assert arm.fn.status().replays >= 2 * (1 + 20 + 1)
+    for mine, theirs in zip(replayed, plain, strict=True):
+        assert mine.keys() == theirs.keys()
+        assert any("gradient of blocks.0.inner.weight" in label for label in mine)
+        for label, value in theirs.items():
+            if isinstance(value, Tensor):
+                torch.testing.assert_close(mine[label], value, msg=label)
+
+
+def test_an_arm_without_a_graph_says_which_line_stops_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    arm, facts, _ = prepared(monkeypatch, tmp_path, "eager+graph", looks=True)
+    lines = Path(__file__).read_text().splitlines()
+    number = next(n for n, line in enumerate(lines, 1) if ".item() >" in line)
+    assert any(f"{Path(__file__).name}:{number}" in why for why in facts["fell_back"])
+    assert arm.fn.status().replays == 0
+
+
+def test_no_answer_is_stale() -> None:
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
+    found = {}
+    for more in ((), ("--blind",)):
+        done = subprocess.run(
+            [sys.executable, "-m", "benchmarks.replays", "--replays", "500", *more],
+            cwd=ROOT,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=240,
+        )
+        assert done.stdout, done.stderr[-2000:]
+        found[more] = json.loads(done.stdout)
+    assert found[()]["stale"] == 0 and found[()]["replays"] >= 500
+    assert found[("--blind",)]["stale"] > 0
