@@ -83,7 +83,9 @@ def test_an_arm_with_a_graph_answers_as_eager_does(
         assert any("gradient of blocks.0.inner.weight" in label for label in mine)
         for label, value in theirs.items():
             if isinstance(value, Tensor):
-                torch.testing.assert_close(mine[label], value, msg=label)
+                torch.testing.assert_close(
+                    mine[label], value, rtol=1e-3, atol=1e-6, msg=label
+                )
 
 
 def test_an_arm_without_a_graph_says_which_line_stops_it(
