@@ -49,9 +49,10 @@ def region(fn: Callable[..., Any], *varying: tuple[int, ...]) -> Callable[..., A
 
     @functools.wraps(fn)
     def call(*tensors: Tensor) -> Any:
-        for tensor, dimensions in zip(tensors, varying, strict=True):
-            for dimension in dimensions:
-                synthetic.any_length(tensor, dimension=dimension)
+        if not torch.compiler.is_compiling():  # else it is part of a larger graph
+            for tensor, dimensions in zip(tensors, varying, strict=True):
+                for dimension in dimensions:
+                    synthetic.any_length(tensor, dimension=dimension)
         return step.run(compiled, *tensors)
 
     return call
