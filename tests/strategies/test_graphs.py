@@ -89,11 +89,16 @@ def test_a_method_is_compiled_before_the_step_is_recorded() -> None:
     )
 
 
-def test_further_arguments_are_part_of_the_line() -> None:
-    told = with_arguments(parse("regional+graph:fullgraph"), backend="aot_eager")
-    assert told.source("net").endswith(
-        'strategy="regional:fullgraph", compile={"backend": "aot_eager"})'
+def test_what_a_name_does_not_tell_is_compiled_before(graph: Recorder) -> None:
+    told = with_arguments(parse("full+graph:fullgraph"), backend="aot_eager")
+    assert told.source("net") == (
+        "import torch\nimport torchproof\n\n"
+        'net = torch.compile(net, fullgraph=True, backend="aot_eager")\n'
+        "net = torchproof.graph(net, example)"
     )
+    blocks = with_arguments(parse("regional+graph"), backend="aot_eager")
+    with pytest.raises(NotApplicable, match="beside its name"):
+        blocks.apply(nn.Linear(4, 4), [EXAMPLE])
 
 
 @pytest.mark.parametrize(

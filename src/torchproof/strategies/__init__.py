@@ -79,6 +79,11 @@ class Strategy:
         return self.form == "eager" and not self.graph
 
     @property
+    def told_by_name(self) -> bool:
+        """Whether no arguments were added to those that the name stands for."""
+        return self.arguments == parse(self.name).arguments
+
+    @property
     def in_graph(self) -> Strategy:
         """How the step is compiled that is recorded in a CUDA graph."""
         name = self.name.replace(f"+{GRAPH}", "", 1)

@@ -50,32 +50,20 @@ def written(strategy: Strategy, name: str, plan: Plan) -> str:
 def recorded(strategy: Strategy, name: str, plan: Plan, *, train: bool) -> str:
     """The lines that record the whole step, compiled or not, in CUDA graphs.
 
-    What `torchproof.graph` compiles itself it is told by name; a method is compiled
-    before.
+    What `torchproof.graph` compiles itself it is told by name; what a name does not
+    tell is compiled before.
     """
     given, before = [name, EXAMPLE], ""
     inner = strategy.in_graph
-    if strategy.form == "core":
+    if strategy.form != "core" and strategy.told_by_name:
+        given += [f"strategy={_literal(inner.name)}"] * strategy.compiles
+    else:
         before = written(inner, name, plan).replace("import torch\n", "", 1).lstrip()
-    elif strategy.compiles:
-        given.append(f"strategy={_literal(inner.name)}")
-        given += _further(inner)
     if train:
         given.append("train=True")
     imports = "import torch\n" * bool(before) + "import torchproof\n\n"
     call = f"{name} = torchproof.graph({', '.join(given)})"
     return imports + before + "\n" * bool(before) + call
-
-
-def _further(strategy: Strategy) -> list[str]:
-    """Arguments for torch.compile that the strategy's name does not tell."""
-    from torchproof.strategies import parse
-
-    told = parse(strategy.name).arguments
-    if strategy.arguments == told:
-        return []
-    more = {key: v for key, v in strategy.arguments.items() if told.get(key) != v}
-    return [f"compile={_literal(more)}"]
 
 
 def place_of(path: str | None) -> str:

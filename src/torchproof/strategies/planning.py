@@ -27,7 +27,13 @@ Before = Callable[[int], None] | None
 def plan(
     strategy: Strategy, fn: Callable[..., Any], calls: Sequence[Any], *, before: Before
 ) -> Plan:
-    if strategy.form == "eager" or (strategy.graph and strategy.form == "regional"):
+    if strategy.form == "eager":
+        return Plan()
+    if strategy.form == "regional" and strategy.graph:
+        if not strategy.told_by_name:
+            raise NotApplicable(
+                f"{strategy.name} takes no arguments for torch.compile beside its name"
+            )
         return Plan()  # what is recorded finds its blocks itself
     if strategy.form == "regional":
         return _regional(strategy, fn, calls, before=before)
