@@ -143,6 +143,7 @@ PRINTED = {
     "README.md": "GB102",
     "check.md": "GB102",
     "bench.md": "reference",
+    "graphs.md": "8x512              1   2.4%    24.0 MiB",
     "reliability.md": "in tracing: compiling took too long",
     "runtime.md": "100% compiled",
     "workloads.md": "torch.Size([2, 128, 578])",

@@ -129,6 +129,7 @@ DOCS = {
     "docs/architecture.md",
     "docs/bench.md",
     "docs/check.md",
+    "docs/graphs.md",
     "docs/reliability.md",
     "docs/results.md",
     "docs/rules.md",
