@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 import torchproof
 
-pytestmark = pytest.mark.gpu
+# Torch warns of what may be faster; that is not the point here.
+pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore")]
 
 DEVICE = "cuda"
 

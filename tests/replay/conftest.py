@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from torchproof.replay import making, recording
 from tests.replay import strip
+from torchproof.replay import making, recording
 
 
 @pytest.fixture(autouse=True)

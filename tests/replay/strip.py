@@ -50,7 +50,7 @@ class Strip:
         yield
 
     @contextlib.contextmanager
-    def waits(self, note: Callable[[], None]) -> Iterator[None]:
+    def listening(self, note: Callable[[str], None]) -> Iterator[None]:
         yield
 
     def rehearse(self, run: Callable[[], Any]) -> Any:

@@ -13,8 +13,11 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Any
 
+from torch import Tensor
+
 from torchproof.replay import inputs
 from torchproof.replay.facts import Bucket, NotYet, Status, Stop, Stopped
+from torchproof.replay.handout import mapped
 from torchproof.replay.inputs import Call
 from torchproof.replay.optimizers import Rates
 from torchproof.replay.recipes import Recipe
@@ -154,11 +157,16 @@ class Graphed:
         return recording
 
     def _plain(self, call: Call) -> Any:
-        """The step without a graph: compiled if that works, else as it is."""
+        """The step without a graph: compiled if that works, else as it is.
+
+        What it returns has no history, as what is replayed has none: so nothing of
+        this step stays that would get in the way of a capture.
+        """
         self._plain_calls += 1
         args, kwargs = call
-        with self._world.recipe.apart() as step:
-            return step(*args, **kwargs)
+        recipe = self._world.recipe
+        with recipe.uncompiled() if recipe.fails else recipe.apart() as step:
+            return mapped(step(*args, **kwargs), Tensor.detach)
 
     # -- what changes --------------------------------------------------------------
 
@@ -212,6 +220,8 @@ class Graphed:
 
     def _refuse(self, key: Hashable, stopped: Stopped) -> None:
         self._world.refused[key] = stopped.stops
+        compiling = any(stop.operation == "compiling" for stop in stopped.stops)
+        self._world.recipe.fails |= compiling
         for stop in stopped.stops:
             log.warning("not replayed: %s", stop)
 

@@ -38,6 +38,7 @@ class Recipe:
     """Eager: the step is recorded as it is."""
 
     name = "eager"
+    fails = False  # whether torch cannot compile it
     traces = False  # whether `learn` needs the Python functions of each operation
 
     def __init__(self, step: Forward, body: Body) -> None:
@@ -57,6 +58,12 @@ class Recipe:
     def apart(self) -> contextlib.AbstractContextManager[Forward]:
         """The step where it runs without a recording."""
         return self.during()
+
+    @contextlib.contextmanager
+    def uncompiled(self) -> Iterator[Forward]:
+        """The step in eager, whatever of it is compiled."""
+        with torch.compiler.set_stance("force_eager"):
+            yield self.body(self.step)
 
 
 class Full(Recipe):

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from torchproof.places import whose
+from torchproof.replay.body import Forward
 from torchproof.replay.comparison import Answer, compared
 from torchproof.replay.facts import NotYet, Stop, Stopped
 from torchproof.replay.gradients import Gradients
@@ -153,14 +154,12 @@ class _Making:
         self.gradients.plant()
         with (
             torch.compiler.set_stance("force_eager"),
-            self.tape.aside(),
-            self.tape.waits(self.witness.wait),
             _no_cached_casts(),
             self.maker.rates.in_memory(),
             recipe.watching(),
-            self.witness,
+            self.tape.listening(self.witness.hear),
         ):
-            output = step(*self.inputs.args, **self.inputs.kwargs)
+            output = self.tape.rehearse(self._witnessed(step))
         self.witness.settle()
         self.gradients.learn(self.witness.wrote)
         self.inputs.changed = [
@@ -169,6 +168,13 @@ class _Making:
             if self.witness.wrote(tensor)
         ]
         return Answer.of(output, self.gradients.found())
+
+    def _witnessed(self, step: Forward) -> Callable[[], Any]:
+        def run() -> Any:
+            with self.witness:
+                return step(*self.inputs.args, **self.inputs.kwargs)
+
+        return run
 
     def undo(self) -> None:
         """Memory, gradients and random numbers as before the step."""
@@ -190,7 +196,7 @@ class _Making:
         recipe, answer = self.maker.recipe, None
         for last in [False] * (_REHEARSALS - 1) + [True]:
             self.gradients.begin()
-            with _explained("compile"), self._as_recorded(), recipe.during() as step:
+            with _explained("compiling"), self._as_recorded(), recipe.during() as step:
                 output = self.tape.rehearse(
                     lambda: step(*self.inputs.args, **self.inputs.kwargs)
                 )
@@ -203,7 +209,7 @@ class _Making:
     def _recorded(self) -> Any:
         recipe = self.maker.recipe
         self.gradients.begin()
-        with _explained("capture"), self._as_recorded(), recipe.during() as step:
+        with _explained("the capture"), self._as_recorded(), recipe.during() as step:
             output = self.tape.record(
                 lambda: step(*self.inputs.args, **self.inputs.kwargs)
             )
@@ -277,7 +283,7 @@ def _explained(stage: str) -> Iterator[None]:
             Stop(
                 "capture",
                 f"{stage} failed: {_first(error)}",
-                None,
+                stage,
                 place.filename if place else None,
                 place.lineno if place else None,
                 place.name if place else None,

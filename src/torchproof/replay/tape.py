@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from torchproof.replay.facts import Stop, Stopped
+from torchproof.torch_private import captures
 
 
 def home_of(tensors: Iterable[Tensor]) -> torch.device:
@@ -31,7 +32,8 @@ def home_of(tensors: Iterable[Tensor]) -> torch.device:
     return homes.pop()
 
 
-_WAIT = "called a synchronizing CUDA operation"
+WAIT = "called a synchronizing CUDA operation"
+BOUND = "AccumulateGrad node's stream does not match"
 _recording = threading.RLock()  # one capture at a time in a process
 
 
@@ -101,37 +103,64 @@ class Tape:
             return run()
 
     @contextlib.contextmanager
-    def waits(self, note: Callable[[], None]) -> Iterator[None]:
-        """`note()` whenever this thread makes the host wait for the device."""
-        mode = torch.cuda.get_sync_debug_mode()
+    def listening(self, note: Callable[[str], None]) -> Iterator[None]:
+        """`note(message)` of what would stop a capture and torch only warns of.
+
+        That is: this thread makes the host wait for the device, or gradients are bound
+        to another stream.
+        """
+        mode, here = torch.cuda.get_sync_debug_mode(), threading.get_ident()
 
         def told(message: Any, category: Any, *rest: Any, **more: Any) -> None:
-            if _WAIT in str(message):
-                note()
-            else:
+            if not any(known in str(message) for known in (WAIT, BOUND)):
                 shown(message, category, *rest, **more)
+            elif threading.get_ident() == here:
+                note(str(message))
 
         with warnings.catch_warnings():
-            warnings.filterwarnings("always", _WAIT)
+            warnings.filterwarnings("ignore", "Synchronization debug mode")
+            warnings.filterwarnings("always", WAIT)
+            warnings.filterwarnings("always", f"The {BOUND}")
             shown, warnings.showwarning = warnings.showwarning, told
-            torch.cuda.set_sync_debug_mode("warn")
             try:
+                torch.cuda.set_sync_debug_mode("warn")
                 yield
             finally:
                 torch.cuda.set_sync_debug_mode(mode)
 
     def record(self, run: Callable[[], Any]) -> Any:
         """Captures one run, which does not take place; what it returned is memory."""
-        with _recording, torch.cuda.device(self.device), warnings.catch_warnings():
+        with _recording, torch.cuda.device(self.device):
+            try:
+                with self._capturing(self.graph):
+                    return run()
+            except BaseException:
+                self._recover()
+                raise
+
+    @contextlib.contextmanager
+    def _capturing(self, graph: torch.cuda.CUDAGraph) -> Iterator[None]:
+        how = "thread_local"  # what other threads do meanwhile is their business
+        with warnings.catch_warnings():
             # A step that launches nothing on the device is a graph all the same.
             warnings.filterwarnings("ignore", "The CUDA Graph is empty")
+            pool = self.pool.open()
             with torch.cuda.graph(
-                self.graph,
-                pool=self.pool.open(),
-                stream=self.stream,
-                capture_error_mode="thread_local",
+                graph, pool=pool, stream=self.stream, capture_error_mode=how
             ):
-                return run()
+                yield
+
+    def _recover(self) -> None:
+        """After a capture that failed torch believes that it is still under way.
+
+        Its allocator is told; its random generators learn it from a capture that ends.
+        """
+        captures.end_allocation(self.device, self.pool.handle)
+        with contextlib.suppress(RuntimeError):
+            self.graph.reset()
+        self.stream = torch.cuda.Stream(self.device)
+        with self._capturing(torch.cuda.CUDAGraph()):
+            pass
 
     def replay(self) -> None:
         self.graph.replay()

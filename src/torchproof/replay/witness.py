@@ -18,6 +18,7 @@ from torch import Tensor
 
 from torchproof.places import whose
 from torchproof.replay.facts import Stop
+from torchproof.replay.tape import WAIT
 from torchproof.runtime.storages import HOST, Key, Region, free_bytes, key_of
 from torchproof.torch_private.captures import written_arguments
 from torchproof.torch_private.modes import TorchDispatchMode
@@ -159,12 +160,20 @@ class Witness(TorchDispatchMode):
     def _here(self, tensor: Tensor) -> bool:
         return tensor.device.type == self.device.type
 
-    def wait(self) -> None:
-        """The device was waited for by something that is no operation of its own."""
+    def hear(self, warning: str) -> None:
+        """What torch warns of and this does not see: printing a tensor, for one."""
         file, line, function = user_line()
-        if (file, line) not in {(stop.file, stop.line) for stop in self.stops}:
-            why = "the host waits for the device here: printing, .cpu(), synchronize"
-            self.stops.append(Stop("host_sync", why, None, file, line, function))
+        if WAIT in warning:
+            why = "the host waits for the device: printing, .cpu(), synchronize()"
+            stop = Stop("host_sync", why, None, file, line, function)
+        else:
+            why = (
+                "a result of an earlier step is still held, and its history binds the"
+                " gradients to another stream: detach() it, or let go of it"
+            )
+            stop = Stop("capture", why, None, file, line, function)
+        if (file, line) not in {(known.file, known.line) for known in self.stops}:
+            self.stops.append(stop)
 
     def _stop(self, func: Any, why: str) -> None:
         if len(self.stops) < _MOST_STOPS:

@@ -55,6 +55,14 @@ def zero_all(tensors: list[Tensor]) -> None:
     torch._foreach_zero_(tensors)
 
 
+def end_allocation(device: torch.device, pool: Any) -> None:
+    """What is allocated from here on does not belong to a capture that failed."""
+    end = getattr(torch._C, "_cuda_endAllocateToPool", None)  # in CUDA builds only
+    if end is not None:
+        with contextlib.suppress(RuntimeError):
+            end(device.index, pool)
+
+
 def many_shapes() -> contextlib.AbstractContextManager[None]:
     """Every shape may have code of its own: each is recorded once."""
     config = importlib.import_module("torch._dynamo.config")

@@ -1,0 +1,130 @@
+"""What a strategy compiles before a step is recorded."""
+
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from torchproof import strategies
+from torchproof.replay import body, recipes
+from torchproof.replay.sight import Sight
+from torchproof.replay.witness import Witness
+from torchproof.strategies import NotApplicable, Strategy
+
+# Dynamo looks at `.grad` of what a block is given, and hides what torch says to that.
+pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
+
+compiled: Counter[str] = Counter()
+
+
+def counting(graph: torch.fx.GraphModule, inputs: list[Tensor]) -> object:
+    names = {str(node.target) for node in graph.graph.nodes}
+    compiled["loss" if any("cross_entropy" in n for n in names) else "block"] += 1
+    return graph.forward
+
+
+@pytest.fixture(autouse=True)
+def nothing_compiled() -> Iterator[None]:
+    torch._dynamo.reset()
+    compiled.clear()
+    yield
+    torch._dynamo.reset()
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(16, 32), nn.Linear(32, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.down(F.gelu(self.up(x)))
+
+
+def loss_of(logits: Tensor, targets: Tensor) -> Tensor:
+    scaled = 15 * torch.tanh(logits.float() / 15)
+    return F.cross_entropy(scaled.flatten(0, 1), targets.flatten())
+
+
+def small(x: Tensor) -> Tensor:
+    return (x + 1) * 2 - 3
+
+
+class Model(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(Block() for _ in range(3))
+        self.head = nn.Linear(16, 2000)
+
+    def forward(self, x: Tensor, targets: Tensor) -> Tensor:
+        x = small(x)
+        for block in self.blocks:
+            x = block(x)
+        return loss_of(self.head(x), targets)
+
+
+def regional() -> Strategy:
+    plain = strategies.parse("regional")
+    return strategies.with_arguments(plain, backend=counting)
+
+
+def as_it_is(step: body.Forward) -> body.Forward:
+    return step
+
+
+def call() -> tuple[Tensor, Tensor]:
+    x = torch.randn(8, 64, 16, requires_grad=True)
+    return x, torch.randint(0, 2000, (8, 64))
+
+
+def learned(model: nn.Module) -> recipes.Recipe:
+    recipe = recipes.recipe(model, as_it_is, regional(), Sight(model).modules)
+    witness = Witness(torch.device("cpu"), traces=recipe.traces)
+    with recipe.watching(), witness:
+        model(*call())
+    recipe.learn(witness)
+    return recipe
+
+
+def test_blocks_share_code_and_a_heavy_rest_is_compiled_as_well() -> None:
+    model = Model()
+    recipe = learned(model)
+    assert isinstance(recipe, recipes.Regional)
+    assert recipe.rest == {loss_of.__code__}
+    x, targets = call()
+    with recipe.during() as step:
+        answer = step(x, targets)
+    assert compiled == {"block": 1, "loss": 1}
+    torch.testing.assert_close(answer, model(x, targets))
+
+
+def test_without_a_recording_only_blocks_are_compiled() -> None:
+    model = Model()
+    recipe = learned(model)
+    with recipe.apart() as step:
+        step(*call())
+    assert compiled == {"block": 1}
+
+
+def test_the_model_is_left_as_it_is() -> None:
+    model = Model()
+    recipe = learned(model)
+    with recipe.during() as step:
+        step(*call())
+    compiled.clear()
+    model(*call())
+    assert not compiled
+    assert all(block._compiled_call_impl is None for block in model.blocks)
+
+
+def test_a_model_without_blocks() -> None:
+    with pytest.raises(NotApplicable, match="no repeated blocks"):
+        learned_plain = recipes.recipe(
+            nn.Linear(4, 4), as_it_is, regional(), [nn.Linear(4, 4)]
+        )
+        witness = Witness(torch.device("cpu"), traces=True)
+        with learned_plain.watching(), witness:
+            pass
+        learned_plain.learn(witness)
