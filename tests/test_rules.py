@@ -19,6 +19,7 @@ from torchproof.rules.breaks import GraphBreak
 from torchproof.rules.cudagraphs import Skip
 from torchproof.rules.errors import CompileError
 from torchproof.rules.host_syncs import HostSync
+from torchproof.rules.lifetimes import Outlived
 from torchproof.rules.no_ops import NoOp
 from torchproof.rules.recompiles import Recompile
 from torchproof.rules.rerecords import Capture
@@ -28,9 +29,9 @@ from torchproof.tracelog import read_reason
 
 FOLDER = Path(__file__).parent / "rules"
 BASES = {Rule, GraphBreak, Recompile, CompileError, NoOp, Speed}
-BASES |= {StaleAnswer, WrongAnswer, Skip, Capture, HostSync}
+BASES |= {Outlived, StaleAnswer, WrongAnswer, Skip, Capture, HostSync}
 # What shows only when it is measured has tests of its own.
-MEASURED = ("NM", "SP")
+MEASURED = ("NM", "SP", "CG")
 PROGRAMS = sorted(
     path for path in FOLDER.glob("*/*.py") if not path.parent.name.startswith(MEASURED)
 )

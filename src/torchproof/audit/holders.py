@@ -20,11 +20,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.optim import Optimizer
 
 from torchproof.places import whose
 from torchproof.torch_private import trees
 
-_LEVELS = 10  # of referrers, from a tensor in a module in a list in an object...
+_LEVELS = 8  # of referrers, from a tensor in a module in a list in an object...
 _WIDTH = 400  # referrers of one level that are followed
 _REGISTRIES = re.compile(r"\._(?:parameters|buffers|modules)\['([^']+)'\]")
 _THEIRS = {"user", "library"}
@@ -182,8 +183,9 @@ def _is_object(thing: Any) -> bool:
     if isinstance(thing, (*plain, type, types.ModuleType, torch.Tensor)):
         return False
     home = sys.modules.get(type(thing).__module__)
-    named = isinstance(thing, torch.nn.Module)
-    return named or whose(getattr(home, "__file__", None) or "<none>") in _THEIRS
+    if isinstance(thing, torch.nn.Module):
+        return type(thing).__name__ != "OptimizedModule"
+    return whose(getattr(home, "__file__", None) or "<none>") in _THEIRS
 
 
 def _path(thing: Any, step: _Step) -> str | None:
@@ -196,9 +198,9 @@ def _path(thing: Any, step: _Step) -> str | None:
         index = next((i for i, v in enumerate(thing) if v is below), None)
         return None if index is None else f"[{index}]{path}"
     if isinstance(thing, (set, frozenset)):
-        return f"{{...}}{path}"
+        return f"{{...}}{path}" if any(v is below for v in thing) else None
     if isinstance(thing, types.CellType):
-        return path
+        return path if _contents(thing) is below else None
     if isinstance(thing, types.FunctionType):
         return _closure(thing, step)
     if isinstance(thing, types.GeneratorType):
@@ -206,19 +208,27 @@ def _path(thing: Any, step: _Step) -> str | None:
     if isinstance(thing, types.MethodType):
         return path if thing.__self__ is below else None
     if isinstance(thing, functools.partial):
-        return path
-    if isinstance(thing, (types.ModuleType, types.FrameType, type)):
-        return None
+        return path if any(v is below for v in gc.get_referents(thing)) else None
+    if isinstance(thing, (types.ModuleType, types.FrameType, type, Optimizer)):
+        return None  # a parameter's name is that in its module, not in an optimizer
     return _attribute(thing, step)
 
 
 _NONE = object()
 
 
+def _contents(cell: types.CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # a variable that has no value yet
+        return _NONE
+
+
 def _closure(function: types.FunctionType, step: _Step) -> str | None:
     """A variable that a function encloses, or a default of an argument."""
     cells = function.__closure__
-    if cells is not None and step.thing is cells:
+    theirs = whose(function.__code__.co_filename) in _THEIRS
+    if theirs and cells is not None and step.thing is cells:
         index = re.match(r"\[(\d+)\]", step.path)
         if index is None:
             return None

@@ -31,8 +31,9 @@ from torchproof.torch_private import trees
 from torchproof.torch_private.trees import Graph, Memory
 
 _FRAMES = 12  # of the user's stack, innermost
-_SEARCHES = 4  # for holders of what one line produces
+_SEARCHES = 3  # for holders of what one line produces
 _THEIRS = {"user", "library"}
+_DRIVERS = ("torchproof/audit/running.py", "torchproof/script.py")  # call the target
 
 
 @dataclass
@@ -45,7 +46,9 @@ class Output:
     producer: tuple[Frame, ...]
     function: Frame | None
     call: int | None
+    run: int  # of the graph that returned it
     poisons: bool
+    used: bool = False  # while its memory was its own
     died_in: int | None = None
     overwriter: tuple[Frame, ...] = ()
     told: str | None = None  # dead_held or dead_read
@@ -65,6 +68,7 @@ class Lifetimes:
         self._graphs: set[Graph] = set()
         self._searches: Counter[tuple[Any, ...]] = Counter()
         self._number: int | None = None
+        self._runs = 0
         self._call: int | None = None
         self._local = threading.local()
         self._busy = False  # this watcher looks at tensors itself
@@ -76,7 +80,7 @@ class Lifetimes:
         enter(torch_private.frame_callbacks(_converted))
         enter(torch_private.graph_callables(self._dynamo_graph))
         enter(trees.graph_runs(self))
-        enter(trees.Operations(self._operation))
+        enter(trees.Operations(self._operation, self._stands_for_cuda))
         return self
 
     def __exit__(self, *error: Any) -> None:
@@ -115,7 +119,8 @@ class Lifetimes:
 
     def _site(self) -> tuple[Frame, ...]:
         """The stack of the call that is running, from outside of compiled code."""
-        return getattr(self._local, "site", None) or user_stack()
+        site: tuple[Frame, ...] | None = getattr(self._local, "site", None)
+        return user_stack() if site is None else site
 
     # -- runs of graphs --------------------------------------------------------------
 
@@ -143,6 +148,7 @@ class Lifetimes:
         if foreign is False:
             self._generations.ran(graph.mode)
             return
+        self._runs += 1
         known = {memory.key for memory in foreign}
         known |= {output.memory.key for output in self._generations.path}
         made: list[Output] = []
@@ -160,6 +166,7 @@ class Lifetimes:
                     producer=site,
                     function=function,
                     call=self._call,
+                    run=self._runs,
                     poisons=graph.simulated,
                 )
             )
@@ -179,8 +186,17 @@ class Lifetimes:
     # -- uses of dead memory ---------------------------------------------------------
 
     def _operation(self, name: str, tensors: list[Any]) -> None:
-        if self._dead and not self._busy:
+        if self._busy or not (self._dead or self._generations.path):
+            return
+        keys = {trees.memory_key(tensor) for tensor in tensors}
+        for output in self._generations.path:
+            output.used |= output.memory.key in keys
+        if not keys.isdisjoint(self._dead):
             self._used(name, tensors, user_stack())
+
+    def _stands_for_cuda(self, tensor: Any) -> bool:
+        key = trees.memory_key(tensor)
+        return any(o.poisons and o.memory.key == key for o in self._generations.path)
 
     def _used(
         self, what: str, tensors: Iterable[Any], reader: tuple[Frame, ...]
@@ -195,15 +211,19 @@ class Lifetimes:
             self._tell(output, "dead_read", reader=reader, operation=what)
 
     def _survivors(self, number: int) -> None:
-        """Held through a whole generation after their own, by more than a variable."""
-        late = [
-            d for d in self._dead.values() if d.told is None and d.died_in != number
-        ]
-        if not late:
-            return
-        gc.collect()  # what only a cycle keeps is held by nobody
-        for output in late:
-            if output.alive:
+        """Held through a whole generation after their own, by more than a variable.
+
+        What was used in its time and is replaced by the next of its kind is not meant.
+        """
+        dead = self._dead.values()
+        late = [each for each in dead if each.told is None and each.died_in != number]
+        if late:
+            gc.collect()  # what only a cycle keeps is held by nobody
+        runs: dict[Any, set[int]] = {}
+        for output in filter(_is_alive, self._dead.values()):
+            runs.setdefault(output.producer[-1:], set()).add(output.run)
+        for output in filter(_is_alive, late):
+            if not output.used or len(runs[output.producer[-1:]]) > 1:
                 self._tell(output, "dead_held")
 
     def _tell(self, output: Output, kind: str, **facts: Any) -> None:
@@ -238,11 +258,15 @@ class Lifetimes:
             self._busy = False
 
 
+def _is_alive(output: Output) -> bool:
+    return output.alive
+
+
 def _stored(holder: Holder, output: Output) -> Frame | None:
+    """Outside of compiled code as a rule; a module may also store in its forward."""
+    inside = (output.function,) if output.function else ()
     files = [holder.function.co_filename] if holder.function else []
-    if output.function is not None:
-        files.append(output.function.file)
-    return stored_at(holder.path, output.producer, files)
+    return stored_at(holder.path, (*inside, *output.producer), files)
 
 
 def user_stack() -> tuple[Frame, ...]:
@@ -261,6 +285,8 @@ def _frames(frame: FrameType | None) -> tuple[Frame, ...]:
     found: list[Frame] = []
     while frame is not None and len(found) < _FRAMES:
         code = frame.f_code
+        if code.co_filename.endswith(_DRIVERS):
+            break
         if whose(code.co_filename) in _THEIRS:
             found.append(Frame(code.co_filename, frame.f_lineno, code.co_name))
         frame = frame.f_back
@@ -270,7 +296,7 @@ def _frames(frame: FrameType | None) -> tuple[Frame, ...]:
 def _compiled_function() -> Frame | None:
     """The user's function whose compiled code is running."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
+    while frame is not None and not frame.f_code.co_filename.endswith(_DRIVERS):
         if whose(frame.f_code.co_filename) in _THEIRS:
             return frame_of(frame.f_code)
         frame = frame.f_back

@@ -89,7 +89,8 @@ def _walk(node: ast.AST, function: tuple[int, int]) -> Iterator[_Store]:
     for child in ast.iter_child_nodes(node):
         inner = function
         if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
-            inner = (child.lineno, child.end_lineno or child.lineno)
+            first = min([child.lineno, *(d.lineno for d in child.decorator_list)])
+            inner = (first, child.end_lineno or child.lineno)
         if isinstance(child, ast.stmt):
             for name, attribute in _targets(child):
                 last = child.end_lineno or child.lineno

@@ -265,17 +265,26 @@ def memory_key(tensor: Any) -> int | None:
 
 # They make a tensor like another one, or ask about it, without looking at its values.
 _BLIND = ("empty", "zeros", "ones", "full", "rand", "new_", "sym_", "is_", "size")
+_READING = {"tolist", "numpy"}
 _ALIASES = {"detach", "alias", "lift_fresh", "_reshape_alias", "view", "_unsafe_view"}
 
 
 class Operations(TorchDispatchMode):
-    """`see(name, tensors)` before each operation that looks at or writes to tensors."""
+    """`see(name, tensors)` before each operation that looks at or writes to tensors.
+
+    Where `is_graphs(tensor)` says that a tensor stands for one on CUDA, what copies it
+    to the host there copies it here too.
+    """
 
     supports_higher_order_operators = True
 
-    def __init__(self, see: Callable[[str, list[Any]], None]) -> None:
+    def __init__(
+        self,
+        see: Callable[[str, list[Any]], None],
+        is_graphs: Callable[[torch.Tensor], bool],
+    ) -> None:
         super().__init__()
-        self._see = see
+        self._see, self._is_graphs = see, is_graphs
         self._hooks = contextlib.ExitStack()
 
     def __torch_dispatch__(
@@ -289,9 +298,29 @@ class Operations(TorchDispatchMode):
         return func(*args, **kwargs)
 
     def __enter__(self) -> Any:
-        for name in ("tolist", "numpy"):  # on the CPU they are no operations
-            self._hooks.enter_context(_method_seen(name, self._see))
+        for name in ("tolist", "numpy", "cpu", "to"):  # on the CPU no operations
+            self._hooks.enter_context(self._method(name))
         return super().__enter__()
+
+    @contextlib.contextmanager
+    def _method(self, name: str) -> Iterator[None]:
+        original = getattr(torch.Tensor, name)
+
+        @functools.wraps(original)
+        def method(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+            if torch.compiler.is_compiling():
+                return original(tensor, *args, **kwargs)
+            if name in _READING:
+                self._see(name, [tensor])
+            if _goes_to_host(name, args, kwargs) and self._is_graphs(tensor):
+                tensor = tensor.clone()
+            return original(tensor, *args, **kwargs)
+
+        setattr(torch.Tensor, name, method)
+        try:
+            yield
+        finally:
+            delattr(torch.Tensor, name)
 
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)
@@ -303,20 +332,11 @@ class Operations(TorchDispatchMode):
         return True
 
 
-@contextlib.contextmanager
-def _method_seen(name: str, see: Callable[[str, list[Any]], None]) -> Iterator[None]:
-    original = getattr(torch.Tensor, name)
-
-    @functools.wraps(original)
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        see(name, [self])
-        return original(self, *args, **kwargs)
-
-    setattr(torch.Tensor, name, method)
-    try:
-        yield
-    finally:
-        delattr(torch.Tensor, name)
+def _goes_to_host(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    if name != "to":
+        return name in {"cpu", "numpy"}
+    where = kwargs.get("device", args[0] if args else None)
+    return isinstance(where, (str, torch.device)) and str(where) == "cpu"
 
 
 @functools.cache

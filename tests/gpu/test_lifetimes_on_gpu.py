@@ -1,0 +1,66 @@
+"""The programs about lifetimes against torch's real graph trees: the same findings."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "audit"))
+
+from programs import PROGRAMS, audited, describe, expected, fits, watched
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture(autouse=True)
+def on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TARGET_DEVICE", "cuda")
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: f"{p.parent.name}-{p.stem}")
+def test_real_trees_give_the_same_diagnosis(program: Path) -> None:
+    findings, wanted = audited(program), expected(program)
+    for each in wanted:
+        assert any(fits(f, each, program) for f in findings), (
+            f"expected {each}\ngot:\n{describe(findings)}"
+        )
+    others = [f for f in findings if not any(fits(f, e, program) for e in wanted)]
+    assert not others, f"false alarm:\n{describe(others)}"
+
+
+def test_the_trees_are_real() -> None:
+    program = next(path for path in PROGRAMS if path.stem == "bad")
+    entries = watched(f"{program}:make", as_written=True)
+    asked = [entry for entry in entries if entry["kind"] == "graph_asked"]
+    assert asked and not any(entry["simulated"] for entry in asked)
+
+
+STEADY = """
+import torch
+
+
+def make():
+    f = torch.compile(lambda x: (x @ x).relu(), mode="reduce-overhead")
+    kept = []
+
+    def driver(x):
+        with torch.no_grad():
+            out = f(x)
+        if x[0, 0] >= 6:
+            kept.append(out)
+        return sum(each.sum() for each in kept)
+
+    xs = [torch.full((8, 8), i + 1.0, device="cuda") for i in range(9)]
+    return driver, [(x,) for x in xs]
+"""
+
+
+def test_replays_overwrite_silently_and_are_found(tmp_path: Path) -> None:
+    """The first outputs are dropped, so that all is recorded before any is kept."""
+    (tmp_path / "steady.py").write_text(STEADY)
+    entries = watched(f"{tmp_path}/steady.py:make", as_written=True)
+    assert not [entry for entry in entries if entry["kind"] == "call_failed"]
+    [read, *_] = [entry for entry in entries if entry["kind"] == "dead_read"]
+    assert read["holder"] == "kept[0]" and read["producer"][-1][1] == 11

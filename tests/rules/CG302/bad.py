@@ -1,0 +1,28 @@
+"""Gradients are never reset."""
+import os
+
+import torch
+
+DEVICE = os.environ.get("TARGET_DEVICE", "cpu")
+
+
+def training(count=4):
+    net = torch.nn.Linear(8, 1, device=DEVICE)
+    step = torch.compile(lambda x: net(x).pow(2).mean(), mode="reduce-overhead")
+    return net, step, [torch.randn(4, 8, device=DEVICE) for _ in range(count)]
+
+
+def make():
+    net, step, xs = training()
+
+    def driver(xs):
+        for x in xs:
+            loss = step(x)
+            loss.backward()
+        return None
+
+    return driver, [(xs,)]
+
+
+AS_WRITTEN = True
+EXPECT = [{"code": "CG302", "kind": "cudagraph_lifetime", "severity": "high", "line": "loss.backward()", "fix": ["zero_grad(set_to_none=True)"], "holder": "net.weight.grad"}]
