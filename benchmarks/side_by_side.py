@@ -2,7 +2,8 @@
 
 In comes a step and the strategies to run it under; out goes a run, as `torchproof
 bench` writes them. Each arm is a process of its own with caches of its own. Beginning
-(first call, numerics) may go on in several threads at once; timing may not.
+(the first call) and finishing (numerics, memory) may go on in several threads at once;
+timing may not.
 """
 
 from __future__ import annotations
@@ -76,31 +77,29 @@ class Arms:
             self._referred.set()
 
     def begin(self, seat: Seat) -> None:
-        """The first call, cold, and a verdict on its answers."""
-        path = self.folder / f"{seat.caches.name}.pt"
+        """The first call, cold, and some more to warm up."""
         with failing(seat):
             job = self.plan.job(seat.spec, {})
             seat.process = Process(job, seat.environment, quiet=True)
-            wanted = None if seat.spec.is_eager else str(path)
-            facts = seat.ask("prepare", self.limit_s, answers=wanted)
-            self._referred.wait()
-            facts["numerics"] = self._verdict(path) if wanted else None
+            facts = seat.ask("prepare", self.limit_s, answers=None)
+            warm = seat.ask("sample", self.limit_s, seconds=WARM_UP_S)["times_ms"]
             none = dict.fromkeys(("compilations", "steps", "interrupted"), 0)
-            seat.facts.append(facts | none | {"rounds": [[]], "steady": False})
+            more = {"rounds": [[]], "pass_ms": statistics.median(warm)}
+            seat.facts.append(facts | none | more | {"steady": False})
 
-    def judge_again(self, seat: Seat) -> None:
-        """Right at first, wrong once it was replayed often: that is wrong."""
-        if not seat.runs or seat.spec.is_eager or not self.reference.get("repeats"):
-            return
-        path, facts = self.folder / f"{seat.caches.name}.pt", seat.facts[0]
-        with failing(seat):
-            seat.ask("answer", self.limit_s, answers=str(path))
-            again = self._verdict(path)
-            if again["verdict"] == "wrong" and facts["numerics"]["verdict"] != "wrong":
-                why = f"right in its first pass, not after it was timed: {again['why']}"
-                facts["numerics"] = again | {"why": why}
+    def finish(self, seat: Seat) -> None:
+        """The verdict on its answers after all that was timed; and its memory."""
+        facts = seat.facts[0]
+        if not seat.spec.is_eager:
+            path = self.folder / f"{seat.caches.name}.pt"
+            with failing(seat):
+                seat.ask("answer", self.limit_s, answers=str(path))
+                facts["numerics"] = self._verdict(path)
+        if seat.runs and "memory" not in facts:
+            self.examine(seat, alone=False)
 
     def _verdict(self, path: Path) -> dict[str, Any]:
+        self._referred.wait()
         if self._judge is None or self.error:
             return {"verdict": None, "why": f"no reference: {self.error}"}
         with self._judging:
@@ -120,11 +119,6 @@ class Arms:
 
     def time(self) -> None:
         """Rounds of all arms in turn, so that drift hits all alike."""
-        for seat in self.running:
-            with failing(seat):
-                first = seat.ask("sample", self.limit_s, seconds=WARM_UP_S)["times_ms"]
-                seat.facts[0]["steady"] = samples.steady(first)
-                seat.facts[0]["pass_ms"] = statistics.median(first)
         for turn in range(ROUNDS):
             for seat in self.running[:: -1 if turn % 2 else 1]:
                 with failing(seat):
@@ -138,6 +132,9 @@ class Arms:
         times, spoiled = answer["times_ms"], answer["interrupted"]
         clean = [t for t, bad in zip(times, spoiled, strict=True) if not bad]
         facts["rounds"][0].append(clean or times)
+        facts["pass_ms"] = statistics.median(times)
+        every = [time for part in facts["rounds"][0] for time in part]
+        facts["steady"] = samples.steady(every)
         facts["compilations"] += answer["compilations"]
         facts["steps"] += len(times)
         facts["interrupted"] += sum(spoiled)

@@ -148,8 +148,9 @@ def nanovlm_training() -> Target:
 
 
 def megacontext_training() -> Target:
-    """The micro-step without compiling of its own, at one width."""
-    return _workload("megacontext", "base", train=True, compile_training=False)
+    """The micro-step of one sample, at one width, without compiling of its own."""
+    gate = {"compile_training": False}
+    return _workload("megacontext", "base", batch=1, train=True, **gate)
 
 
 def arrcoc_scorers() -> Target:

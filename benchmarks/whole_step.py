@@ -11,12 +11,14 @@ measured again, so that a second start goes on where the first ended.
 
 First calls go on in several slots at once, each with cores of its own; so all are as
 cold and as crowded, and longer than with the whole machine. When all arms of a few
-rows have begun, they are timed one after the other while nothing else runs.
+rows have begun, they are timed one after the other while nothing else runs. Answers
+are judged after that.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import itertools
 import json
 import os
@@ -29,14 +31,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.side_by_side import Arms, Step
-from torchproof.measure.session import Seat
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results" / "h200" / "whole-step"
-GRAPHS = ("full+graph", "regional+graph")
 TUNED = "full+graph:max-autotune-no-cudagraphs"
+GRAPHS = ("full+graph", "regional+graph", TUNED)
+MODES = ("full", "full:reduce-overhead", "full:max-autotune")
 PLATES = {
-    "plain": ("eager", "full:reduce-overhead", "eager+graph", *GRAPHS),
+    "plain": ("eager", "full:reduce-overhead", "eager+graph", *GRAPHS[:2]),
     "modes": ("eager", "eager+graph", "full", "full:max-autotune"),
 }
 # The most telling first. Seconds as plain torch takes them on an H200.
@@ -54,10 +56,10 @@ STEPS = (
     Step("nanovlm-training", "nanovlm large, training 4x128", True, 170),
     Step("nanovlm-inference", "nanovlm large, inference 4x128", False, 130),
     Step("decoder-inference", "decoder 24x512, inference 8x512", False, 80),
-    Step("megacontext-training", "megacontext base, training 4x2048", True, 220),
+    Step("megacontext-training", "megacontext base, training 1x2048", True, 160),
 )
-TOGETHER = 3  # rows that wait in memory for each other
-TIMING_S = 3.5  # of an arm, with what is looked at afterwards
+TOGETHER = 4  # rows that wait in memory for each other
+TIMING_S = 2.0  # of an arm
 WEIGHT = {"plain": 1.0, "modes": 1.3}  # of the seconds to begin
 # Longest first, so that slots end together.
 LONGEST = ("full:max-autotune", TUNED, "full+graph", "full:reduce-overhead", "full")
@@ -108,69 +110,80 @@ class Slots:
 # -- a few rows at a time --------------------------------------------------------------
 
 
-def measure(group: Sequence[Arms], slots: Slots) -> None:
-    """First calls side by side, then every arm alone, then what needs no quiet."""
-    with slots.pool() as pool:
-        waiting = [pool.submit(slots.beside, arms.refer) for arms in group]
-        begin = [(seat, arms) for arms in group for seat in arms.seats]
-        begin.sort(key=lambda pair: _place(pair[0].spec.strategy.name))
-        waiting += [pool.submit(arms.begin, seat) for seat, arms in begin]
-        _await(waiting)
-        for arms in group:
+class Group:
+    """Some rows, from their first processes to their files."""
+
+    def __init__(self, works: Sequence[Work], options: argparse.Namespace) -> None:
+        self.options, self.works = options, works
+        self._scratch = tempfile.TemporaryDirectory(prefix="whole-step-")
+        folder = Path(self._scratch.name)
+        self.arms = [
+            Arms(w.step, arms_of(w.plate, options), folder, limit_s=options.limit)
+            for w in works
+        ]
+
+    def begin(self, pool: ThreadPoolExecutor, slots: Slots) -> list[Future[None]]:
+        """First calls, side by side with others."""
+        begun = [pool.submit(slots.beside, arms.refer) for arms in self.arms]
+        pairs = [(seat, arms) for arms in self.arms for seat in arms.seats]
+        pairs.sort(key=lambda pair: _place(pair[0].spec.strategy.name))
+        return begun + [pool.submit(arms.begin, seat) for seat, arms in pairs]
+
+    def time(self) -> None:
+        """Every arm alone."""
+        for arms in self.arms:
             say(f"{arms.step.name}: timing")
             arms.time()
-            for seat in _compared(arms):
-                arms.examine(seat, alone=True)
-        _await(
-            pool.submit(_finish, arms, seat) for arms in group for seat in arms.running
-        )
+            for kind in (MODES, GRAPHS):
+                if seat := arms.fastest(kind):
+                    arms.examine(seat, alone=True)
+
+    def finish(self, pool: ThreadPoolExecutor) -> list[Future[None]]:
+        """What needs no quiet."""
+        pairs = [(seat, arms) for arms in self.arms for seat in arms.running]
+        return [pool.submit(arms.finish, seat) for seat, arms in pairs]
+
+    def write(self, slots: Slots) -> None:
+        for work, arms in zip(self.works, self.arms, strict=True):
+            _write(work.path(self.options.out), arms, slots)
+
+    def close(self) -> None:
+        for arms in self.arms:
+            arms.close()
+        self._scratch.cleanup()
 
 
 def _place(strategy: str) -> int:
     return LONGEST.index(strategy) if strategy in LONGEST else len(LONGEST)
 
 
-def _compared(arms: Arms) -> list[Seat]:
-    """The arms that the goals are about: what their kernels take is measured."""
-    names = [name for plate in PLATES.values() for name in plate]
-    modes = [name for name in names if name.startswith("full") and "+" not in name]
-    found = [arms.fastest(modes), arms.fastest((*GRAPHS, TUNED))]
-    found += [seat for seat in arms.running if seat.spec.strategy.name in GRAPHS]
-    return list({id(seat): seat for seat in found if seat is not None}.values())
+def measure(every: Iterable[Sequence[Work]], options: argparse.Namespace) -> None:
+    """One group is finished while the next one begins."""
+    slots = Slots(options.slots)
+    with contextlib.ExitStack() as stack, slots.pool() as pool:
+        last: Group | None = None
+        for works in every:
+            group = Group(works, options)
+            stack.callback(group.close)
+            ending = last.finish(pool) if last else []
+            begun = group.begin(pool, slots)
+            _end(last, ending, slots)
+            _await(begun)
+            group.time()
+            last = group
+        _end(last, last.finish(pool) if last else [], slots)
 
 
-def _finish(arms: Arms, seat: Seat) -> None:
-    arms.judge_again(seat)
-    if seat.runs and "memory" not in seat.facts[0]:
-        arms.examine(seat, alone=False)
+def _end(group: Group | None, ending: list[Future[None]], slots: Slots) -> None:
+    if group is not None:
+        _await(ending)
+        group.write(slots)
+        group.close()
 
 
 def _await(waiting: Iterable[Future[None]]) -> None:
-    for future in list(waiting):
+    for future in waiting:
         future.result()
-
-
-def run(group: Sequence[Work], options: argparse.Namespace, slots: Slots) -> None:
-    """A group from its first process to its files."""
-    with tempfile.TemporaryDirectory(prefix="whole-step-") as scratch:
-        every = [
-            Arms(
-                work.step,
-                arms_of(work.plate, options),
-                Path(scratch) / work.plate,
-                limit_s=options.limit,
-            )
-            for work in group
-        ]
-        for arms in every:
-            arms.folder.mkdir(exist_ok=True)
-        try:
-            measure(every, slots)
-            for work, arms in zip(group, every, strict=True):
-                _write(work.path(options.out), arms, slots)
-        finally:
-            for arms in every:
-                arms.close()
 
 
 def _write(path: Path, arms: Arms, slots: Slots) -> None:
@@ -229,7 +242,7 @@ def options_of(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--out", type=Path, default=RESULTS, help="a folder")
     parser.add_argument("--seconds", type=float, default=float("inf"))
     parser.add_argument("--limit", type=float, default=150.0, help="s, of one answer")
-    parser.add_argument("--slots", type=int, default=5)
+    parser.add_argument("--slots", type=int, default=7)
     parser.add_argument("--tuned", action="store_true", help=f"with {TUNED}")
     parser.add_argument("--again", action="store_true", help="also what is there")
     parser.add_argument("--list", action="store_true", help="what would be measured")
@@ -254,21 +267,27 @@ def wanted(options: argparse.Namespace) -> list[Work]:
     return [w for w in every if options.again or not w.path(options.out).exists()]
 
 
+def in_time(options: argparse.Namespace) -> Iterator[list[Work]]:
+    """Groups as long as there is time for the next one."""
+    begin = time.monotonic()
+    for group in groups(wanted(options)):
+        names = ", ".join(f"{work.step.name} ({work.plate})" for work in group)
+        expected = expected_s(group, options.slots)
+        left = options.seconds - (time.monotonic() - begin)
+        say(f"{names}: about {expected:.0f} s")
+        if expected > left:
+            say(f"{left:.0f} s are left: it ends here")
+            return
+        yield group
+
+
 def main() -> int:
     options = options_of()
     os.chdir(ROOT)
-    slots, begin = Slots(options.slots), time.monotonic()
-    for group in groups(wanted(options)):
-        names = ", ".join(f"{work.step.name} ({work.plate})" for work in group)
-        expected = expected_s(group, slots.count)
-        left = options.seconds - (time.monotonic() - begin)
-        say(f"{names}: about {expected:.0f} s")
-        if options.list:
-            continue
-        if expected > left:
-            say(f"{left:.0f} s are left: it ends here")
-            break
-        run(group, options, slots)
+    if options.list:
+        list(in_time(options))
+    else:
+        measure(in_time(options), options)
     return 0
 
 

@@ -110,21 +110,16 @@ def test_arms_end_as_a_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
     monkeypatch.setattr(side_by_side, "WARM_UP_S", 0.01)
     step = next(s for s in whole_step.STEPS if s.name == "arrcoc-scorers")
     with forked():
-        arms = side_by_side.Arms(
-            step, ("eager", "regional+graph"), tmp_path, limit_s=60
-        )
-        try:
-            whole_step.measure([arms], whole_step.Slots(2))
-            found = arms.run("command", {"slots": 2})
-        finally:
-            arms.close()
-    again = Run.from_json(json.loads(json.dumps(found.to_json(), default=str)))
+        given = ["--out", str(tmp_path), "--arms", "eager,regional+graph"]
+        options = whole_step.options_of([*given, "--slots", "2"])
+        whole_step.measure([[whole_step.Work(step, "plain")]], options)
+    again = Run.from_json(json.loads((tmp_path / f"{step.name}.json").read_text()))
     eager, graph = again.measurements
     assert eager.median_ms and eager.peak_bytes and eager.verdict == "reference"
     assert len(eager.rounds_ms) == side_by_side.ROUNDS
     assert (graph.verdict, graph.median_ms) == ("skipped", None)
     assert graph.notes == ("CUDA graphs need a CUDA device",)
-    assert again.other["conditions"] == {"slots": 2}
+    assert again.other["conditions"]["slots"] == 2
 
 
 # -- the tables ------------------------------------------------------------------------
