@@ -182,16 +182,38 @@ def test_one_finding_for_one_reason_at_one_place() -> None:
 def test_an_operation_that_cuts_the_graph_is_low_and_told_once() -> None:
     stream = turns()
     watcher = Recordings(stream.write)
-    for _ in range(2):
-        watcher.split(Split("cpu ops", "aten.mul.Tensor", STACK, "0/0"))
+    for reason in ("cpu ops", "DeviceCopy ops", "cpu ops"):
+        watcher.split(Split(reason, "aten.mul.Tensor", STACK, "0/0"))
     [found] = stream.findings()
-    assert (found.code, found.kind, found.severity) == (
-        "CG318",
-        "cudagraph_skip",
-        "low",
-    )
-    assert found.line == WRITES and "aten.mul.Tensor" in found.cause
+    assert (found.code, found.severity) == ("CG318", "low")
+    assert found.kind == "cudagraph_skip" and found.count == 2
+    assert found.line == WRITES
+    assert found.cause == "cpu ops, DeviceCopy ops: aten.mul.Tensor"
     assert "device=" in found.fix
+
+
+def test_where_the_whole_graph_is_out_its_parts_are_no_matter() -> None:
+    stream = turns()
+    watcher = Recordings(stream.write)
+    watcher.split(Split("Conditional ops", "cond", STACK, "0/0"))
+    watcher.skipped(Skip(f"control flow operator: torch.cond.{QUOTED}", "0/0"))
+    assert [each.code for each in stream.findings()] == ["CG314"]
+
+
+def test_what_torch_compiled_of_its_own_is_placed_where_it_is_called() -> None:
+    def call(watcher: Recordings) -> None:
+        watcher.ran(told("recorded"))  # here
+
+    stream = Stream()
+    code = [torch.nn.Sequential.forward.__code__.co_filename, 300, "inner"]
+    stream.write("cudagraph_function", compile_id="0/0", code=code)
+    watcher = Recordings(stream.write)
+    for _ in range(5):
+        call(watcher)
+    watcher.__exit__()
+    [found] = stream.findings()
+    assert found.code == "CG323"
+    assert found.source is not None and found.source.endswith("# here")
 
 
 # -- kernels -----------------------------------------------------------------------

@@ -25,6 +25,7 @@ GRAPH = {
     "distinct": 1,
     "again": {},
     "moved": {},
+    "site": [],
     "since": 5,
     "pool_bytes": 0,
 }

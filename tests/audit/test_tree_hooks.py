@@ -244,13 +244,22 @@ def test_a_graph_that_is_dropped_without_a_word_is_a_skip(
     assert told == ([reason] if device == "cuda" else [])
 
 
+class Traced:
+    """A node as the compiler adds it to a graph."""
+
+    def __init__(self, target: str) -> None:
+        self.target, self.stack_trace = target, ""
+        self.users: list[Traced] = []
+
+
 @pytest.mark.parametrize("device_types", [{"cuda"}, {"cpu"}])
 def test_an_operation_on_the_cpu_is_left_out_of_a_graph_on_cuda(
     device_types: set[str],
 ) -> None:
-    origin = SimpleNamespace(target="aten.mul.Tensor", stack_trace=STACK, users=[])
+    use, copy, added = (Traced(name) for name in ("mul", "device_put", "aten.cat"))
+    added.users, copy.users, use.stack_trace = [copy], [added, use], STACK
     node = SimpleNamespace(
-        node=SimpleNamespace(origins=[origin]),
+        node=SimpleNamespace(origins=[added]),
         is_gpu=lambda: False,
         get_device=lambda: torch.device("cpu"),
     )
@@ -267,3 +276,4 @@ def test_an_operation_on_the_cpu_is_left_out_of_a_graph_on_cuda(
     found = seen(program).findings()
     wanted = [("CG318", WRITES)] if "cuda" in device_types else []
     assert [(each.code, each.line) for each in found] == wanted
+    assert all("cpu ops: aten.cat" in each.cause for each in found)

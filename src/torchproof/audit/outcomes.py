@@ -126,7 +126,7 @@ def _graph(
         graph["compile_id"],
         (),
         functions.get(graph["compile_id"]),
-        {**graph, "uses": uses},
+        {**graph, "site": _frames(graph["site"]), "uses": uses},
     )
 
 

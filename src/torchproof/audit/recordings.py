@@ -43,6 +43,7 @@ class Captured:
     sizes: dict[tuple[Any, ...], Counter[str]] = field(default_factory=dict)
     again: Counter[str] = field(default_factory=Counter)  # recordings by cause
     moved: Counter[str] = field(default_factory=Counter)
+    site: list[list[Any]] = field(default_factory=list)  # of the first recording
     since: int = 0  # runs since the last recording
     pool_bytes: int = 0  # by which the pool grew for it
 
@@ -69,6 +70,7 @@ class Captured:
             "distinct": len(self.sizes),
             "again": dict(self.again),
             "moved": dict(self.moved),
+            "site": self.site,
             "since": self.since,
             "pool_bytes": self.pool_bytes,
         }
@@ -144,6 +146,8 @@ class Recordings:
             graph = Captured(number, turn.phase, turn.compile_id)
             self._graphs[key] = graph
         graph.add(turn)
+        if turn.how == "recorded" and not graph.site:
+            graph.site = plain(stack())
         if turn.pool is not None and turn.pool_bytes is not None:
             graph.pool_bytes += turn.pool_bytes - self._pools.get(turn.pool, 0)
             self._pools[turn.pool] = turn.pool_bytes

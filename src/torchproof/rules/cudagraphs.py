@@ -45,11 +45,16 @@ def subjects(facts: Facts) -> Iterator[Subject]:
 
 
 def place(event: Event) -> Place:
-    """The line that torch blames, else the function that was compiled."""
-    blamed = place_of(event.frames)
-    if blamed.frame is None and event.function is not None:
-        return place_of((definition(event.function),))
-    return blamed
+    """The line that torch blames, else the function that was compiled.
+
+    Where that is torch's own, as of its modules, the line that called it.
+    """
+    own = (definition(event.function),) if event.function else ()
+    for frames in (event.frames, own, event.data.get("site", ())):
+        found = place_of(frames)
+        if found.frame is not None:
+            break
+    return found
 
 
 def _often(events: Iterable[Event]) -> Iterator[str]:

@@ -50,7 +50,8 @@ def _replays(graph: Mapping[str, Any]) -> int:
 
 
 def _pool(graph: Mapping[str, Any]) -> str:
-    return f"its recordings took {graph['pool_bytes'] / 2**20:.1f} MiB of the pool"
+    mebibytes = graph["pool_bytes"] / 2**20
+    return f"warming it up and recording it took {mebibytes:.1f} MiB of the pool"
 
 
 class ManySizes(Capture):
@@ -259,11 +260,13 @@ class PartlyCaptured(Capture):
     kind = "cudagraph_skip"
 
     def subjects(self, facts: Facts) -> Iterator[Subject]:
-        groups: dict[tuple[object, ...], list[Event]] = {}
+        whole = {event.compile_id for event in facts.events("cudagraph_skip")}
+        groups: dict[object, list[Event]] = {}
         for event in facts.events("cudagraph_split"):
             frame = place(event).frame
             where = (frame.file, frame.line) if frame else event.compile_id
-            groups.setdefault((where, event.data["reason"]), []).append(event)
+            if event.compile_id not in whole:
+                groups.setdefault(where, []).append(event)
         for events in groups.values():
             first = place(events[0])
             yield Subject(tuple(events), first, facts, len(events))
@@ -273,12 +276,13 @@ class PartlyCaptured(Capture):
         return f"{at} is left out of the CUDA graph, which is cut in two there"
 
     def cause(self, subject: Subject) -> str:
-        operations = dict.fromkeys(e.data["operation"] for e in subject.events)
-        return f"{subject.data['reason']}: {shorten(', '.join(operations), 100)}"
+        told = [(e.data["reason"], e.data["operation"]) for e in subject.events]
+        reasons, operations = map(dict.fromkeys, zip(*told, strict=True))
+        return f"{', '.join(reasons)}: {shorten(', '.join(operations), 100)}"
 
     def fix(self, subject: Subject) -> str:
-        reason = subject.data["reason"]
-        if "cpu" in reason or "evice" in reason:  # DeviceCopy, cross-device
+        reasons = " ".join(event.data["reason"] for event in subject.events)
+        if "cpu" in reasons or "evice" in reasons:  # DeviceCopy, cross-device
             return (
                 "create the tensor on the GPU (device=x.device), or move it there once"
                 " before the first call; a plain Python number needs no device"

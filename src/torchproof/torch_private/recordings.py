@@ -254,15 +254,20 @@ def _splits(receiver: Receiver) -> Iterator[None]:
 
 
 def _traced(operation: Any) -> tuple[str, str | None]:
-    """The operation as the program has it, and its stack or that of who uses it."""
+    """The operation as the program has it, and the nearest line that it serves.
+
+    Nodes that the compiler adds have no line: what they are made for has one.
+    """
     origins = sorted(getattr(operation, "origins", None) or (), key=str)
     named = getattr(operation, "op_overload", None) or (
         origins[0].target if origins else type(operation).__name__
     )
-    users = [user for node in origins for user in node.users]
-    for node in (*origins, *users):
+    seen, nearest = set(origins), list(origins)
+    for node in nearest:  # grows as it goes
         if node.stack_trace:
             return str(named), node.stack_trace
+        nearest += [user for user in node.users if user not in seen]
+        seen.update(node.users)
     return str(named), None
 
 
