@@ -125,9 +125,12 @@ def _matches(facts: Facts) -> Iterator[tuple[Rule, Subject]]:
             yield measured, subject
     for subject in cudagraphs.subjects(facts):
         yield _first(SKIPS, subject), subject
-    for audited in (*CAPTURES, *SYNCS):
-        for subject in audited.subjects(facts):
-            yield audited, subject
+    for captured in CAPTURES:
+        for subject in captured.subjects(facts):
+            yield captured, subject
+    for waits in SYNCS:
+        for subject in waits.subjects(facts):
+            yield waits, subject
 
 
 def _first(rules: tuple[Rule, ...], subject: Subject) -> Rule:
