@@ -273,24 +273,31 @@ def _explained(stage: str) -> Iterator[None]:
             Stop("memory", f"out of memory ({stage}): {_first(error)}")
         ) from error
     except Exception as error:
-        frames = traceback.extract_tb(error.__traceback__)
-        for owner in ("user", "library"):
+        first, place = _origin(error)
+        where = (place.filename, place.lineno, place.name) if place else ()
+        told = f"{stage} failed: {_first(first)}"
+        raise Stopped(Stop("capture", told, stage, *where)) from error
+
+
+def _origin(
+    error: BaseException,
+) -> tuple[BaseException, traceback.FrameSummary | None]:
+    """The error that came first, and the line of the user's code that led to it.
+
+    A capture that is stopped within raises another error at its end.
+    """
+    chain = [error]
+    while (before := chain[-1].__context__) is not None and before not in chain:
+        chain.append(before)
+    for owner in ("user", "library"):
+        for each in reversed(chain):
+            frames = traceback.extract_tb(each.__traceback__)
             own = [frame for frame in frames if whose(frame.filename) == owner]
             if own:
-                break
-        place = own[-1] if own else None
-        raise Stopped(
-            Stop(
-                "capture",
-                f"{stage} failed: {_first(error)}",
-                stage,
-                place.filename if place else None,
-                place.lineno if place else None,
-                place.name if place else None,
-            )
-        ) from error
+                return each, own[-1]
+    return error, None
 
 
-def _first(error: Exception) -> str:
+def _first(error: BaseException) -> str:
     text = str(error).strip().splitlines()
     return f"{type(error).__name__}: {text[0] if text else ''}"

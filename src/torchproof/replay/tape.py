@@ -132,19 +132,20 @@ class Tape:
         """Captures one run, which does not take place; what it returned is memory."""
         with _recording, torch.cuda.device(self.device):
             try:
-                with self._capturing(self.graph):
+                with self._capturing(self.graph, self.pool.open()):
                     return run()
             except BaseException:
                 self._recover()
                 raise
 
     @contextlib.contextmanager
-    def _capturing(self, graph: torch.cuda.CUDAGraph) -> Iterator[None]:
+    def _capturing(
+        self, graph: torch.cuda.CUDAGraph, pool: Any = None
+    ) -> Iterator[None]:
         how = "thread_local"  # what other threads do meanwhile is their business
         with warnings.catch_warnings():
             # A step that launches nothing on the device is a graph all the same.
             warnings.filterwarnings("ignore", "The CUDA Graph is empty")
-            pool = self.pool.open()
             with torch.cuda.graph(
                 graph, pool=pool, stream=self.stream, capture_error_mode=how
             ):
@@ -153,11 +154,11 @@ class Tape:
     def _recover(self) -> None:
         """After a capture that failed torch believes that it is still under way.
 
-        Its allocator is told; its random generators learn it from a capture that ends.
+        Its allocator is told, and the pool is not used for more; its random generators
+        learn it from a capture that ends.
         """
         captures.end_allocation(self.device, self.pool.handle)
-        with contextlib.suppress(RuntimeError):
-            self.graph.reset()
+        self.pool.handle = None
         self.stream = torch.cuda.Stream(self.device)
         with self._capturing(torch.cuda.CUDAGraph()):
             pass

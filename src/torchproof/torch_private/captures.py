@@ -105,19 +105,20 @@ def _counted(block: nn.Module, inside: list[int]) -> Iterator[None]:
         finally:
             inside[0] -= 1
 
-    block._compiled_call_impl = call
-    try:
+    with compiled_self(block, call):
         yield
-    finally:
-        block._compiled_call_impl = compiled
 
 
 @contextlib.contextmanager
 def compiled_self(module: nn.Module, compiled: Any) -> Iterator[None]:
     """The module runs this in place of its own code, as after `module.compile()`."""
-    before = module._compiled_call_impl
-    module._compiled_call_impl = compiled
+    own, name = module.__dict__, "_compiled_call_impl"
+    had, before = name in own, own.get(name)
+    own[name] = compiled
     try:
         yield
     finally:
-        module._compiled_call_impl = before
+        if had:
+            own[name] = before
+        else:
+            del own[name]
