@@ -6,6 +6,7 @@ import datetime
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from torchproof import audit, measure, questions, rules, store
 from torchproof.audit import Audited
@@ -66,29 +67,24 @@ def check(
     started = datetime.datetime.now()
     wanted = [name for name in EFFORTS[effort] if name not in left_out]
     observation, measured = _seen(target, options, wanted, progress)
-    observation, audited = _audited(
-        target, options, wanted, observation, progress=progress
-    )
+    observation, audited = _audited(observation, target, options, wanted, tell=progress)
     every = rules.with_costs(rules.check(observation), measured.gaps)
-    counts = counts_of(observation, every)
-    if "breaks" in left_out:  # not observed is None, never 0
-        counts = dict.fromkeys(counts)
-    counts |= audited.counts
     found = rules.select(every, select, ignore)
+    breaks = _breaks(observation, every=every, found=found)
+    own = {"breaks": breaks, "lifetimes": audited.part(found)}
     return store.save(
         Run(
             id=f"{started:%Y%m%d-%H%M}-{target.name}",
             target=target.text,
             strategy="as-written" if _as_written(observation, target) else "full",
             environment=observation.environment,
-            counts=counts,
+            counts=_counts(observation, every, "breaks" in left_out) | audited.counts,
             findings=tuple(found),
             measurements=tuple(measured.rows),
             parts={
                 name: _part(name, effort, left_out)
-                or (audited.part(found) if name == "lifetimes" else None)
                 or measured.part(name, found)
-                or _breaks(observation, every=every, found=found)
+                or own.get(name, own["breaks"])
                 for name in PARTS
             },
             command=command,
@@ -130,18 +126,18 @@ def _seen(
 
 
 def _audited(
+    seen: Observation,
     target: Target,
     options: Options,
     wanted: list[str],
-    seen: Observation,
     *,
-    progress: Progress,
+    tell: Progress,
 ) -> tuple[Observation, Audited]:
     """What part lifetimes adds to what was seen, if it is wanted and possible."""
     why = _why_not_audited(target, wanted, seen)
     if "lifetimes" not in wanted or why:
         return seen, audit.skipped(why or "")
-    found = audit.audit(target, options, progress)
+    found = audit.audit(target, options, tell)
     return replace(
         seen,
         events=(*seen.events, *found.events),
@@ -306,6 +302,14 @@ def counts_of(
         "recompiles": sum(event.kind == "recompile" for event in events),
         **audit.skipped("").counts,  # those of part lifetimes
     }
+
+
+def _counts(
+    observation: Observation, every: list[Finding], unseen: bool
+) -> dict[str, Any]:
+    """What was not observed is None, never 0."""
+    counts = counts_of(observation, every)
+    return dict.fromkeys(counts) if unseen else counts
 
 
 def _skipped(event: Event) -> tuple[str, int, str] | None:

@@ -29,7 +29,7 @@ class Audited:
 
     status: Part
     events: tuple[Event, ...] = ()
-    counts: Mapping[str, Any] = field(default_factory=dict)
+    counts: dict[str, Any] = field(default_factory=dict)
     environment: Mapping[str, Any] = field(default_factory=dict)
     interrupted: bool = False
 

@@ -35,8 +35,6 @@ PROBES: dict[str, tuple[str, ...]] = {
         "torch._inductor.cudagraph_trees:CUDAGraphNode._initialize_cached_tensors",
         "torch._inductor.cudagraph_trees:"
         "CUDAGraphTreeManager.dealloc_current_path_weakrefs",
-        "torch._C:_set_storage_access_error_msg",
-        "torch._C:_set_storage_data_ptr_access_error_msg",
     ),
     "graphs run as captured": (
         "torch:_TorchCompileInductorWrapper.__call__",
@@ -53,6 +51,7 @@ PROBES: dict[str, tuple[str, ...]] = {
     ),
 }
 
+_WARNINGS = ("_set_storage_access_error_msg", "_set_storage_data_ptr_access_error_msg")
 Mode = Literal["inference", "forward", "backward"]
 
 
@@ -202,11 +201,10 @@ def _tree_runs(runs: Runs) -> Iterator[None]:
         return outputs
 
     def freed(self: Any) -> None:
-        silent = functools.partial(patched, torch._C, value=lambda *args: None)
-        with (
-            silent("_set_storage_access_error_msg"),
-            silent("_set_storage_data_ptr_access_error_msg"),
-        ):
+        with contextlib.ExitStack() as silent:
+            for name in _WARNINGS:  # only builds for CUDA have them
+                told = patched(torch._C, name, lambda *args: None)
+                silent.enter_context(told)
             free(self)
 
     def make_none(self: Any) -> None:
