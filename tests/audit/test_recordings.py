@@ -72,7 +72,7 @@ def moving(times: int, replays: int) -> Stream:
     watcher.ran(told("recorded"))
     for _ in range(times):
         model[0].weight = torch.nn.Parameter(torch.ones(2, 2))
-        moved = (Moved("primals_1", STACK, model[0].weight.detach()),)
+        moved = (Moved("primals_1", STACK, model[0].weight.data_ptr()),)
         status = ("static input data pointer changed",)
         watcher.ran(told("recorded", mismatches=status, moved=moved))
         for _ in range(replays):
@@ -102,6 +102,16 @@ def test_recordings_that_follow_other_calls_are_told_when_they_are_many() -> Non
     [found] = turns(*often, mismatches=status).findings()
     assert (found.code, found.severity) == ("CG323", "high")
     assert "still alive" in found.cause
+
+
+def test_a_graph_that_stays_in_warm_up_is_told() -> None:
+    [found] = turns(*[("warmed_up", 8)] * 5).findings()
+    assert (found.code, found.kind) == ("CG324", "cudagraph_skip")
+    assert found.severity == "high" and "5 runs" in found.message
+    assert turns(*[("warmed_up", size) for size in (8, 16, 24, 32)]).findings() == []
+    skipped = turns(*[("warmed_up", 8)] * 5)
+    Recordings(skipped.write).skipped(Skip(recordings.PENDING_BACKWARD, "0/0"))
+    assert [each.code for each in skipped.findings()] == ["CG316"]
 
 
 def test_a_graph_that_is_recorded_once_is_fine() -> None:

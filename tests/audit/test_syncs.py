@@ -21,7 +21,7 @@ GRAPH = {
     "phase": "inference",
     "compile_id": "0/0",
     "turns": {"replayed": 5},
-    "sizes": [],
+    "sizes": [[[], {"replayed": 5}]],
     "distinct": 1,
     "again": {},
     "moved": {},

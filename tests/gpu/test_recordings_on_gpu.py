@@ -320,6 +320,8 @@ def test_hooks_are_gone_afterwards() -> None:
     with contextlib.ExitStack() as watchers:
         for watcher in (Recordings, Syncs):
             watchers.enter_context(watcher(lambda kind, **values: None))
+        assert torch.cuda.synchronize is not wait
+        torch.compile(torch.sin, backend="eager")(torch.ones(2, device="cuda"))
         assert torch.cuda.get_sync_debug_mode() != mode
     assert torch.cuda.get_sync_debug_mode() == mode
     assert torch.cuda.synchronize is wait

@@ -158,7 +158,7 @@ class Recordings:
         self._named += 1
         names = _parameter_names(moved) if self._named <= _NAMED_MOVES else {}
         for each in moved:
-            name = names.get(each.tensor.data_ptr(), each.name)
+            name = names.get(each.address, each.name)
             graph.moved[name] += 1
             if graph.moved[name] == 1:
                 self._write(
@@ -172,7 +172,7 @@ class Recordings:
 
 def _parameter_names(moved: Iterable[Moved]) -> dict[int, str]:
     """Addresses of parameters and buffers, by the path in the module they belong to."""
-    wanted = {each.tensor.data_ptr() for each in moved}
+    wanted = {each.address for each in moved}
     modules = [
         each
         for each in gc.get_objects()

@@ -43,17 +43,14 @@ class Syncs:
         self._local = threading.local()
         self._calls = 0  # of compiled functions, those inside others apart
         self._places: dict[Place, dict[str, Any]] = {}
+        self._listening = False
         self._flushed = 0.0
 
     def __enter__(self) -> Syncs:
         if torch.cuda.is_available():
-            hooks = (
-                torch_private.compiled_contexts(lambda context: self._entered),
-                _heard(self.note),
-                _explicit(self.note),
-            )
-            for hook in hooks:
-                self._hooks.enter_context(hook)
+            enter = self._hooks.enter_context
+            enter(torch_private.compiled_contexts(lambda context: self._entered))
+            enter(_explicit(self.note))
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -78,6 +75,10 @@ class Syncs:
         depth = getattr(self._local, "depth", 0)
         self._local.depth = depth + 1
         self._calls += depth == 0
+        if not self._listening and torch.cuda.is_initialized():
+            # Not earlier: it would begin the program's use of the GPU.
+            self._listening = True
+            self._hooks.enter_context(_heard(self.note))
 
         def leave() -> None:
             self._local.depth = depth

@@ -41,7 +41,8 @@ def subjects(facts: Facts) -> Iterator[Subject]:
         reason = _UNNAMED.sub("", event.data["reason"])
         groups.setdefault((where, reason), []).append(event)
     for events in groups.values():
-        yield Subject(tuple(events), place(events[0]), facts, len(events))
+        runs = sum(event.data["ungraphed"] or 1 for event in events)
+        yield Subject(tuple(events), place(events[0]), facts, runs)
 
 
 def place(event: Event) -> Place:

@@ -15,6 +15,7 @@ _SOME_SIZES = 4
 # Recordings again of what was recorded before: a change or two settles.
 _FEW_AGAIN = 2
 _MANY_AGAIN = 8
+_WARM_UPS = 3  # of one size; one is as it should be, and graphs before it add theirs
 _SHOWN = 12
 
 
@@ -296,8 +297,60 @@ class PartlyCaptured(Capture):
         return "low"
 
 
+class NeverReplayed(Capture):
+    """A graph is warmed up again and again, and never recorded.
+
+    ## Why
+    The first run of a graph warms it up, the second records it. While outputs of an
+    earlier warm-up are alive in the same step, the next run warms up as well: without a
+    point at which a step begins, no graph is ever recorded, and warming up is slower
+    than running without CUDA graphs.
+
+    ## Bad
+        outputs = [compiled(x) for x in batches]      # gradients, and no step begins
+
+    ## Good
+        for x in batches:
+            torch.compiler.cudagraph_mark_step_begin()
+            compiled(x).sum().backward()
+
+    ## Fix safety
+    What is kept across the mark must be cloned before it.
+    """
+
+    code = "CG324"
+    kind = "cudagraph_skip"
+
+    def subjects(self, facts: Facts) -> Iterator[Subject]:
+        known = {event.compile_id for event in facts.events("cudagraph_skip")}
+        for event in _recorded(facts):
+            runs = max(sum(each.values()) for _, each in event.data["sizes"])
+            stuck = event.data["turns"].keys() == {"warmed_up"}
+            if stuck and runs > _WARM_UPS and event.compile_id not in known:
+                yield _about(event, facts, runs)
+
+    def message(self, subject: Subject) -> str:
+        return (
+            f"{subject.function} was warmed up in each of"
+            f" {plural(_runs(subject.data), 'run')} and never recorded"
+        )
+
+    def cause(self, subject: Subject) -> str:
+        return "outputs of one run were alive when the next began, in the same step"
+
+    def fix(self, subject: Subject) -> str:
+        return (
+            "call torch.compiler.cudagraph_mark_step_begin() where a step begins, under"
+            " torch.no_grad() where no backward follows, and clone what is kept"
+        )
+
+    def severity(self, subject: Subject) -> Severity:
+        return "high"
+
+
 CAPTURES: tuple[Capture, ...] = (
     PartlyCaptured(),
+    NeverReplayed(),
     ManySizes(),
     MovedInput(),
     OtherRecording(),

@@ -89,11 +89,11 @@ class Split:
 
 @dataclass(frozen=True)
 class Moved:
-    """A tensor that a recorded graph knows at another address."""
+    """A static input that a recorded graph knows at another address."""
 
     name: str
     stack: str | None
-    tensor: torch.Tensor
+    address: int
 
 
 How = Literal["ungraphed", "warmed_up", "recorded", "replayed"]
@@ -357,14 +357,12 @@ def _check(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _moved(checks: Sequence[tuple[Any, Any]], inputs: Sequence[Any]) -> Iterator[Moved]:
-    """Inputs that the latest recording knows elsewhere."""
+    """Static inputs that the latest recording knows elsewhere."""
     utils = importlib.import_module("torch._inductor.cudagraph_utils")
     for node, _ in checks[-1:]:
-        known = node.static_input_data_ptrs
-        for index, value in enumerate(inputs):
-            if not isinstance(value, torch.Tensor) or known[index] is None:
-                continue
-            if value.data_ptr() != known[index]:
+        for index in node.non_managed_static_input_idxs:
+            address = inputs[index].data_ptr()
+            if address != node.static_input_data_ptrs[index]:
                 about = node.wrapped_function.placeholders[index]
                 stack = utils.get_placeholder_stack_trace(about)
-                yield Moved(about.name, stack, value)
+                yield Moved(about.name, stack, address)
