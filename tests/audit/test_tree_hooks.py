@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
@@ -74,6 +76,32 @@ def test_skips_are_told_to_torch_as_before() -> None:
     torch._dynamo.reset()
     compiled(torch.ones(4), torch.zeros(4))
     assert [e["kind"] for e in stream.entries].count("cudagraph_skip") == 1
+
+
+FIRST_OF_ALL = """
+from torchproof.torch_private import recordings
+
+class Receiver:
+    def skipped(self, skip): print(skip.reason)
+    split = ran = skipped
+
+with recordings.watched(Receiver()):
+    from torch._inductor import cudagraph_trees, output_code
+    for module in (cudagraph_trees, output_code):
+        module.log_cudagraph_skip_and_bump_counter(module.__name__)
+output_code.log_cudagraph_skip_and_bump_counter("unseen")
+"""
+
+
+@pytest.mark.slow
+def test_skips_are_told_once_where_inductor_is_loaded_by_the_hooks() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FIRST_OF_ALL],
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.stdout.split() == [cudagraph_trees.__name__, output_code.__name__]
 
 
 def manager(model: Callable[..., Any], **facts: Any) -> tuple[Any, FunctionID]:

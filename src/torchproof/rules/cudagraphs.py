@@ -29,7 +29,7 @@ class Skip(Rule):
 
     def evidence(self, subject: Subject) -> Iterable[str]:
         yield f"torch says: skipping cudagraphs due to {subject.data['reason']}"
-        yield from _often(subject.events)
+        yield from dict.fromkeys(_often(subject.events))
 
 
 def subjects(facts: Facts) -> Iterator[Subject]:

@@ -164,10 +164,13 @@ def _compile_id() -> str | None:
 
 @contextlib.contextmanager
 def _skips(receiver: Receiver) -> Iterator[None]:
-    """Every module that has the function under its own name."""
+    """Every module that has the function under its own name.
+
+    All are imported first: one that comes later would take over what is patched.
+    """
+    modules = [importlib.import_module(name) for name in _SKIPPERS]
     with contextlib.ExitStack() as patches:
-        for name in _SKIPPERS:
-            module = importlib.import_module(name)
+        for module in modules:
             original = module.log_cudagraph_skip_and_bump_counter
             note = _noting_skip(original, receiver)
             patches.enter_context(
