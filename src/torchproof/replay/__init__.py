@@ -7,12 +7,13 @@ callable that answers as the step does, or runs the step itself and says why.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from torchproof.records import UserError
 
 if TYPE_CHECKING:
+    from torchproof.replay.buckets import Buckets
     from torchproof.replay.graphed import Graphed
 
 __all__ = ["graph"]
@@ -26,9 +27,9 @@ def graph(
     strategy: str = "eager",
     outputs: Literal["copies", "buffers"] = "copies",
     pool: Graphed | None = None,
-    pad: Mapping[str, Any] | None = None,
-    unpad: Any = None,
-    buckets: Any = None,
+    pad: Mapping[str | int, Any] | None = None,
+    unpad: Mapping[str | int, Any] | None = None,
+    buckets: Buckets | Iterable[int | tuple[int, ...]] | None = None,
 ) -> Graphed:
     """The step, replayed from a CUDA graph for each shape it is called with.
 
@@ -39,16 +40,23 @@ def graph(
     to the step. `strategy` says how it is compiled before it is recorded: eager, full
     or regional. `outputs="buffers"` hands out the recording's own memory, which the
     next replay of the same shapes overwrites. `pool`: another graphed step to share
-    memory with; the two then take turns.
+    memory with; the two then take turns. `pad` names the dimensions of arguments that
+    may be padded, `unpad` those of outputs, and `buckets` the sizes to pad to.
     """
     if outputs not in ("copies", "buffers"):
         raise UserError(f"outputs={outputs!r}: give 'copies' or 'buffers'")
     if not callable(step):
         raise UserError(f"graph: {type(step).__name__} is not callable")
     from torchproof.replay.making import graphed
+    from torchproof.replay.padder import Padder
 
     made = graphed(
-        step, train=train, strategy=strategy, pool=pool, buffers=outputs == "buffers"
+        step,
+        train=train,
+        strategy=strategy,
+        pool=pool,
+        buffers=outputs == "buffers",
+        padder=Padder.parse(step, pad, unpad, buckets),
     )
     if example is not None:
         if isinstance(example, Mapping):

@@ -14,16 +14,18 @@ from torchproof.runtime.likeness import Likeness
 
 @dataclass(frozen=True)
 class Answer:
-    """Copies of what a run returned, and of the gradients it left."""
+    """Copies of what a run returned and wrote, and of the gradients it left."""
 
     output: Mapping[str, Any]
     gradients: Mapping[str, Tensor]
 
     @classmethod
-    def of(cls, output: Any, gradients: Mapping[str, Tensor]) -> Answer:
+    def of(
+        cls, output: Any, written: Mapping[str, Tensor], gradients: Mapping[str, Tensor]
+    ) -> Answer:
         parts = likeness.parts_of(output, "output")
         return cls(
-            {label: _copy(part) for label, part in parts.items()},
+            {label: _copy(part) for label, part in {**parts, **written}.items()},
             {label: _copy(each) for label, each in gradients.items()},
         )
 

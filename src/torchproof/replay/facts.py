@@ -48,7 +48,6 @@ class Bucket:
     record_s: float
     verdict: str  # against eager: same, rounding, random, not compared
     error: float | None  # largest, relative
-    waste: float | None  # share of padded work, where the calls were padded
 
 
 @dataclass(frozen=True)
@@ -64,6 +63,9 @@ class Status:
     clones: int
     cloned_bytes: int
     buckets: tuple[Bucket, ...]
+    padding: (
+        dict[str, Any] | None
+    )  # buckets with hits and waste, where calls are padded
     stops: tuple[Stop, ...]
     changes: tuple[str, ...]  # what was noticed and led to another recording
     notes: tuple[str, ...]
@@ -77,7 +79,7 @@ class Status:
             f" {self.recordings} recordings, pool {_mib(self.pool_bytes)}"
         ]
         if self.buckets:
-            rows = [("shapes", "replays", "pool", "record", "against eager", "waste")]
+            rows = [("shapes", "replays", "pool", "record", "against eager")]
             rows += [
                 (
                     " ".join(each.shapes),
@@ -85,7 +87,6 @@ class Status:
                     _mib(each.pool_bytes),
                     f"{each.record_s:.2f} s",
                     each.verdict,
-                    "-" if each.waste is None else f"{each.waste:.1%}",
                 )
                 for each in self.buckets
             ]
@@ -93,10 +94,27 @@ class Status:
             for row in rows:
                 cells = zip(row, widths, strict=True)
                 lines.append("  ".join(c.ljust(w) for c, w in cells).rstrip())
+        if self.padding is not None:
+            lines += _padded(self.padding)
         lines += [f"not replayed: {stop}" for stop in self.stops]
         lines += [f"recorded again: {change}" for change in self.changes]
         lines += self.notes
         return "\n".join(lines)
+
+
+def _padded(told: dict[str, Any]) -> list[str]:
+    """One line a bucket, and one for all of them."""
+    lines = [
+        f"padded to {'x'.join(map(str, each['size']))}: {each['hits']} calls, waste"
+        f" {_percent(each['waste'])}"
+        for each in told["buckets"]
+    ]
+    left = sum(each["calls"] for each in told["left_out"])
+    return [*lines, f"waste {_percent(told['waste'])}; {left} calls fit no bucket"]
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{share:.1%}"
 
 
 def _mib(size: int | None) -> str:

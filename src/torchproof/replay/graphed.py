@@ -15,13 +15,17 @@ from typing import Any
 
 from torch import Tensor
 
-from torchproof.replay import inputs
+from torchproof.records import UserError
+from torchproof.replay import inputs, padding
+from torchproof.replay.buckets import Buckets
 from torchproof.replay.facts import Bucket, NotYet, Status, Stop, Stopped
 from torchproof.replay.handout import mapped
 from torchproof.replay.inputs import Call
 from torchproof.replay.optimizers import Rates
+from torchproof.replay.padder import Fit, Padder
+from torchproof.replay.padding import Shapes
 from torchproof.replay.recipes import Recipe
-from torchproof.replay.recording import Maker, Recording
+from torchproof.replay.recording import Check, Maker, Recording
 from torchproof.replay.sight import Sight
 from torchproof.replay.tape import Pool
 from torchproof.strategies import NotApplicable
@@ -41,6 +45,7 @@ class World:
     recipe: Recipe
     settings: list[dict[str, Any]]
     table: dict[Hashable, list[Recording]] = field(default_factory=dict)
+    cuts: dict[Hashable, Shapes | None] = field(default_factory=dict)  # None: as it is
     refused: dict[Hashable, tuple[Stop, ...]] = field(default_factory=dict)
 
     def recordings(self) -> list[Recording]:
@@ -63,8 +68,10 @@ class Graphed:
         *,
         pool: Pool,
         buffers: bool = False,
+        padder: Padder | None = None,
     ) -> None:
         self.step, self.pool, self.buffers = step, pool, buffers
+        self.padder = padder
         self._cook = cook
         sight = Sight(step)
         self._rates = Rates(sight.optimizers)
@@ -75,11 +82,12 @@ class Graphed:
         self._calls = self._plain_calls = self._recordings = self._replays = 0
         self._clones = self._cloned_bytes = 0  # of recordings that are gone
         self._given_up: tuple[Stop, ...] = ()
+        self._obstacles: tuple[Stop, ...] = ()  # to padding
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         self._calls += 1
         with self.pool.turn:
-            return self._answer((args, kwargs))
+            return self._padded((args, kwargs))
 
     def prepare(self, *args: Any, **kwargs: Any) -> None:
         """Makes the recording for a call like this one, and leaves no other trace."""
@@ -89,7 +97,7 @@ class Graphed:
             if self._given_up or self._world.fitting(key):
                 return
             try:
-                self._record(key, call).undo()
+                self._record(key, call).withdraw()
             except NotYet:
                 return
             except Stopped as stopped:
@@ -143,18 +151,25 @@ class Graphed:
             self._refuse(key, stopped)
             return self._plain(call)
         self._replays += 1
+        recording.keep()
         return recording.finish(list(inputs.tensors_in(call)))
 
     def _record(self, key: Hashable, call: Call) -> Recording:
         world = self._world
-        maker = Maker(world.recipe, world.sight, self._rates, self.pool)
         try:
-            recording = maker.record(call, buffers=self.buffers)
+            recording = self._maker().record(call, buffers=self.buffers)
         except NotApplicable as error:
             raise Stopped(Stop("capture", str(error))) from error
         self._recordings += 1
+        if recording.changed_python:
+            # What earlier recordings read may have been replaced by this first call.
+            self._end_recordings(world)
         world.table.setdefault(key, []).append(recording)
         return recording
+
+    def _maker(self) -> Maker:
+        world = self._world
+        return Maker(world.recipe, world.sight, self._rates, self.pool)
 
     def _plain(self, call: Call) -> Any:
         """The step without a graph: compiled if that works, else as it is.
@@ -167,6 +182,63 @@ class Graphed:
         recipe = self._world.recipe
         with recipe.uncompiled() if recipe.fails else recipe.apart() as step:
             return mapped(step(*args, **kwargs), Tensor.detach)
+
+    # -- padding -------------------------------------------------------------------
+
+    def _padded(self, call: Call) -> Any:
+        """The call by a recording for larger sizes, where that was seen to be right."""
+        fit = None if self.padder is None else self.padder.fit(call)
+        if self.padder is None or fit is None or self._given_up:
+            return self._answer(call)
+        self._unchanged()
+        key = self._key(call)
+        if key not in self._world.cuts:
+            return self._check(key, call, fit)
+        shapes = self._world.cuts[key]
+        if shapes is None:
+            return self._answer(call)
+        return self.padder.cut(self._answer(fit.grown), fit, shapes)
+
+    def _check(self, key: Hashable, call: Call, fit: Fit) -> Any:
+        """The first call of a size: padded, it has to answer as eager does without."""
+        assert self.padder is not None
+        self.prepare(*fit.grown[0], **fit.grown[1])
+        grown = self._key(fit.grown)
+        recording = self._world.fitting(grown)
+        if recording is None:
+            return self._answer(call)
+        self._world.cuts[key] = None
+        try:
+            check = Check(self._maker(), call)
+            shapes = padding.shapes_of(check.output)
+            given = recording.start(fit.grown)
+            recording.gradients.attach()
+            check.assert_same(self.padder.cut(recording.handout.recorded, fit, shapes))
+        except NotYet:
+            return self._answer(call)
+        except Stopped as stopped:
+            self._refuse(key, stopped)
+            self._world.refused.pop(key)
+            self._obstacles += stopped.stops
+            return self._answer(call)
+        self._world.cuts[key] = shapes
+        self._replays += 1
+        return self.padder.cut(recording.finish(given), fit, shapes)
+
+    def plan(self, **limits: Any) -> Buckets:
+        """Buckets for the sizes seen so far: `captures=`, `budget_bytes=` and so on.
+
+        Recordings that exist say how many bytes others will take. `use(...)` them.
+        """
+        if self.padder is None:
+            raise UserError("graph: say what may be padded, pad={...}, to plan buckets")
+        return self.padder.plan({}, **limits)
+
+    def use(self, buckets: Buckets) -> None:
+        """From here on, calls are padded to these sizes."""
+        if self.padder is None:
+            raise UserError("graph: say what may be padded, pad={...}, to use buckets")
+        self.padder.use(buckets)
 
     # -- what changes --------------------------------------------------------------
 
@@ -208,10 +280,10 @@ class Graphed:
         self._worlds.insert(0, world)
         # A world whose tensors lie elsewhere would keep their old memory.
         for old in self._worlds[1:] if moved else self._worlds[_MOST_WORLDS:]:
-            self._end_world(old)
+            self._end_recordings(old)
             self._worlds.remove(old)
 
-    def _end_world(self, world: World) -> None:
+    def _end_recordings(self, world: World) -> None:
         for recording in world.recordings():
             self._clones += recording.handout.clones
             self._cloned_bytes += recording.handout.cloned_bytes
@@ -228,7 +300,7 @@ class Graphed:
     def _give_up(self, stop: Stop) -> None:
         self._given_up = (stop,)
         for world in self._worlds:
-            self._end_world(world)
+            self._end_recordings(world)
         log.warning("not replayed any more: %s", stop)
 
     # -- what became of it ---------------------------------------------------------
@@ -240,7 +312,7 @@ class Graphed:
 
     def _stops(self) -> tuple[Stop, ...]:
         refused = [s for stops in self._world.refused.values() for s in stops]
-        return tuple(dict.fromkeys([*self._given_up, *refused]))
+        return tuple(dict.fromkeys([*self._given_up, *refused, *self._obstacles]))
 
     def status(self) -> Status:
         every = [each for world in self._worlds for each in world.recordings()]
@@ -255,6 +327,7 @@ class Graphed:
             clones=self._clones + sum(each.clones for each in handouts),
             cloned_bytes=self._cloned_bytes + sum(e.cloned_bytes for e in handouts),
             buckets=tuple(_bucket(each) for each in every),
+            padding=None if self.padder is None else self.padder.counted().to_json(),
             stops=self._stops(),
             changes=tuple(
                 f"{told} ({times} times)" if times > 1 else told
@@ -273,5 +346,4 @@ def _bucket(recording: Recording) -> Bucket:
         record_s=recording.record_s,
         verdict="random" if recording.random else verdict.verdict,
         error=verdict.error,
-        waste=None,
     )

@@ -11,6 +11,7 @@ from torchproof import strategies
 from torchproof.records import UserError
 from torchproof.replay import body, recipes
 from torchproof.replay.graphed import Graphed
+from torchproof.replay.padder import Padder
 from torchproof.replay.recipes import Recipe
 from torchproof.replay.sight import Sight
 from torchproof.replay.tape import Pool
@@ -25,6 +26,7 @@ def graphed(
     strategy: str,
     pool: Graphed | None,
     buffers: bool,
+    padder: Padder | None,
 ) -> Graphed:
     chosen = strategies.parse(strategy)
     if chosen.arguments.get("mode") in _NESTED:
@@ -42,7 +44,7 @@ def graphed(
         return recipes.recipe(inner, around, chosen, sight.modules)
 
     memory = Pool() if pool is None else pool.pool
-    return Graphed(step, cook, pool=memory, buffers=buffers)
+    return Graphed(step, cook, pool=memory, buffers=buffers, padder=padder)
 
 
 def _as_it_is(step: Callable[..., Any]) -> Callable[..., Any]:

@@ -24,7 +24,7 @@ from torchproof.replay.body import Forward
 from torchproof.replay.comparison import Answer, compared
 from torchproof.replay.facts import NotYet, Stop, Stopped
 from torchproof.replay.gradients import Gradients
-from torchproof.replay.handout import Handout
+from torchproof.replay.handout import Handout, mapped
 from torchproof.replay.inputs import Buffers, Call, shapes_of, tensors_in
 from torchproof.replay.optimizers import Rates
 from torchproof.replay.recipes import Recipe
@@ -52,6 +52,32 @@ class Maker:
         return _Making(self, call).recording(buffers=buffers)
 
 
+class Check:
+    """A call in eager, to see whether a recording for larger sizes may answer it."""
+
+    def __init__(self, maker: Maker, call: Call) -> None:
+        self._making = _Making(maker, call)
+        self._eager = self._making.in_eager()
+        self.output = self._making.output
+        if self._making.draws:
+            told = "the step draws random numbers, so padding cannot be checked"
+            raise Stopped(Stop("input", f"not padded: {told}"))
+        if self._making.inputs.changed:
+            told = "the step writes into its arguments"
+            raise Stopped(Stop("input", f"not padded: {told}"))
+
+    def assert_same(self, output: Any) -> None:
+        """After a replay on the padded call: raises, with memory as it was before."""
+        found = compared(
+            self._making.answer(output), self._eager, self._making.maker.sight.tensors
+        )
+        if found.verdict == "wrong":
+            self._making.undo()
+            where = f"at {found.where}: " if found.where else ""
+            told = f"not padded: padding changes the answer {where}{found.why}"
+            raise Stopped(Stop("numerics", told))
+
+
 class Recording:
     """One step on one set of shapes: memory for its inputs, a tape, its outputs."""
 
@@ -62,11 +88,12 @@ class Recording:
         self.gradients: Gradients
         self.verdict = Likeness("same")
         self.random = False
+        self.changed_python = False  # something was made at this first call
         self.writes = False  # into memory that was there before
         self.replays = 0
         self.record_s = 0.0
         self.pool_bytes: int | None = None
-        self.undo: Callable[[], None]
+        self.undo: Callable[[], None] | None = None
 
     def start(self, call: Call) -> list[Tensor]:
         """Copies a call's tensors in and begins the replay."""
@@ -82,6 +109,16 @@ class Recording:
         self.gradients.attach()
         self.inputs.give_back(given)
         return self.handout()
+
+    def keep(self) -> None:
+        """The first replay counts: it need not be undone any more."""
+        self.undo = None
+
+    def withdraw(self) -> None:
+        """Memory as it was before the first replay."""
+        if self.undo is not None:
+            self.undo()
+        self.undo = None
 
     def drop(self) -> None:
         self.tape.drop()
@@ -101,14 +138,14 @@ class _Making:
     def recording(self, *, buffers: bool) -> Recording:
         began = time.monotonic()
         made = Recording(self.call, self.inputs, self.tape)
-        eager = self._in_eager()
+        eager = self.in_eager()
         plain = self._rehearsed()
         before = self.maker.pool.bytes()
         output = self._recorded()
         made.handout = Handout(output, buffers=buffers)
         made.gradients, made.undo = self.gradients, self.undo
         made.writes = bool(self.witness.saved) or self.gradients.any
-        made.random = self.draws
+        made.random, made.changed_python = self.draws, self.changed_python
         self._first_replay(made, eager, plain)
         after = self.maker.pool.bytes()
         made.pool_bytes = None if after is None else after - (before or 0)
@@ -117,10 +154,11 @@ class _Making:
 
     # -- eager ---------------------------------------------------------------------
 
-    def _in_eager(self) -> Answer:
+    def in_eager(self) -> Answer:
         """The answer to compare with, and all there is to know about the step."""
         sight, rates = self.maker.sight, self.maker.rates
-        for _ in range(_LAZY_RUNS):
+        for attempt in range(_LAZY_RUNS):
+            self.changed_python = attempt > 0
             sight.refresh()
             numbers, states = rates.numbers(), rates.states()
             answer = self._watched_run()
@@ -167,7 +205,17 @@ class _Making:
             for place, tensor in enumerate(self.inputs.tensors)
             if self.witness.wrote(tensor)
         ]
-        return Answer.of(output, self.gradients.found())
+        self.output = mapped(output, Tensor.detach)
+        return self.answer(output)
+
+    def answer(self, output: Any) -> Answer:
+        """Copies of an output, and of buffers and gradients that the step writes."""
+        written = {
+            f"buffer {number}": buffer
+            for number, buffer in enumerate(self.maker.sight.buffers)
+            if self.witness.wrote(buffer)
+        }
+        return Answer.of(output, written, self.gradients.found())
 
     def _witnessed(self, step: Forward) -> Callable[[], Any]:
         def run() -> Any:
@@ -201,7 +249,7 @@ class _Making:
                     lambda: step(*self.inputs.args, **self.inputs.kwargs)
                 )
             if last and self.draws:
-                answer = Answer.of(output, self.gradients.found())
+                answer = self.answer(output)
             del output
             self.undo()
         return answer
@@ -234,7 +282,7 @@ class _Making:
         self.chance.restore()
         made.start(self.call)
         self.gradients.attach()
-        given = Answer.of(made.handout.recorded, self.gradients.found())
+        given = self.answer(made.handout.recorded)
         expected = eager if plain is None else plain
         made.verdict = compared(given, expected, self.maker.sight.tensors)
         if made.verdict.verdict == "wrong":

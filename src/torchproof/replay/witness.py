@@ -37,6 +37,10 @@ _WAITS = {
     "bincount": "bincount(): the size of its result depends on the data",
     "equal": "torch.equal(): the answer is a Python bool",
 }
+_HOST_NUMBER = (
+    "a CPU tensor is read as a number, and a replay does not read it again: move it to"
+    " the device"
+)
 _COPIES = ("copy_", "_to_copy", "set_")
 # Kernels that fusing does not make faster.
 _OWN_KERNELS = ("mm", "addmm", "bmm", "baddbmm", "convolution", "embedding", "index")
@@ -128,6 +132,8 @@ class Witness(TorchDispatchMode):
             return None
         if name in _WAITS:
             return _WAITS[name]
+        if self.device.type != "cpu" and any(map(self._is_host_number, tensors)):
+            return _HOST_NUMBER
         if name in _COPIES:
             return self._waiting_copy(name, args, kwargs)
         if name == "repeat_interleave" and kwargs.get("output_size") is None:
@@ -137,6 +143,11 @@ class Witness(TorchDispatchMode):
             if any(each.dtype in (torch.bool, torch.uint8) for each in masks):
                 return "a mask as an index: the size depends on the data"
         return None
+
+    def _is_host_number(self, tensor: Tensor) -> bool:
+        """Whether a kernel gets a value from here which a replay does not read again."""
+        outside = tensor.device.type == "cpu" and not tensor.dim()
+        return outside and key_of(tensor) not in self._born
 
     def _waiting_copy(self, name: str, args: Any, kwargs: Any) -> str | None:
         if name == "copy_":

@@ -1,0 +1,91 @@
+"""Which calls of a graphed step are padded, to which size, and what that wastes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torchproof.records import UserError
+from torchproof.replay import buckets, padding
+from torchproof.replay.buckets import Bucket, Buckets, Size
+from torchproof.replay.inputs import Call
+from torchproof.replay.padding import Padding, Shapes, Sizes
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A call that goes to a bucket, and the call of that size."""
+
+    own: Sizes
+    bucket: Sizes
+    grown: Call
+
+    @property
+    def key(self) -> tuple[Size, Size]:
+        return tuple(self.own.values()), tuple(self.bucket.values())
+
+
+class Padder:
+    """Knows the sizes that calls had, and the buckets they go to."""
+
+    def __init__(self, padding: Padding, sizes: Buckets | Iterable[int | Size]) -> None:
+        self.padding = padding
+        self.observed: Counter[Size] = Counter()
+        self.use(sizes)
+
+    @classmethod
+    def parse(
+        cls, step: Callable[..., Any], pad: Any, unpad: Any, sizes: Any
+    ) -> Padder | None:
+        """From the arguments of `torchproof.graph`."""
+        if pad is None:
+            if unpad is not None or sizes is not None:
+                raise UserError("unpad and buckets need pad: say what may be padded")
+            return None
+        return cls(Padding.parse(pad, unpad, step), sizes or ())
+
+    def use(self, sizes: Buckets | Iterable[int | Size]) -> None:
+        """From here on, these are the buckets."""
+        if not isinstance(sizes, Buckets):
+            every = [
+                (each,) if isinstance(each, int) else tuple(each) for each in sizes
+            ]
+            if any(len(size) != len(self.padding.names) for size in every):
+                names = ", ".join(self.padding.names)
+                raise UserError(f"buckets: each needs a number for each of {names}")
+            ordered = sorted(every, key=lambda size: (buckets.math.prod(size), size))
+            sizes = Buckets(tuple(map(Bucket, ordered)), self.padding.names)
+        self.buckets = sizes
+
+    def fit(self, call: Call) -> Fit | None:
+        """None where the call is not padded: it has a size of its own."""
+        own = self.padding.sizes(*call)
+        if own is None:
+            return None
+        size = tuple(own.values())
+        self.observed[size] += 1
+        bucket = self.buckets.bucket_for(size)
+        if bucket is None or bucket == size:
+            return None
+        wanted = dict(zip(self.padding.names, bucket, strict=True))
+        return Fit(own, wanted, self.padding.padded(*call, wanted))
+
+    def cut(self, output: Any, fit: Fit, shapes: Shapes) -> Any:
+        """The output for the call's own size."""
+        if self.padding.outputs is not None:
+            return self.padding.cut(output, fit.own, fit.bucket)
+        return padding.cut_to(output, shapes)
+
+    def counted(self) -> Buckets:
+        return self.buckets.counted(self.observed)
+
+    def plan(self, known: Mapping[Size, int], **limits: Any) -> Buckets:
+        """Buckets for the sizes that were observed; `known` are bytes of recordings."""
+        if not self.observed:
+            raise UserError("no call has been observed yet: plan after some calls")
+        memory = buckets.Memory(known) if known else None
+        return buckets.plan(
+            self.observed, names=self.padding.names, memory=memory, **limits
+        )
