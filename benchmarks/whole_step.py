@@ -25,7 +25,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
@@ -97,14 +97,11 @@ class Slots:
 
         return ThreadPoolExecutor(self.count, initializer=take_cores)
 
-    def beside(self, start: Callable[[], None]) -> None:
-        """What `start` starts keeps off the slots' cores."""
-        before = os.sched_getaffinity(0)
-        os.sched_setaffinity(0, self._rest)
-        try:
-            start()
-        finally:
-            os.sched_setaffinity(0, before)
+    def rest(self) -> ThreadPoolExecutor:
+        """Threads whose processes keep off the slots' cores."""
+        return ThreadPoolExecutor(
+            TOGETHER, initializer=lambda: os.sched_setaffinity(0, self._rest)
+        )
 
 
 # -- a few rows at a time --------------------------------------------------------------
@@ -122,9 +119,11 @@ class Group:
             for w in works
         ]
 
-    def begin(self, pool: ThreadPoolExecutor, slots: Slots) -> list[Future[None]]:
-        """First calls, side by side with others."""
-        begun = [pool.submit(slots.beside, arms.refer) for arms in self.arms]
+    def begin(
+        self, pool: ThreadPoolExecutor, rest: ThreadPoolExecutor
+    ) -> list[Future[None]]:
+        """First calls, side by side with others; and what to judge answers by."""
+        begun = [rest.submit(arms.refer) for arms in self.arms]
         pairs = [(seat, arms) for arms in self.arms for seat in arms.seats]
         pairs.sort(key=lambda pair: _place(pair[0].spec.strategy.name))
         return begun + [pool.submit(arms.begin, seat) for seat, arms in pairs]
@@ -160,13 +159,13 @@ def _place(strategy: str) -> int:
 def measure(every: Iterable[Sequence[Work]], options: argparse.Namespace) -> None:
     """One group is finished while the next one begins."""
     slots = Slots(options.slots)
-    with contextlib.ExitStack() as stack, slots.pool() as pool:
+    with contextlib.ExitStack() as stack, slots.pool() as pool, slots.rest() as rest:
         last: Group | None = None
         for works in every:
             group = Group(works, options)
             stack.callback(group.close)
             ending = last.finish(pool) if last else []
-            begun = group.begin(pool, slots)
+            begun = group.begin(pool, rest)
             _end(last, ending, slots)
             _await(begun)
             group.time()
