@@ -102,6 +102,9 @@ def test_recordings_that_follow_other_calls_are_told_when_they_are_many() -> Non
     [found] = turns(*often, mismatches=status).findings()
     assert (found.code, found.severity) == ("CG323", "high")
     assert "still alive" in found.cause
+    settled = [*often, *[("replayed", 8)] * 5]
+    [found] = turns(*settled, mismatches=status).findings()
+    assert (found.code, found.severity) == ("CG323", "low")
 
 
 def test_a_graph_that_stays_in_warm_up_is_told() -> None:

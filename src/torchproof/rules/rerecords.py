@@ -231,9 +231,9 @@ class OtherRecording(Capture):
 
 
 def _again(subject: Subject) -> Severity:
-    """A change or two that settle are low; a storm is not."""
+    """What settles is low: a change or two, or more runs since than recordings."""
     graph, count = subject.data, subject.count or 0
-    if count <= _FEW_AGAIN and graph["since"]:
+    if graph["since"] >= (1 if count <= _FEW_AGAIN else graph["turns"]["recorded"]):
         return "low"
     storm = count > _MANY_AGAIN or 2 * count >= _runs(graph)
     return "high" if storm and count > _FEW_AGAIN else "medium"
