@@ -165,6 +165,8 @@ class Graphed:
             # What earlier recordings read may have been replaced by this first call.
             self._end_recordings(world)
         world.table.setdefault(key, []).append(recording)
+        if self.padder is not None:
+            self.padder.learn(call, recording.pool_bytes)
         return recording
 
     def _maker(self) -> Maker:
@@ -232,7 +234,7 @@ class Graphed:
         """
         if self.padder is None:
             raise UserError("graph: say what may be padded, pad={...}, to plan buckets")
-        return self.padder.plan({}, **limits)
+        return self.padder.plan(**limits)
 
     def use(self, buckets: Buckets) -> None:
         """From here on, calls are padded to these sizes."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +34,7 @@ class Padder:
     def __init__(self, padding: Padding, sizes: Buckets | Iterable[int | Size]) -> None:
         self.padding = padding
         self.observed: Counter[Size] = Counter()
+        self.bytes: dict[Size, int] = {}  # of recordings, by their size
         self.use(sizes)
 
     @classmethod
@@ -55,7 +57,7 @@ class Padder:
             if any(len(size) != len(self.padding.names) for size in every):
                 names = ", ".join(self.padding.names)
                 raise UserError(f"buckets: each needs a number for each of {names}")
-            ordered = sorted(every, key=lambda size: (buckets.math.prod(size), size))
+            ordered = sorted(every, key=lambda size: (math.prod(size), size))
             sizes = Buckets(tuple(map(Bucket, ordered)), self.padding.names)
         self.buckets = sizes
 
@@ -81,11 +83,17 @@ class Padder:
     def counted(self) -> Buckets:
         return self.buckets.counted(self.observed)
 
-    def plan(self, known: Mapping[Size, int], **limits: Any) -> Buckets:
-        """Buckets for the sizes that were observed; `known` are bytes of recordings."""
+    def learn(self, call: Call, pool_bytes: int | None) -> None:
+        """How much memory a recording of this call took."""
+        own = self.padding.sizes(*call)
+        if own is not None and pool_bytes:
+            self.bytes[tuple(own.values())] = pool_bytes
+
+    def plan(self, **limits: Any) -> Buckets:
+        """Buckets for the sizes that were observed."""
         if not self.observed:
             raise UserError("no call has been observed yet: plan after some calls")
-        memory = buckets.Memory(known) if known else None
+        memory = buckets.Memory(self.bytes) if self.bytes else None
         return buckets.plan(
             self.observed, names=self.padding.names, memory=memory, **limits
         )
