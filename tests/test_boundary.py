@@ -341,6 +341,29 @@ def test_a_loss_is_copied_with_its_graph(net: nn.Module) -> None:
         assert net.weight.grad.tolist() == [[2.0] * 4] * 4
 
 
+def test_gradients_that_add_up_are_copied_once_before_the_mark(
+    net: nn.Module, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph_memory: list[Tensor] = []  # what a mark gives away
+
+    def mark() -> None:
+        for gradient in graph_memory:
+            gradient.fill_(torch.nan)
+
+    monkeypatch.setattr(torch.compiler, "cudagraph_mark_step_begin", mark)
+    copies = []
+    for number in range(8):
+        if number == 4:
+            net.zero_grad(set_to_none=True)
+        with step(parameters=net.parameters()) as begun:
+            begun.run(net, torch.ones(2, 4)).sum().backward()
+        graph_memory = [p.grad for p in net.parameters() if number % 4 == 0]
+        copies.append(begun.counts.clones)
+    assert copies == [0, 2, 0, 0, 0, 2, 0, 0]
+    assert net.weight.grad is not None
+    assert net.weight.grad.tolist() == [[4 * 2.0] * 4] * 4
+
+
 def test_what_cannot_be_a_step() -> None:
     with pytest.raises(UserError, match="choose 'copies' or 'buffers'"):
         step(outputs="raw")  # type: ignore[call-overload]

@@ -68,14 +68,20 @@ def trained() -> dict[str, Any]:
             with torch.compiler.set_stance("force_eager"):
                 told["apart"] += map(apart, found, answers(plain, call))
         told["nodes"].append(nodes())
-    return told | {"skips": skips(), "stats": step.stats().training}
+    told |= {"skips": skips(), "stats": step.stats().training}
+    for _ in range(3):  # gradients that add up over two micro-steps
+        found = answers(model, calls[0], calls[9])
+    theirs = answers(plain, calls[0], calls[9])
+    told["apart when added up"] = list(map(apart, found, theirs))
+    return told
 
 
-def answers(model: nn.Module, call: Any) -> list[Tensor]:
+def answers(model: nn.Module, *calls: Any) -> list[Tensor]:
     """Copies of outputs and gradients."""
     model.zero_grad(set_to_none=True)
-    output = model(*call)
-    output.loss.backward()
+    for call in calls:
+        output = model(*call)
+        output.loss.backward()
     gradients = [p.grad for p in model.parameters() if p.grad is not None]
     return [each.detach().clone() for each in (*output, *gradients)]
 
@@ -83,6 +89,11 @@ def answers(model: nn.Module, call: Any) -> list[Tensor]:
 def test_training_equals_eager(trained: dict[str, Any]) -> None:
     print("largest distance", max(trained["apart"]))
     assert max(trained["apart"]) < 0.1  # bf16, rounded in other places
+
+
+def test_gradients_that_add_up_equal_those_of_eager(trained: dict[str, Any]) -> None:
+    print("largest distance", max(trained["apart when added up"]))
+    assert max(trained["apart when added up"]) < 0.1
 
 
 def test_no_graph_of_training_is_skipped_and_few_are_recorded(

@@ -8,6 +8,13 @@ import pytest
 import torch
 from workloads.parity import CURED, distance, results
 
+LIMITS = {
+    # bf16 autocast rounds differently where kernels are fused.
+    "trainstep": 2e-2,
+    # LensNet learns from differences of losses, in which most digits cancel out.
+    "megacontext": 5e-4,
+}
+
 
 @pytest.mark.parametrize("kind", ["outputs", "gradients"])
 def test_a_wrong_result_is_far_away(kind: str) -> None:
@@ -27,6 +34,5 @@ def test_compiled_equals_eager(workload: str, train: bool) -> None:
         pytest.skip("Inductor has no FlexAttention for this processor")
     told = {"device": "cpu", "train": train}
     eager = results(workload, compiled=False, **told)
-    # bf16 autocast rounds differently where kernels are fused.
-    limit = 2e-2 if workload == "trainstep" else 1e-4
+    limit = LIMITS.get(workload, 1e-4)
     assert distance(results(workload, compiled=True, **told), eager) < limit

@@ -110,11 +110,20 @@ def test_training_calls_each_net_in_one_step(watch: Watch) -> None:
     model, calls = megacontext.make(train=True)
     mocked(model, watch)
     for call in calls[:3]:
+        model.zero_grad(set_to_none=True)
         model(*call).loss.backward()
         assert watch.taken() == ({"gist": 2, "base": 1, "lens": 1}, 1)
         assert step.stats().training.reentries == 1  # GistNet, for the second level
         assert step.stats().training.calls == 4
         assert clones() == (3, 0)  # loss, nll and scores
+
+
+def test_gradients_add_up_outside_of_graph_memory(watch: Watch) -> None:
+    model, calls = megacontext.make(train=True)
+    weights = len(list(model.parameters()))
+    for copies in (3, 3 + weights, 3):
+        model(*calls[0]).loss.backward()
+        assert clones() == (copies, 0)
 
 
 def test_prefill_and_allocator_call_each_net_in_one_step(watch: Watch) -> None:

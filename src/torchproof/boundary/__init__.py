@@ -17,7 +17,7 @@ import inspect
 import sys
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Literal, TypeVar, overload
@@ -34,6 +34,7 @@ __all__ = ["Counts", "Stats", "Step", "StepError", "step"]
 Function = TypeVar("Function", bound=Callable[..., Any])
 Outputs = Literal["copies", "buffers"]
 Place = tuple[str, int]
+_KEPT = "_kept_by_torchproof_step"
 
 
 class StepError(UserError):
@@ -150,6 +151,18 @@ class Step:
 
     # -- beginning and end -----------------------------------------------------------
 
+    def _keep_gradients(self, parameters: tuple[torch.Tensor, ...]) -> None:
+        """Those that are still there when a step begins: more will be added to them.
+
+        Later ones are added in place, so that a copy stays one.
+        """
+        for parameter in parameters:
+            gradient = parameter.grad
+            if gradient is not None and not hasattr(gradient, _KEPT):
+                parameter.grad = gradient.clone()
+                setattr(parameter.grad, _KEPT, True)
+                self._count_copy(parameter.grad)
+
     def _begin(self) -> None:
         with _process.lock:
             if _process.others_are_busy(self._thread):
@@ -222,7 +235,30 @@ class _Traced:
 
 
 class _Boundary:
-    """`with`: a step, or within another one a part of that."""
+    """A step, or within another one a part of that: for `with`, and as a decorator."""
+
+    def __init__(self, outputs: Outputs, parameters: tuple[torch.Tensor, ...]) -> None:
+        self._outputs, self._parameters = outputs, parameters
+
+    def __call__(self, fn: Function) -> Function:
+        if inspect.isgeneratorfunction(fn) or inspect.iscoroutinefunction(fn):
+            raise UserError(
+                f"{name_of(fn)} is left and entered again before it ends: begin a step"
+                " inside of it, with `with torchproof.step():`"
+            )
+
+        @functools.wraps(fn)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if torch.compiler.is_compiling():
+                return fn(*args, **kwargs)
+            inner = _process.thread.step is not None
+            with self as begun:
+                output = fn(*args, **kwargs)
+                # What a part of a step returns does not outlive the step.
+                raw = inner or self._outputs == "buffers"
+                return output if raw else begun.keep(output)
+
+        return call  # type: ignore[return-value]
 
     def __enter__(self) -> Step:
         if torch.compiler.is_compiling():
@@ -232,6 +268,7 @@ class _Boundary:
             place = _place()
             _assert_nothing_pending(thread, place)
             began = Step(thread, place)
+            began._keep_gradients(self._parameters)
             began._begin()
             thread.step = began
         thread.depth += 1
@@ -259,6 +296,7 @@ class _Steps:
     `s.keep(value)` copies what is used after the step. A function decorated with
     `@torchproof.step` is a step, and what it returns is kept; where it returns what
     nobody uses in the next step, `@torchproof.step(outputs="buffers")` saves the copy.
+    Gradients that add up over steps are kept with `parameters=model.parameters()`.
     """
 
     __name__ = "step"
@@ -266,19 +304,20 @@ class _Steps:
     @overload
     def __call__(self, fn: Function) -> Function: ...
     @overload
-    def __call__(self, *, outputs: Outputs) -> Callable[[Function], Function]: ...
-    @overload
-    def __call__(self) -> _Boundary: ...
     def __call__(
-        self, fn: Callable[..., Any] | None = None, *, outputs: Outputs | None = None
+        self, *, outputs: Outputs = ..., parameters: Iterable[torch.Tensor] = ...
+    ) -> _Boundary: ...
+    def __call__(
+        self,
+        fn: Callable[..., Any] | None = None,
+        *,
+        outputs: Outputs = "copies",
+        parameters: Iterable[torch.Tensor] = (),
     ) -> Any:
-        if outputs not in (None, "copies", "buffers"):
+        if outputs not in ("copies", "buffers"):
             raise UserError(f"outputs={outputs!r}: choose 'copies' or 'buffers'")
-        if fn is not None:
-            return _decorated(fn, outputs or "copies")
-        if outputs is not None:
-            return functools.partial(_decorated, outputs=outputs)
-        return _Boundary()
+        boundary = _Boundary(outputs, tuple(parameters))
+        return boundary if fn is None else boundary(fn)
 
     def run(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """`run` of the step that this thread is in."""
@@ -313,26 +352,6 @@ class _Steps:
 
 
 step = _Steps()
-
-
-def _decorated(fn: Function, outputs: Outputs) -> Function:
-    if inspect.isgeneratorfunction(fn) or inspect.iscoroutinefunction(fn):
-        raise UserError(
-            f"{name_of(fn)} is left and entered again before it ends: begin a step"
-            " inside of it, with `with torchproof.step():`"
-        )
-
-    @functools.wraps(fn)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling():
-            return fn(*args, **kwargs)
-        inner = _process.thread.step is not None
-        with _Boundary() as begun:
-            output = fn(*args, **kwargs)
-            # What a part of a step returns does not outlive the step.
-            return output if inner or outputs == "buffers" else begun.keep(output)
-
-    return call  # type: ignore[return-value]
 
 
 def _assert_nothing_pending(thread: _Thread, place: Place) -> None:

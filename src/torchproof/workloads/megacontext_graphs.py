@@ -12,8 +12,8 @@ each replay. What must hold for that to be safe:
 - What outlives a step is copied by `keep`, once, at one place each: the output of a
   call, here; the scores a session holds, in `Session.refocus`. The allocator gets
   numbers, the drift of the policy is computed from copies, and telemetry is counts.
-- Gradients that a graph has made lie in its memory too: use them up, and set them to
-  None, before the next micro-step.
+- Gradients that a graph has made lie in its memory too. Those that are still there when
+  a micro-step begins, as they add up over several, are copied before its mark.
 
 Each shape is a graph of its own. So shapes are filled up to few: widths to a multiple
 of `Size.grain`, a smaller batch to the full one, one block of entries to two. What
@@ -72,7 +72,7 @@ class MicroStep(micro_step.MicroStep):
 
     def forward(self, tokens: Tensor, entries: Tensor) -> micro_step.Output:
         samples, _, width = entries.shape
-        with step() as begun:
+        with step(parameters=self.parameters()) as begun:
             loss, nll, scores = super().forward(*self.filled(tokens, entries))
             real = nll[:samples], scores[:samples, :, :width]
             kept: micro_step.Output = begun.keep(micro_step.Output(loss, *real))
