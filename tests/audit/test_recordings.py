@@ -57,7 +57,9 @@ def test_many_sizes_that_are_replayed_are_no_reason_to_stop() -> None:
     assert (found.code, found.severity) == ("CG321", "medium")
 
 
-@pytest.mark.parametrize(("sizes", "severities"), [(3, []), (4, []), (6, ["low"])])
+@pytest.mark.parametrize(
+    ("sizes", "severities"), [(1, []), (2, []), (3, ["low"]), (8, ["low"])]
+)
 def test_a_few_sizes_settle(sizes: int, severities: list[str]) -> None:
     found = turns(*met(sizes, replays=2)).findings()
     assert [each.severity for each in found] == severities
@@ -111,7 +113,7 @@ def test_a_graph_that_stays_in_warm_up_is_told() -> None:
     [found] = turns(*[("warmed_up", 8)] * 5).findings()
     assert (found.code, found.kind) == ("CG324", "cudagraph_skip")
     assert found.severity == "high" and "5 runs" in found.message
-    assert turns(*[("warmed_up", size) for size in (8, 16, 24, 32)]).findings() == []
+    assert turns(*[("warmed_up", size) for size in (8, 16)]).findings() == []
     skipped = turns(*[("warmed_up", 8)] * 5)
     Recordings(skipped.write).skipped(Skip(recordings.PENDING_BACKWARD, "0/0"))
     assert [each.code for each in skipped.findings()] == ["CG316"]

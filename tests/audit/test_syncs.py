@@ -78,12 +78,24 @@ def test_a_wait_in_each_compiled_call_is_told_with_its_line() -> None:
     assert found.evidence[0] == "waited in 6 of 6 compiled calls, 6 times"
 
 
-def test_a_wait_between_calls_is_the_programs_own_business() -> None:
-    assert findings(between) == []
+def test_a_wait_after_each_call_is_low() -> None:
+    [found] = findings(between)
+    assert (found.code, found.severity) == ("HS903", "low")
+    assert found.evidence[0] == "waited after 6 of 6 compiled calls, 6 times"
+
+
+def test_a_wait_before_the_first_call_is_no_step() -> None:
+    def once(compiled: Any, wait: Wait) -> None:
+        for _ in range(6):
+            wait()
+        compiled(lambda x: x * 2)(torch.ones(2))
+
+    assert findings(once) == []
 
 
 def test_where_no_graphs_are_asked_for_waits_are_no_matter() -> None:
     assert findings(inside, graphs=False) == []
+    assert findings(between, graphs=False) == []
 
 
 def test_a_wait_or_two_is_what_first_calls_do() -> None:

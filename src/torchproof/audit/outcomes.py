@@ -18,6 +18,7 @@ from torchproof.stacks import frames_in
 
 _QUOTE = re.compile(r"\.?\s*Found from\s*:?\s*")
 _PREFIX = "skipping cudagraphs due to "
+_WAITS = ("explicit", "inside", "count", "calls")
 
 Entry = Mapping[str, Any]
 
@@ -132,7 +133,7 @@ def _graph(
 
 def _syncs(seen: Entry) -> Iterable[Event]:
     for place in seen.get("places", ()):
-        data = {name: place[name] for name in ("explicit", "count", "calls")}
+        data = {name: place[name] for name in _WAITS}
         data["of"] = seen["calls"]
         yield Event("host_sync", frames=_frames(place["site"]), data=data)
 

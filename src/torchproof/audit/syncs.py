@@ -1,26 +1,27 @@
-"""Where compiled calls make the host wait for the GPU: a watcher of the audit.
+"""Where a program with compiled calls waits for the GPU: a watcher of the audit.
 
 Comes in: the warnings of torch's own debug mode for synchronising operations, and calls
-of `torch.cuda.synchronize`. Goes out: `host_syncs`, each place with how many calls of
-compiled functions waited there. What a program does between such calls, as reading a
-loss for its log, is its own business.
+of `torch.cuda.synchronize`. Goes out: `host_syncs`, each place with whether it lies
+inside a compiled call, and how many such calls waited there, or were waited after.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import sys
 import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from types import FrameType
 from typing import Any
 
 import torch
 
 from torchproof import torch_private
 from torchproof.introspect import plain, stack
-from torchproof.places import place_of
+from torchproof.places import place_of, whose
 from torchproof.torch_private import backends, recordings
 
 _FLUSH_S = 0.5
@@ -31,11 +32,11 @@ _COMPILING = (
     "torch/_inductor/graph.py",
     "torch/_inductor/runtime/triton_heuristics.py",
 )
-Place = tuple[str, int]
+Place = tuple[str, int, bool]
 
 
 class Syncs:
-    """Counts the waits inside calls of compiled functions."""
+    """Counts the waits inside calls of compiled functions, and between them."""
 
     def __init__(self, write: Callable[..., None]) -> None:
         self._write = write
@@ -75,7 +76,8 @@ class Syncs:
         depth = getattr(self._local, "depth", 0)
         self._local.depth = depth + 1
         self._calls += depth == 0
-        if not self._listening and torch.cuda.is_initialized():
+        started = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+        if started and not self._listening:
             # Not earlier: it would begin the program's use of the GPU.
             self._listening = True
             self._hooks.enter_context(_heard(self.note))
@@ -87,7 +89,7 @@ class Syncs:
 
     def note(self, explicit: bool) -> None:
         """The host waits, here and now."""
-        if not getattr(self._local, "depth", 0) or recordings.in_turn():
+        if not self._calls or recordings.in_turn() or _by_torchproof():
             return
         frames = stack()
         if any(frame.file.endswith(_COMPILING) for frame in frames):
@@ -97,14 +99,25 @@ class Syncs:
         place = place_of(frames).frame
         if place is None:
             return
-        known = self._places.setdefault(
-            (place.file, place.line),
-            {"site": plain(frames), "explicit": explicit, "count": 0, "calls": 0},
-        )
+        inside = getattr(self._local, "depth", 0) > 0
+        fresh = {"site": plain(frames), "explicit": explicit, "inside": inside}
+        key = place.file, place.line, inside
+        known = self._places.setdefault(key, {**fresh, "count": 0, "calls": 0})
         known["count"] += 1
         if known.get("last") != self._calls:
             known["calls"] += 1
             known["last"] = self._calls
+
+
+def _by_torchproof() -> bool:
+    """Whether torchproof waits, before or after what it runs, or a watcher does."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if file != __file__ and whose(file) not in {"torch", "standard", "generated"}:
+            return whose(file) == "torchproof"
+        frame = frame.f_back
+    return True
 
 
 @contextlib.contextmanager

@@ -1,8 +1,9 @@
-"""HS9xx: lines at which a compiled call makes the host wait for the device."""
+"""HS9xx: lines at which a program with CUDA graphs waits for the device."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 from torchproof.places import place_of
 from torchproof.records import Severity
@@ -12,36 +13,39 @@ _OFTEN = 3  # the first calls compile, tune and record, and wait while they do
 
 
 class HostSync(Rule):
-    """Base of the rules about waits in calls that are to be CUDA graphs."""
+    """Base of the rules about waits of a program that asks for CUDA graphs."""
 
     kind = "host_sync"
-    explicit: bool
+
+    def wants(self, wait: Mapping[str, Any]) -> bool:
+        raise AssertionError(f"{type(self).__name__} does not say what it is about")
 
     def subjects(self, facts: Facts) -> Iterator[Subject]:
-        """Not where the graph breaks: that finding says why, and how to mend it."""
         if not facts.events("cudagraph", "cudagraph_skip"):
             return
-        broken = {
-            (frame.file, frame.line)
-            for event in facts.events("graph_break")
-            for frame in event.frames
-        }
         for event in facts.events("host_sync"):
             where = place_of(event.frames)
-            data, frame = event.data, where.frame
-            if frame is None or (frame.file, frame.line) in broken:
-                continue
-            if data["explicit"] == self.explicit and data["calls"] >= _OFTEN:
-                yield Subject((event,), where, facts, data["count"])
+            if where.frame and event.data["calls"] >= _OFTEN and self.wants(event.data):
+                yield Subject((event,), where, facts, event.data["count"])
 
     def severity(self, subject: Subject) -> Severity:
-        return "medium"
+        """Low where the graph breaks as well: that finding says how to mend it."""
+        broken = {
+            (frame.file, frame.line)
+            for event in subject.facts.events("graph_break")
+            for frame in event.frames
+        }
+        frame = subject.frame
+        return "low" if frame and (frame.file, frame.line) in broken else "medium"
+
+    def message(self, subject: Subject) -> str:
+        return f"`{subject.expression}` waits for the device inside a compiled call"
 
     def evidence(self, subject: Subject) -> Iterable[str]:
         data = subject.data
         yield (
-            f"waited in {data['calls']} of {plural(data['of'], 'compiled call')},"
-            f" {plural(data['count'], 'time')}"
+            f"waited {'in' if data['inside'] else 'after'} {data['calls']} of"
+            f" {plural(data['of'], 'compiled call')}, {plural(data['count'], 'time')}"
         )
 
 
@@ -69,10 +73,9 @@ class ValueRead(HostSync):
     """
 
     code = "HS901"
-    explicit = False
 
-    def message(self, subject: Subject) -> str:
-        return f"`{subject.expression}` waits for the device inside a compiled call"
+    def wants(self, wait: Mapping[str, Any]) -> bool:
+        return bool(wait["inside"] and not wait["explicit"])
 
     def cause(self, subject: Subject) -> str:
         return "the host needs a value, or memory, that the device is still working on"
@@ -105,10 +108,9 @@ class ExplicitWait(HostSync):
     """
 
     code = "HS902"
-    explicit = True
 
-    def message(self, subject: Subject) -> str:
-        return f"`{subject.expression}` waits for the device inside a compiled call"
+    def wants(self, wait: Mapping[str, Any]) -> bool:
+        return bool(wait["inside"] and wait["explicit"])
 
     def cause(self, subject: Subject) -> str:
         return "torch.cuda.synchronize() waits until all work of the device is done"
@@ -117,4 +119,47 @@ class ExplicitWait(HostSync):
         return "leave it out; to time the device, record events around the call"
 
 
-SYNCS: tuple[HostSync, ...] = (ValueRead(), ExplicitWait())
+class WaitBetweenCalls(HostSync):
+    """The program waits for the device after each compiled call.
+
+    ## Why
+    A replayed graph costs the host next to nothing, so the host could run ahead and
+    have the next step ready. Where it reads a value after each call, the device idles
+    from then until the next launch.
+
+    ## Bad
+        for batch in batches:
+            total += step(batch).item()
+
+    ## Good
+        for batch in batches:
+            total += step(batch).detach()        # a tensor on the device
+        print(total.item())
+
+    ## Fix safety
+    The value is known later. To read a loss every hundred steps costs nothing to speak
+    of.
+    """
+
+    code = "HS903"
+
+    def wants(self, wait: Mapping[str, Any]) -> bool:
+        return not wait["inside"]
+
+    def message(self, subject: Subject) -> str:
+        return f"`{subject.expression}` waits for the device after each compiled call"
+
+    def cause(self, subject: Subject) -> str:
+        return "the host launches nothing until the device has done what there is"
+
+    def fix(self, subject: Subject) -> str:
+        return (
+            "read values every so many steps, or sum them up on the device and read"
+            " them at the end; copy inputs from pinned memory with non_blocking=True"
+        )
+
+    def severity(self, subject: Subject) -> Severity:
+        return "low"
+
+
+SYNCS: tuple[HostSync, ...] = (ValueRead(), ExplicitWait(), WaitBetweenCalls())
