@@ -22,14 +22,13 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
-from torchproof.places import whose
+from torchproof.audit import stacks
+from torchproof.audit.stacks import is_theirs
 from torchproof.torch_private import trees
 
 _LEVELS = 8  # of referrers, from a tensor in a module in a list in an object...
 _WIDTH = 400  # referrers of one level that are followed
 _REGISTRIES = re.compile(r"\._(?:parameters|buffers|modules)\['([^']+)'\]")
-_THEIRS = {"user", "library"}
-_COMPILED = "torch/_dynamo/eval_frame.py"  # around each call of compiled code
 
 
 @dataclass(frozen=True)
@@ -82,31 +81,14 @@ class _Names:
         self.modules = {
             id(module.__dict__): name
             for name, module in list(sys.modules.items())
-            if whose(getattr(module, "__file__", None) or "<none>") in _THEIRS
+            if is_theirs(getattr(module, "__file__", None) or "<none>")
         }
-        for frame in _running():
+        for frame in stacks.running():
             for name, number in _variables(frame):
                 known = self.locals.get(number)
                 # The caller's name of an object says more than `self`.
                 if known is None or known.path == "self":
                     self.locals[number] = Holder(name, frame.f_code)
-
-
-def _running() -> Iterator[types.FrameType]:
-    """The frames of the user's and of libraries' code in all threads, inner first.
-
-    Frames of compiled code are left out: their variables are not those of the source.
-    """
-    for top in sys._current_frames().values():
-        found: list[types.FrameType] = []
-        frame: types.FrameType | None = top
-        while frame is not None:
-            if frame.f_code.co_filename.endswith(_COMPILED):
-                found = []
-            if whose(frame.f_code.co_filename) in _THEIRS:
-                found.append(frame)
-            frame = frame.f_back
-        yield from found
 
 
 def _variables(frame: types.FrameType) -> list[tuple[str, int]]:
@@ -185,7 +167,7 @@ def _is_object(thing: Any) -> bool:
     home = sys.modules.get(type(thing).__module__)
     if isinstance(thing, torch.nn.Module):
         return type(thing).__name__ != "OptimizedModule"
-    return whose(getattr(home, "__file__", None) or "<none>") in _THEIRS
+    return is_theirs(getattr(home, "__file__", None) or "<none>")
 
 
 def _path(thing: Any, step: _Step) -> str | None:
@@ -227,7 +209,7 @@ def _contents(cell: types.CellType) -> Any:
 def _closure(function: types.FunctionType, step: _Step) -> str | None:
     """A variable that a function encloses, or a default of an argument."""
     cells = function.__closure__
-    theirs = whose(function.__code__.co_filename) in _THEIRS
+    theirs = is_theirs(function.__code__.co_filename)
     if theirs and cells is not None and step.thing is cells:
         index = re.match(r"\[(\d+)\]", step.path)
         if index is None:
@@ -239,7 +221,7 @@ def _closure(function: types.FunctionType, step: _Step) -> str | None:
 
 def _of_generator(generator: Any, step: _Step) -> str | None:
     frame = generator.gi_frame
-    if frame is None or whose(frame.f_code.co_filename) not in _THEIRS:
+    if frame is None or not is_theirs(frame.f_code.co_filename):
         return None
     names = [n for n, number in _variables(frame) if number == id(step.thing)]
     return f".{names[0]}{step.path}" if names else None

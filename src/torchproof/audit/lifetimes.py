@@ -10,30 +10,25 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from types import FrameType
 from typing import Any
 
 import torch
 
 from torchproof import torch_private
+from torchproof.audit import stacks
 from torchproof.audit.generations import Generations
 from torchproof.audit.holders import Holder, holder_of, sharing
 from torchproof.audit.stores import stored_at
-from torchproof.introspect import frame_of, plain
-from torchproof.places import whose
+from torchproof.introspect import plain
 from torchproof.records import Frame
 from torchproof.torch_private import trees
 from torchproof.torch_private.trees import Graph, Memory
 
-_FRAMES = 12  # of the user's stack, innermost
 _SEARCHES = 3  # for holders of what one line produces
-_THEIRS = {"user", "library"}
-_DRIVERS = ("torchproof/audit/running.py", "torchproof/script.py")  # call the target
 
 
 @dataclass
@@ -98,7 +93,7 @@ class Lifetimes:
         depth = getattr(self._local, "depth", 0)
         self._local.depth = depth + 1
         if depth == 0:
-            self._local.site = user_stack()
+            self._local.site = stacks.user_stack()
 
         def leave() -> None:
             self._local.depth = depth
@@ -120,7 +115,7 @@ class Lifetimes:
     def _site(self) -> tuple[Frame, ...]:
         """The stack of the call that is running, from outside of compiled code."""
         site: tuple[Frame, ...] | None = getattr(self._local, "site", None)
-        return user_stack() if site is None else site
+        return stacks.user_stack() if site is None else site
 
     # -- runs of graphs --------------------------------------------------------------
 
@@ -152,7 +147,7 @@ class Lifetimes:
         known = {memory.key for memory in foreign}
         known |= {output.memory.key for output in self._generations.path}
         made: list[Output] = []
-        site, function = self._site(), _compiled_function()
+        site, function = self._site(), stacks.compiled_function()
         for tensor in outputs if isinstance(outputs, (list, tuple)) else [outputs]:
             key = trees.memory_key(tensor) if isinstance(tensor, torch.Tensor) else None
             if key is None or key in known or not tensor.numel():
@@ -192,7 +187,7 @@ class Lifetimes:
         for output in self._generations.path:
             output.used |= output.memory.key in keys
         if not keys.isdisjoint(self._dead):
-            self._used(name, tensors, user_stack())
+            self._used(name, tensors, stacks.user_stack())
 
     def _stands_for_cuda(self, tensor: Any) -> bool:
         key = trees.memory_key(tensor)
@@ -267,40 +262,6 @@ def _stored(holder: Holder, output: Output) -> Frame | None:
     inside = (output.function,) if output.function else ()
     files = [holder.function.co_filename] if holder.function else []
     return stored_at(holder.path, (*inside, *output.producer), files)
-
-
-def user_stack() -> tuple[Frame, ...]:
-    """The user's frames, outermost first; of the main thread if this one has none.
-
-    On CUDA a backward runs in a thread of autograd, while its caller waits.
-    """
-    own = _frames(sys._getframe(1))
-    if own or threading.current_thread() is threading.main_thread():
-        return own
-    main = threading.main_thread().ident
-    return _frames(sys._current_frames().get(main or 0))
-
-
-def _frames(frame: FrameType | None) -> tuple[Frame, ...]:
-    found: list[Frame] = []
-    while frame is not None and len(found) < _FRAMES:
-        code = frame.f_code
-        if code.co_filename.endswith(_DRIVERS):
-            break
-        if whose(code.co_filename) in _THEIRS:
-            found.append(Frame(code.co_filename, frame.f_lineno, code.co_name))
-        frame = frame.f_back
-    return tuple(reversed(found))
-
-
-def _compiled_function() -> Frame | None:
-    """The user's function whose compiled code is running."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and not frame.f_code.co_filename.endswith(_DRIVERS):
-        if whose(frame.f_code.co_filename) in _THEIRS:
-            return frame_of(frame.f_code)
-        frame = frame.f_back
-    return None
 
 
 def _converted(convert: Callable[[], Any], asked: Any) -> Any:

@@ -53,7 +53,7 @@ def main(arguments: list[str]) -> int:
     with contextlib.ExitStack() as hooks:
         try:
             if target.kind == "script":
-                script.when_imported("torch", lambda: _enter(hooks, stream.write))
+                script.when_imported("torch", lambda: _attach(hooks, stream.write))
                 return script.run(target, stream)
             again = run(target, job, stream.write, _enter(hooks, stream.write))
             hooks.close()
@@ -72,6 +72,10 @@ def _enter(hooks: contextlib.ExitStack, write: Write) -> list[Watcher]:
     for watcher in found:
         hooks.enter_context(watcher)
     return found
+
+
+def _attach(hooks: contextlib.ExitStack, write: Write) -> None:
+    _enter(hooks, write)
 
 
 def run(
@@ -118,7 +122,7 @@ def _count_kernels(again: Callable[[], object] | None, write: Write) -> None:
 
     from torchproof.audit.kernels import profiled
 
-    if again is None or not torch.cuda.is_initialized():
+    if again is None or not torch.cuda.is_available():
         return
     found = profiled(again)
     write("kernels", all=found.all, replayed=found.replayed)

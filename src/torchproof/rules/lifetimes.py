@@ -6,6 +6,7 @@ produced is one finding.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 
 from torchproof.places import Place, definition, place_of, source_line
@@ -14,6 +15,7 @@ from torchproof.rules._rule import Facts, Rule, Subject, plural, shorten
 
 _SHOWN = 3  # holders, in a message
 _SCALARS = {"_local_scalar_dense", "item", "tolist", "numpy", "equal", "is_nonzero"}
+_INDEX = re.compile(r"(\[[^]]*\])+$")
 _GRAPH, _BACKWARD = "a compiled graph", "the backward"
 
 
@@ -35,7 +37,8 @@ def subjects(facts: Facts) -> Iterator[Subject]:
 
 def _saved(event: Event) -> bool:
     """Whether it was saved for the backward and is used by nobody else."""
-    return event.data["operation"] == _BACKWARD and event.data["role"] == "output"
+    read = event.data["operation"] == _BACKWARD
+    return bool(read and event.data["role"] == "output")
 
 
 def _place(event: Event) -> Place:
@@ -118,15 +121,17 @@ class OutputRead(Outlived):
                 "consume it now: take the number (.item() or float()) before the next"
                 " compiled call, and keep that; or clone what must stay a tensor"
             )
-        name = _holder(subject) or "what is kept"
+        kept = _keeper(subject)
         if subject.data["operation"] == _GRAPH:
             return (
-                f"clone at the boundary: keep `.clone()` of {name} between calls, or"
-                " compile the chained calls as one function so that nothing crosses"
+                f"clone at the boundary: hand `.clone()` of the output{kept} to the"
+                " next call, or compile the chained calls as one function, so that"
+                " nothing crosses. State of a fixed size can be a buffer, written with"
+                " copy_()"
             )
         return (
-            f"clone at the boundary: store `.clone()` in {name} instead of the output"
-            " itself. Or consume it before the next compiled call"
+            f"clone at the boundary: keep `.clone()` of the output{kept}, not the"
+            " output itself. Or consume it before the next compiled call"
         )
 
 
@@ -278,9 +283,11 @@ LIFETIMES: tuple[Outlived, ...] = (
 )
 
 
-def _holder(subject: Subject) -> str | None:
+def _keeper(subject: Subject) -> str:
+    """` in history` for `history['x'][3]`; nothing where nobody is known."""
     named = [event.data["holder"] for event in subject.events]
-    return next((f"`{name}`" for name in named if name), None)
+    first = next(filter(None, named), None)
+    return f" in `{_INDEX.sub('', first)}`" if first else ""
 
 
 def _holders(subject: Subject) -> str:

@@ -247,7 +247,7 @@ class Memory:
             return
         whole = torch.empty(0, dtype=dtype, device=storage.device)
         with without_modes(), torch.no_grad():
-            whole.set_(storage)  # type: ignore[call-overload]
+            whole.set_(storage)
             whole.fill_(float("nan"))
 
 
