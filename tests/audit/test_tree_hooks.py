@@ -170,6 +170,17 @@ def test_runs_without_a_graph_are_counted_though_torch_warns_once() -> None:
     assert any("5 of 5 runs went without" in line for line in found.evidence)
 
 
+def test_every_line_that_changes_an_input_is_told() -> None:
+    below = STACK.replace(f"line {WRITES}", f"line {WRITES + 1}")
+    inputs = [PlaceholderInfo(name, None, [], name) for name in (STACK, below)]
+    trees, number = manager(doubled, placeholders=inputs, mutated_input_idxs=(0, 1))
+    stream = seen(lambda: trees.run([torch.ones(3), torch.zeros(3)], number))
+    found = stream.findings()
+    assert {each.code for each in found} == {"CG311"}
+    assert [each.line for each in found] == [WRITES, WRITES + 1]
+    assert len([e for e in stream.entries if e["kind"] == "cudagraph_skip"]) == 1
+
+
 def recorded_with(cache: torch.Tensor, trees: Any, number: FunctionID) -> Any:
     """A recording that knows the second input at one address."""
     node = cudagraph_trees.CUDAGraphNode.__new__(cudagraph_trees.CUDAGraphNode)

@@ -34,8 +34,9 @@ def events(entries: Iterable[Entry]) -> list[Event]:
     moved = by_kind.get("cudagraph_moved", ())
     return [
         *(
-            _skip(entry, functions, captured)
+            event
             for entry in by_kind.get("cudagraph_skip", ())
+            for event in _skips(entry, functions, captured)
         ),
         *(_split(entry, functions) for entry in by_kind.get("cudagraph_split", ())),
         *(_graph(graph, functions, moved) for graph in captured),
@@ -76,22 +77,24 @@ def _last(by_kind: Mapping[str, Sequence[Entry]], kind: str) -> Entry:
     return by_kind[kind][-1] if by_kind.get(kind) else {}
 
 
-def _skip(
+def _skips(
     entry: Entry, functions: Mapping[str, Frame], captured: Sequence[Entry]
-) -> Event:
+) -> Iterable[Event]:
+    """One for each line that is to blame; one at least."""
     reason, quoted = explained(entry["reason"])
     own = [g for g in captured if g["compile_id"] == entry["compile_id"]]
     ungraphed = sum(graph["turns"].get("ungraphed", 0) for graph in own)
     runs = sum(sum(graph["turns"].values()) for graph in own)
     data = {"reason": reason, "ungraphed": ungraphed or None, "runs": runs or None}
-    return Event(
-        "cudagraph_skip",
-        entry["compile_id"],
-        quoted,
-        functions.get(entry["compile_id"]),
-        {**data, "site": _frames(entry["site"])},
-        entry["call"],
-    )
+    for frames in [frames_in(stack) for stack in entry["stacks"]] or [quoted]:
+        yield Event(
+            "cudagraph_skip",
+            entry["compile_id"],
+            frames,
+            functions.get(entry["compile_id"]),
+            {**data, "site": _frames(entry["site"])},
+            entry["call"],
+        )
 
 
 def explained(reason: str) -> tuple[str, tuple[Frame, ...]]:

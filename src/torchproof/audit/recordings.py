@@ -129,6 +129,7 @@ class Recordings:
             "cudagraph_skip",
             reason=skip.reason,
             compile_id=skip.compile_id,
+            stacks=skip.stacks,
             site=plain(stack()),
             call=self._call,
         )

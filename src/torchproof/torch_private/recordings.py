@@ -23,6 +23,7 @@ PROBES: dict[str, tuple[str, ...]] = {
     "CUDA graphs that are skipped": (
         "torch._inductor.cudagraph_utils:log_cudagraph_skip_and_bump_counter",
         "torch._inductor.cudagraph_trees:log_cudagraph_skip_and_bump_counter",
+        "torch._inductor.cudagraph_trees:check_for_mutation",
         "torch._inductor.output_code:log_cudagraph_skip_and_bump_counter",
         "torch._inductor.output_code:cudagraph_partition_post_compile",
         "torch._inductor.compile_fx:log_cudagraph_skip_and_bump_counter",
@@ -71,10 +72,14 @@ _local = threading.local()  # backward runs in threads of its own
 
 @dataclass(frozen=True)
 class Skip:
-    """A graph that runs without CUDA graphs, in torch's words."""
+    """A graph that runs without CUDA graphs, in torch's words.
+
+    Those quote one line; `stacks` are all of them where inputs are changed in place.
+    """
 
     reason: str
     compile_id: str | None
+    stacks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -130,6 +135,7 @@ class Receiver(Protocol):
 def watched(receiver: Receiver) -> Iterator[None]:
     """All that becomes of CUDA graphs, told to the receiver."""
     with contextlib.ExitStack() as hooks:
+        hooks.enter_context(_mutations())
         for hook in (_skips, _silent_skips, _splits, _pending, _turns):
             hooks.enter_context(hook(receiver))
         yield
@@ -186,11 +192,33 @@ def _noting_skip(
     def note(msg: str) -> None:
         turn = getattr(_local, "turn", None)
         told = turn.compile_id if turn else _compile_id()
+        stacks = _local.stacks if turn and "mutated inputs" in msg else ()
         _local.told = True
-        receiver.skipped(Skip(msg, told))
+        receiver.skipped(Skip(msg, told, stacks))
         original(msg)
 
     return note
+
+
+@contextlib.contextmanager
+def _mutations() -> Iterator[None]:
+    """Keeps the lines that change inputs, for the skip that follows."""
+    trees = importlib.import_module("torch._inductor.cudagraph_trees")
+    original = trees.check_for_mutation
+
+    @functools.wraps(original)
+    def check(func: Any, inputs: list[Any], recorded: Callable[..., bool]) -> Any:
+        told = original(func, inputs, recorded)
+        changed = [
+            i for i in func.mutated_input_idxs if i not in func.static_input_idxs
+        ]
+        about = [func.placeholders[i] for i in changed if not recorded(inputs[i])]
+        stacks = [each.mutating_use_stack_trace for each in about]
+        _local.stacks = tuple(dict.fromkeys(filter(None, stacks))) if told else ()
+        return told
+
+    with patched(trees, "check_for_mutation", check):
+        yield
 
 
 @contextlib.contextmanager
