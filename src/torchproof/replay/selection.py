@@ -1,7 +1,6 @@
-"""Which of many sizes to capture: in goes what every call would cost in each of them,
-out come those under which all calls together cost least.
+"""Which of many sizes to capture, so that all calls together cost least.
 
-A call costs what the cheapest chosen row that takes it costs, or what it costs in
+In goes what every call would cost in each of them; out come those to choose. A call costs what the cheapest chosen row that takes it costs, or what it costs in
 eager. Rows need no order here; `line` is for rows that grow, each taking more.
 """
 
