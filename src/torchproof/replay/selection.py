@@ -1,7 +1,8 @@
 """Which of many sizes to capture, so that all calls together cost least.
 
-In goes what every call would cost in each of them; out come those to choose. A call costs what the cheapest chosen row that takes it costs, or what it costs in
-eager. Rows need no order here; `line` is for rows that grow, each taking more.
+In goes what every call would cost in each of them; out come those to choose. A call
+costs what the cheapest chosen row that takes it costs, or what it costs in eager. Rows
+need no order here; `line` is for rows that grow, each taking more.
 """
 
 from __future__ import annotations
