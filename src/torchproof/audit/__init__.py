@@ -20,7 +20,7 @@ from torchproof.target import Target
 
 CODES = ("CG", "HS")  # of the rules about what the watchers saw
 _NOTHING = "nothing compiles with CUDA graphs"
-_SIMULATED = "no GPU: lifetimes as CUDA graphs would give them"
+_SIMULATED = "on the CPU, with the lifetimes that CUDA graphs would give"
 
 
 @dataclass(frozen=True)

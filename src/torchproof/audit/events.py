@@ -56,6 +56,7 @@ def _lifetimes(entries: Entries) -> Iterator[Event]:
                 "role": entry["role"],
                 "holder": entry["holder"],
                 "operation": entry["operation"],
+                "times": entry["times"],
             },
             call=entry["call"],
         )

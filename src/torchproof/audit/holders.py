@@ -51,16 +51,20 @@ def sharing(keys: Iterable[int]) -> dict[int, list[tuple[Any, str]]]:
     wanted = set(keys)
     found: dict[int, list[tuple[Any, str]]] = {key: [] for key in wanted}
     for thing in gc.get_objects():
-        if not issubclass(type(thing), torch.Tensor):
+        if not issubclass(type(thing), torch.Tensor):  # isinstance() asks the object
             continue
-        key = trees.memory_key(thing)
-        if key in wanted:
-            found[key].append((thing, ""))
-        if thing.is_leaf and thing.grad is not None:
-            key = trees.memory_key(thing.grad)
+        for each, rest in _with_gradient(thing):
+            key = trees.memory_key(each)
             if key in wanted:
-                found[key].append((thing, ".grad"))
+                found[key].append((thing, rest))
     return found
+
+
+def _with_gradient(tensor: Any) -> Iterator[tuple[Any, str]]:
+    yield tensor, ""
+    with contextlib.suppress(RuntimeError, TypeError, AttributeError):
+        if tensor.is_leaf and tensor.grad is not None:
+            yield tensor.grad, ".grad"
 
 
 def holder_of(tensors: Iterable[tuple[Any, str]]) -> Holder | None:
@@ -135,22 +139,23 @@ def _above(level: list[_Step], seen: set[int]) -> Iterator[_Step]:
     for thing in gc.get_referrers(*things):
         if id(thing) in seen or thing is things or isinstance(thing, _Step):
             continue
-        path = next(filter(None, (_path(thing, step) for step in level)), None)
+        paths = (_path(thing, step) for step in level)
+        path = next((each for each in paths if each is not None), None)
         if path is not None:
             seen.add(id(thing))
             yield _Step(thing, path)
 
 
 def _named(step: _Step, names: _Names) -> Holder | None:
+    if isinstance(step.thing, (types.FunctionType, types.GeneratorType)):
+        name = step.path.lstrip(".")  # a variable of its own
+        return Holder(_tidy(name)) if name else None
     local = names.locals.get(id(step.thing))
     if local is not None:
         return Holder(local.path + _tidy(step.path), local.function)
     if id(step.thing) in names.modules:  # a module's namespace
         key = re.match(r"\['(\w+)'\]", step.path)
         return Holder(_tidy(key[1] + step.path[key.end() :])) if key else None
-    if isinstance(step.thing, (types.FunctionType, types.GeneratorType)):
-        name = step.path.lstrip(".")
-        return Holder(_tidy(name)) if name else None
     return None
 
 

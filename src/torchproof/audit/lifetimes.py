@@ -11,9 +11,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,52 +19,26 @@ import torch
 from torchproof import torch_private
 from torchproof.audit import stacks
 from torchproof.audit.generations import Generations
-from torchproof.audit.holders import Holder, holder_of, sharing
-from torchproof.audit.stores import stored_at
-from torchproof.introspect import plain
+from torchproof.audit.telling import Output, Telling
 from torchproof.records import Frame
 from torchproof.torch_private import trees
 from torchproof.torch_private.trees import Graph, Memory
-
-_SEARCHES = 3  # for holders of what one line produces
-
-
-@dataclass
-class Output:
-    """One tensor that a graph returned."""
-
-    memory: Memory
-    dtype: Any
-    role: str  # output or gradient
-    producer: tuple[Frame, ...]
-    function: Frame | None
-    call: int | None
-    run: int  # of the graph that returned it
-    poisons: bool
-    used: bool = False  # while its memory was its own
-    died_in: int | None = None
-    overwriter: tuple[Frame, ...] = ()
-    told: str | None = None  # dead_held or dead_read
-
-    @property
-    def alive(self) -> bool:
-        return self.memory.alive
 
 
 class Lifetimes:
     """Follows outputs through generations, and sees who uses them afterwards."""
 
     def __init__(self, write: Callable[..., None]) -> None:
-        self._write = write
+        self._write, self._telling = write, Telling(write)
         self._generations: Generations[Output] = Generations()
+        self._living: dict[int, Output] = {}  # those of the generation that runs
         self._dead: dict[int, Output] = {}
         self._graphs: set[Graph] = set()
-        self._searches: Counter[tuple[Any, ...]] = Counter()
         self._number: int | None = None
         self._runs = 0
         self._call: int | None = None
         self._local = threading.local()
-        self._busy = False  # this watcher looks at tensors itself
+        self._off = False  # graphs that are compiled keep calling this watcher
         self._hooks = contextlib.ExitStack()
 
     def __enter__(self) -> Lifetimes:
@@ -80,6 +52,8 @@ class Lifetimes:
 
     def __exit__(self, *error: Any) -> None:
         self._hooks.close()
+        self._telling.close()
+        self._off = True
 
     def before_call(self, index: int) -> None:
         self._call = index
@@ -120,52 +94,64 @@ class Lifetimes:
     # -- runs of graphs --------------------------------------------------------------
 
     def begins(self, graph: Graph, inputs: Sequence[Any]) -> None:
+        self._local.run = None
+        if self._off:
+            return
         if graph.asks and graph not in self._graphs:
             self._graphs.add(graph)
             self._write("graph_asked", mode=graph.mode, simulated=graph.simulated)
-        number, marked = trees.generation()
-        path = {output.memory.key for output in self._generations.path}
         keys = [trees.memory_key(each) for each in inputs]
-        owned = graph.asks and all(keys[i] in path for i in graph.changes)
-        if owned:
+        path = {output.memory.key for output in self._generations.path}
+        owns = graph.asks and all(keys[i] in path for i in graph.changes)
+        if owns:
+            number, marked = trees.generation()
             self._bury(self._generations.begin_run(number, marked=marked), number)
         what = "the backward" if graph.mode == "backward" else "a compiled graph"
         self._used(what, inputs, self._site())
-        # Known as objects: else memory that is freed meanwhile could lend its address.
-        self._local.run = owned and [
-            Memory(each)
-            for each, key in zip(inputs, keys, strict=True)
-            if key is not None and key not in path
-        ]
+        if owns:
+            # As objects: else memory that is freed meanwhile could lend its address.
+            self._local.run = [
+                Memory(each)
+                for each, key in zip(inputs, keys, strict=True)
+                if key is not None and key not in path
+            ]
 
     def ends(self, graph: Graph, outputs: Any) -> None:
-        foreign = self._local.run
-        if foreign is False:
-            self._generations.ran(graph.mode)
+        foreign: list[Memory] | None = self._local.run
+        if foreign is None:
+            if graph.asks and graph.mode == "backward":
+                self.ran_backward()
             return
         self._runs += 1
         known = {memory.key for memory in foreign}
         known |= {output.memory.key for output in self._generations.path}
-        made: list[Output] = []
+        given = outputs if isinstance(outputs, (list, tuple)) else [outputs]
+        made = list(self._made(graph, given, known))
+        self._generations.end_run(trees.generation()[0], graph.mode, made)
+        self._living = {each.memory.key: each for each in self._generations.path}
+
+    def ran_backward(self) -> None:
+        self._generations.ran("backward")
+
+    def _made(
+        self, graph: Graph, tensors: Iterable[Any], known: set[int]
+    ) -> Iterable[Output]:
         site, function = self._site(), stacks.compiled_function()
-        for tensor in outputs if isinstance(outputs, (list, tuple)) else [outputs]:
+        for tensor in tensors:
             key = trees.memory_key(tensor) if isinstance(tensor, torch.Tensor) else None
             if key is None or key in known or not tensor.numel():
                 continue
             known.add(key)
-            made.append(
-                Output(
-                    Memory(tensor),
-                    tensor.dtype,
-                    role="gradient" if graph.mode == "backward" else "output",
-                    producer=site,
-                    function=function,
-                    call=self._call,
-                    run=self._runs,
-                    poisons=graph.simulated,
-                )
+            yield Output(
+                Memory(tensor),
+                tensor.dtype,
+                role="gradient" if graph.mode == "backward" else "output",
+                producer=site,
+                function=function,
+                call=self._call,
+                run=self._runs,
+                poisons=graph.simulated,
             )
-        self._generations.end_run(trees.generation()[0], graph.mode, made)
 
     def _bury(self, gone: Iterable[Output], number: int) -> None:
         if number != self._number:
@@ -181,87 +167,52 @@ class Lifetimes:
     # -- uses of dead memory ---------------------------------------------------------
 
     def _operation(self, name: str, tensors: list[Any]) -> None:
-        if self._busy or not (self._dead or self._generations.path):
+        if self._telling.searching or not (self._dead or self._living):
             return
-        keys = {trees.memory_key(tensor) for tensor in tensors}
-        for output in self._generations.path:
-            output.used |= output.memory.key in keys
+        keys = {trees.memory_key(tensor) or 0 for tensor in tensors}
+        for key in keys & self._living.keys():
+            self._living[key].used = True
         if not keys.isdisjoint(self._dead):
             self._used(name, tensors, stacks.user_stack())
 
     def _stands_for_cuda(self, tensor: Any) -> bool:
-        key = trees.memory_key(tensor)
-        return any(o.poisons and o.memory.key == key for o in self._generations.path)
+        output = self._living.get(trees.memory_key(tensor) or 0)
+        return output is not None and output.poisons
 
     def _used(
         self, what: str, tensors: Iterable[Any], reader: tuple[Frame, ...]
     ) -> None:
-        for tensor in tensors if self._dead else ():
+        for tensor in tensors if self._dead and not self._off else ():
             if not isinstance(tensor, torch.Tensor):
                 continue
             output = self._dead.get(trees.memory_key(tensor) or 0)
-            if output is None or output.told == "dead_read" or not output.alive:
-                continue
-            output.told = "dead_read"
-            self._tell(output, "dead_read", reader=reader, operation=what)
+            if output is not None and output.told != "dead_read" and output.alive:
+                self._telling.read(output, reader, what)
 
     def _survivors(self, number: int) -> None:
-        """Held through a whole generation after their own, by more than a variable.
+        """Held through a whole generation after their own.
 
         What was used in its time and is replaced by the next of its kind is not meant.
         """
-        dead = self._dead.values()
-        late = [each for each in dead if each.told is None and each.died_in != number]
+        late = [
+            each
+            for each in self._dead.values()
+            if each.told is None
+            and each.died_in != number
+            and self._telling.can_search(each)
+        ]
         if late:
             gc.collect()  # what only a cycle keeps is held by nobody
         runs: dict[Any, set[int]] = {}
         for output in filter(_is_alive, self._dead.values()):
-            runs.setdefault(output.producer[-1:], set()).add(output.run)
+            runs.setdefault(output.line, set()).add(output.run)
         for output in filter(_is_alive, late):
-            if not output.used or len(runs[output.producer[-1:]]) > 1:
-                self._tell(output, "dead_held")
-
-    def _tell(self, output: Output, kind: str, **facts: Any) -> None:
-        line = output.producer[-1:] or (output.function,)
-        key = (kind, output.role, line)
-        self._searches[key] += 1
-        searched = self._searches[key] <= _SEARCHES
-        holder = self._holder(output) if searched else None
-        if kind == "dead_held":
-            if holder is None or holder.is_plain_local:
-                return
-            output.told = kind
-        stored = _stored(holder, output) if holder else None
-        self._write(
-            kind,
-            role=output.role,
-            producer=plain(output.producer),
-            function=plain([output.function]) if output.function else [],
-            overwriter=plain(output.overwriter),
-            reader=plain(facts.get("reader", ())),
-            operation=facts.get("operation"),
-            holder=holder.path if holder else None,
-            stored=plain([stored]) if stored else [],
-            call=output.call,
-        )
-
-    def _holder(self, output: Output) -> Holder | None:
-        self._busy = True
-        try:
-            return holder_of(sharing([output.memory.key])[output.memory.key])
-        finally:
-            self._busy = False
+            if not output.used or len(runs[output.line]) > 1:
+                self._telling.held(output)
 
 
 def _is_alive(output: Output) -> bool:
     return output.alive
-
-
-def _stored(holder: Holder, output: Output) -> Frame | None:
-    """Outside of compiled code as a rule; a module may also store in its forward."""
-    inside = (output.function,) if output.function else ()
-    files = [holder.function.co_filename] if holder.function else []
-    return stored_at(holder.path, (*inside, *output.producer), files)
 
 
 def _converted(convert: Callable[[], Any], asked: Any) -> Any:

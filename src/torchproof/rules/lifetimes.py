@@ -30,8 +30,9 @@ def subjects(facts: Facts) -> Iterator[Subject]:
         used = [event for event in events if event.kind == "dead_read"]
         told = tuple(used or events)
         calls = {event.call for event in told if event.call is not None}
+        times = sum(event.data["times"] for event in told)
         yield Subject(
-            told, _place(told[0]), facts, count=len(told), steps=len(calls) or None
+            told, _place(told[0]), facts, count=times, steps=len(calls) or None
         )
 
 
@@ -69,8 +70,8 @@ class Outlived(Rule):
             if event.kind == "dead_read":
                 how = f"by {data['operation']} at {_at(data['reader']) or '-'}"
                 yield f"  used afterwards {how}"
-        if len(subject.events) > _SHOWN:
-            yield f"and {len(subject.events) - _SHOWN} more"
+        if (subject.count or 0) > _SHOWN:
+            yield f"and {(subject.count or 0) - _SHOWN} more"
 
 
 class OutputRead(Outlived):
@@ -212,7 +213,7 @@ class BackwardTooLate(Outlived):
 
     def message(self, subject: Subject) -> str:
         reader = _at(subject.data["reader"], short=True)
-        what = plural(len(subject.events), "tensor")
+        what = plural(subject.count or 0, "tensor")
         return (
             f"the backward at {reader or '-'} reads {what} saved by"
             f" `{subject.expression}` whose memory is gone: {_by(subject)}"
@@ -295,13 +296,13 @@ def _holders(subject: Subject) -> str:
     shown = ", ".join(f"`{name}`" for name in list(names)[:_SHOWN])
     if not shown:
         what = "gradient" if subject.data["role"] == "gradient" else "output"
-        return plural(len(subject.events), what)
-    more = len(subject.events) - min(len(names), _SHOWN)
+        return plural(subject.count or 0, what)
+    more = (subject.count or 0) - min(len(names), _SHOWN)
     return shown + (f" and {more} more" if more > 0 else "")
 
 
 def _is(subject: Subject) -> str:
-    return "is" if len(subject.events) == 1 else "are"
+    return "is" if subject.count == 1 else "are"
 
 
 def _by(subject: Subject) -> str:

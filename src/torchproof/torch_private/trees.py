@@ -38,6 +38,7 @@ PROBES: dict[str, tuple[str, ...]] = {
     ),
     "graphs run as captured": (
         "torch:_TorchCompileInductorWrapper.__call__",
+        "torch:_TorchCompileWrapper.__call__",
         "torch._inductor.compile_fx:compile_fx",
         "torch._functorch.config:enable_autograd_cache",
     ),
@@ -71,6 +72,8 @@ class Runs(Protocol):
     def begins(self, graph: Graph, inputs: Sequence[Any]) -> None: ...
 
     def ends(self, graph: Graph, outputs: Any) -> None: ...
+
+    def ran_backward(self) -> None: ...  # not as a CUDA graph, but a tree was told
 
 
 def asks_for_graphs(arguments: Mapping[str, Any]) -> bool:
@@ -110,22 +113,38 @@ def graph_runs(runs: Runs) -> Iterator[None]:
 def _captured_runs(runs: Runs) -> Iterator[None]:
     """Without CUDA tensors, Inductor's graphs run as AOTAutograd captured them."""
     original = torch._TorchCompileInductorWrapper.__call__
+    other = torch._TorchCompileWrapper.__call__
     functorch = importlib.import_module("torch._functorch.config")
 
     def inner(gm: Any, example_inputs: Any, **kwargs: Any) -> Any:
         return _boxed(gm, _graph(gm, kwargs), runs)
 
     def compile_graph(self: Any, model_: Any, inputs_: Sequence[Any]) -> Any:
-        if any(getattr(each, "is_cuda", False) for each in inputs_):
+        if _on_cuda(inputs_):
             return original(self, model_, inputs_)
+        return capture(model_, inputs_, self.config)
+
+    def compile_other(self: Any, model_: Any, inputs_: Sequence[Any]) -> Any:
+        if self.compiler_name != "cudagraphs" or _on_cuda(inputs_):
+            return other(self, model_, inputs_)
+        return capture(model_, inputs_, {"triton.cudagraphs": True})
+
+    def capture(model_: Any, inputs_: Any, config: Mapping[str, Any]) -> Any:
         compile_fx = importlib.import_module("torch._inductor.compile_fx").compile_fx
         with functorch.patch(enable_autograd_cache=False):
             return compile_fx(
-                model_, inputs_, inner_compile=inner, config_patches=self.config
+                model_, inputs_, inner_compile=inner, config_patches=dict(config)
             )
 
-    with patched(torch._TorchCompileInductorWrapper, "__call__", compile_graph):
+    with (
+        patched(torch._TorchCompileInductorWrapper, "__call__", compile_graph),
+        patched(torch._TorchCompileWrapper, "__call__", compile_other),
+    ):
         yield
+
+
+def _on_cuda(inputs: Sequence[Any]) -> bool:
+    return any(getattr(each, "is_cuda", False) for each in inputs)
 
 
 def _graph(gm: Any, kwargs: Mapping[str, Any]) -> Graph:
@@ -180,6 +199,7 @@ def _tree_runs(runs: Runs) -> Iterator[None]:
     manager, node = trees.CUDAGraphTreeManager, trees.CUDAGraphNode
     local = threading.local()
     original, free = manager.run, manager.dealloc_current_path_weakrefs
+    aside = manager.set_to_running_backward
 
     @functools.wraps(original)
     def watched(self: Any, new_inputs: list[Any], function_id: Any) -> Any:
@@ -207,12 +227,17 @@ def _tree_runs(runs: Runs) -> Iterator[None]:
                 silent.enter_context(told)
             free(self)
 
+    def ran_backward(self: Any) -> None:
+        aside(self)
+        runs.ran_backward()
+
     def make_none(self: Any) -> None:
         self.cached_tensor_outputs.extend([None] * len(self.outputs_metadata))
 
     with (
         patched(manager, "run", watched),
         patched(manager, "dealloc_current_path_weakrefs", freed),
+        patched(manager, "set_to_running_backward", ran_backward),
         patched(node, "_initialize_cached_tensors", make_none),
     ):
         yield

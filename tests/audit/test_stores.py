@@ -1,0 +1,56 @@
+"""The statement that stored what a holder holds."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from torchproof.audit.stores import stored_at
+from torchproof.records import Frame
+
+SOURCE = textwrap.dedent(
+    """\
+    class Session:
+        def __init__(self):
+            self.scores = None
+            self.history = {}
+
+        @staticmethod
+        def other(self):
+            self.scores = 0
+
+        def step(self, net, x):
+            out = net(x)
+            self.scores = out
+            self.history["x"].append(out)
+            first, last = out, out
+            outs = [
+                net(each)
+                for each in x
+            ]
+            return outs, first, last
+    """
+)
+
+
+@pytest.mark.parametrize(
+    ("path", "produced", "line"),
+    [
+        ("out", 11, 11),
+        ("session.scores", 11, 12),
+        ("self.history['x'][3]", 11, 13),
+        ("last", 11, 14),
+        ("outs[0]", 16, 15),
+        ("net.weight.grad", 11, None),
+        ("nowhere", 11, None),
+    ],
+)
+def test_the_nearest_store(
+    tmp_path: Path, path: str, produced: int, line: int | None
+) -> None:
+    file = tmp_path / "session.py"
+    file.write_text(SOURCE)
+    stored = stored_at(path, [Frame(str(file), produced, "step")], ())
+    assert (stored.line if stored else None) == line
