@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from torchproof.replay.tape import Pool
+from torchproof.replay.tape import Pool, said_to_be_capturing
 from torchproof.replay.witness import Witness
 from torchproof.runtime.storages import key_of
 
@@ -54,11 +54,12 @@ class Strip:
         yield
 
     def rehearse(self, run: Callable[[], Any]) -> Any:
-        return run()
+        with said_to_be_capturing():
+            return run()
 
     def record(self, run: Callable[[], Any]) -> Any:
         witness = Witness(HOST)
-        with witness, _Noting(self.notes):
+        with said_to_be_capturing(), witness, _Noting(self.notes):
             output = run()
         for region in witness.saved.values():
             region.restore()

@@ -19,11 +19,13 @@ class Stop:
     file: str | None = None
     line: int | None = None
     function: str | None = None
+    library: str | None = None  # file and line of a library that the user's line calls
 
     def __str__(self) -> str:
         place = f"{self.file}:{self.line}: " if self.file else ""
         operation = f" ({self.operation})" if self.operation else ""
-        return f"{place}{self.reason}{operation}"
+        within = f", in {self.library}" if self.library else ""
+        return f"{place}{self.reason}{operation}{within}"
 
 
 class Stopped(Exception):

@@ -192,24 +192,33 @@ class Graphed:
         fit = None if self.padder is None else self.padder.fit(call)
         if self.padder is None or fit is None or self._given_up:
             return self._answer(call)
-        self._unchanged()
-        key = self._key(call)
-        if key not in self._world.cuts:
-            return self._check(key, call, fit)
-        shapes = self._world.cuts[key]
-        if shapes is None:
-            return self._answer(call)
-        return self.padder.cut(self._answer(fit.grown), fit, shapes)
+        before = self._replays
+        answer, served = self._fitted(self.padder, call, fit)
+        if served and self._replays > before:
+            self.padder.served[fit.size] += 1
+        return answer
 
-    def _check(self, key: Hashable, call: Call, fit: Fit) -> Any:
+    def _fitted(self, padder: Padder, call: Call, fit: Fit) -> tuple[Any, bool]:
+        """The answer, and whether the bucket gave it."""
+        if not fit.padded:
+            return self._answer(call), True
+        self._unchanged()
+        cuts = self._world.cuts
+        key = self._key(call), *fit.bucket.values()
+        if key not in cuts:
+            cuts[key] = None
+            return self._check(key, call, fit)
+        if (shapes := cuts[key]) is None:
+            return self._answer(call), False
+        return padder.cut(self._answer(fit.grown), fit, shapes), True
+
+    def _check(self, key: Hashable, call: Call, fit: Fit) -> tuple[Any, bool]:
         """The first call of a size: padded, it has to answer as eager does without."""
         assert self.padder is not None
         self.prepare(*fit.grown[0], **fit.grown[1])
-        grown = self._key(fit.grown)
-        recording = self._world.fitting(grown)
+        recording = self._world.fitting(self._key(fit.grown))
         if recording is None:
-            return self._answer(call)
-        self._world.cuts[key] = None
+            return self._answer(call), False
         try:
             check = Check(self._maker(), call)
             shapes = padding.shapes_of(check.output)
@@ -217,15 +226,15 @@ class Graphed:
             recording.gradients.attach()
             check.assert_same(self.padder.cut(recording.handout.recorded, fit, shapes))
         except NotYet:
-            return self._answer(call)
+            del self._world.cuts[key]
+            return self._answer(call), False
         except Stopped as stopped:
-            self._refuse(key, stopped)
-            self._world.refused.pop(key)
+            self._tell(stopped.stops)
             self._obstacles += stopped.stops
-            return self._answer(call)
+            return self._answer(call), False
         self._world.cuts[key] = shapes
         self._replays += 1
-        return self.padder.cut(recording.finish(given), fit, shapes)
+        return self.padder.cut(recording.finish(given), fit, shapes), True
 
     def plan(self, **limits: Any) -> Buckets:
         """Buckets for the sizes seen so far: `captures=`, `budget_bytes=` and so on.
@@ -296,7 +305,10 @@ class Graphed:
         self._world.refused[key] = stopped.stops
         compiling = any(stop.operation == "compiling" for stop in stopped.stops)
         self._world.recipe.fails |= compiling
-        for stop in stopped.stops:
+        self._tell(stopped.stops)
+
+    def _tell(self, stops: tuple[Stop, ...]) -> None:
+        for stop in stops:
             log.warning("not replayed: %s", stop)
 
     def _give_up(self, stop: Stop) -> None:

@@ -6,6 +6,7 @@ and device; everything else counts by value, since the recorded run has looked a
 
 from __future__ import annotations
 
+import types
 from collections.abc import Hashable, Iterator, Mapping
 from typing import Any
 
@@ -18,6 +19,9 @@ from torchproof.runtime.tree import walk
 from torchproof.torch_private import captures
 
 Call = tuple[tuple[Any, ...], Mapping[str, Any]]
+# Compared by identity, and do not change.
+_CONSTANT = (type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType)
+_CONSTANT += (torch.dtype, torch.layout, torch.memory_format)
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:
@@ -32,23 +36,45 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
             yield from tensors_in(part)
 
 
-def key_of(value: Any) -> Hashable:
-    """Equal for calls that one recording can serve.
+def key_of(call: Call) -> Hashable:
+    """Equal for calls that one recording can serve."""
+    return _key(call), _shared(call)
 
-    An object that cannot be compared by value counts as itself.
-    """
+
+def _key(value: Any) -> Hashable:
     if isinstance(value, Tensor):
         needs = value.requires_grad
         return (value.shape, value.dtype, value.device, needs, type(value))
     if isinstance(value, Mapping):
-        return type(value), tuple((key, key_of(part)) for key, part in value.items())
+        return type(value), tuple((key, _key(part)) for key, part in value.items())
     if isinstance(value, list | tuple):
-        return type(value), tuple(map(key_of, value))
+        return type(value), tuple(map(_key, value))
     if isinstance(value, float) and value != value:
         return "nan"
-    if type(value).__hash__ in (None, object.__hash__):
-        return type(value), id(value)
+    if is_opaque(value):
+        return type(value)
     return type(value), value
+
+
+def is_opaque(value: Any) -> bool:
+    """Whether it may change and still be the same, as far as comparing goes."""
+    if isinstance(value, _CONSTANT):
+        return False
+    return type(value).__hash__ in (None, object.__hash__)
+
+
+def _shared(call: Call) -> Hashable:
+    """Which tensors of a call are the same, and which lie in the same memory."""
+    tensors = list(tensors_in(call))
+    if len(tensors) < 2:
+        return ()
+    places = [tensor.untyped_storage().data_ptr() for tensor in tensors]
+    if len({*places}) == len(places):
+        return ()
+    same = list(map(id, tensors))
+    return tuple(
+        (same.index(a), places.index(b)) for a, b in zip(same, places, strict=True)
+    )
 
 
 def surroundings() -> Hashable:
@@ -86,6 +112,19 @@ class Buffers:
             captures.copy_into(self._into, [given[place] for place in self._places])
         return given
 
+    def assert_apart(self, call: Call) -> None:
+        """Arguments that share memory have memory of their own here."""
+        given = list(tensors_in(call))
+        for place in self.changed:
+            storage = given[place].untyped_storage().data_ptr()
+            for other in given:
+                if (
+                    other is not given[place]
+                    and other.untyped_storage().data_ptr() == storage
+                ):
+                    told = "arguments share memory, and the step writes into it"
+                    raise Stopped(Stop("input", told))
+
     def give_back(self, given: list[Tensor]) -> None:
         """What the step wrote into its arguments, and their gradients."""
         with torch.no_grad():
@@ -107,6 +146,12 @@ def _assert_plain(call: Call) -> None:
                 Stop("input", f"{label} is a module: let the step close over it")
             )
         if not isinstance(part, Tensor):
+            if is_opaque(part) and not isinstance(part, Mapping | list):
+                kind = type(part).__name__
+                told = (
+                    f"{label} is a {kind}, which may change: let the step close over it"
+                )
+                raise Stopped(Stop("input", told))
             continue
         plain = type(part) in (Tensor, nn.Parameter) and part.layout is torch.strided
         if id(part) not in seen or not plain:

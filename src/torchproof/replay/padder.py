@@ -24,8 +24,12 @@ class Fit:
     grown: Call
 
     @property
-    def key(self) -> tuple[Size, Size]:
-        return tuple(self.own.values()), tuple(self.bucket.values())
+    def size(self) -> Size:
+        return tuple(self.own.values())
+
+    @property
+    def padded(self) -> bool:
+        return self.own != self.bucket
 
 
 class Padder:
@@ -34,6 +38,7 @@ class Padder:
     def __init__(self, padding: Padding, sizes: Buckets | Iterable[int | Size]) -> None:
         self.padding = padding
         self.observed: Counter[Size] = Counter()
+        self.served: Counter[Size] = Counter()  # of those, by a replay of a bucket
         self.bytes: dict[Size, int] = {}  # of recordings, by their size
         self.use(sizes)
 
@@ -62,15 +67,17 @@ class Padder:
         self.buckets = sizes
 
     def fit(self, call: Call) -> Fit | None:
-        """None where the call is not padded: it has a size of its own."""
+        """None where no bucket takes the call."""
         own = self.padding.sizes(*call)
         if own is None:
             return None
         size = tuple(own.values())
         self.observed[size] += 1
         bucket = self.buckets.bucket_for(size)
-        if bucket is None or bucket == size:
+        if bucket is None:
             return None
+        if bucket == size:
+            return Fit(own, own, call)
         wanted = dict(zip(self.padding.names, bucket, strict=True))
         return Fit(own, wanted, self.padding.padded(*call, wanted))
 
@@ -81,7 +88,8 @@ class Padder:
         return padding.cut_to(output, shapes)
 
     def counted(self) -> Buckets:
-        return self.buckets.counted(self.observed)
+        """The buckets with the calls that they have answered."""
+        return self.buckets.counted(self.served)
 
     def learn(self, call: Call, pool_bytes: int | None) -> None:
         """How much memory a recording of this call took."""

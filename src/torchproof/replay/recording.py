@@ -157,6 +157,9 @@ class _Making:
     def in_eager(self) -> Answer:
         """The answer to compare with, and all there is to know about the step."""
         sight, rates = self.maker.sight, self.maker.rates
+        if not sight.whole:
+            told = "the step can see too many objects for all of them to be watched"
+            raise Stopped(Stop("python", told))
         for attempt in range(_LAZY_RUNS):
             self.changed_python = attempt > 0
             sight.refresh()
@@ -180,6 +183,7 @@ class _Making:
         self.draws = "torch" in moved
         if self.witness.stops:
             raise Stopped(*self.witness.stops)
+        self.inputs.assert_apart(self.call)
         self.maker.recipe.learn(self.witness)
         sight.refresh()
         return answer

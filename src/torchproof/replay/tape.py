@@ -99,7 +99,7 @@ class Tape:
         Code that asks whether a capture is under way does other things then, and what
         it does must have been compiled and allocated before.
         """
-        with self.aside(), _said_to_be_capturing():
+        with self.aside(), said_to_be_capturing():
             return run()
 
     @contextlib.contextmanager
@@ -171,7 +171,7 @@ class Tape:
 
 
 @contextlib.contextmanager
-def _said_to_be_capturing() -> Iterator[None]:
+def said_to_be_capturing() -> Iterator[None]:
     asked, here = torch.cuda.is_current_stream_capturing, threading.get_ident()
 
     def answer() -> bool:

@@ -10,14 +10,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from types import CodeType
+from types import CodeType, FrameType
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from torchproof.places import whose
-from torchproof.replay.facts import Stop
+from torchproof.replay.facts import Stop, StopKind
 from torchproof.replay.tape import WAIT
 from torchproof.runtime.storages import HOST, Key, Region, free_bytes, key_of
 from torchproof.torch_private.captures import written_arguments
@@ -118,6 +118,9 @@ class Witness(TorchDispatchMode):
         key = key_of(tensor)
         if key in self.saved or key in self._born:
             return
+        if not self._here(tensor):
+            told = "the step writes into memory of the host, which a replay does not"
+            self.stops.append(stop_here("python", told))
         live = torch.empty(0, dtype=torch.uint8, device=tensor.device)
         live.set_(tensor.untyped_storage())  # type: ignore[call-overload]
         fits = live.numel() <= _SHARE * free_bytes(live.device)
@@ -145,7 +148,7 @@ class Witness(TorchDispatchMode):
         return None
 
     def _is_host_number(self, tensor: Tensor) -> bool:
-        """Whether a kernel gets a value from here which a replay does not read again."""
+        """Whether a kernel gets its value, which a replay does not read again."""
         outside = tensor.device.type == "cpu" and not tensor.dim()
         return outside and key_of(tensor) not in self._born
 
@@ -173,23 +176,21 @@ class Witness(TorchDispatchMode):
 
     def hear(self, warning: str) -> None:
         """What torch warns of and this does not see: printing a tensor, for one."""
-        file, line, function = user_line()
         if WAIT in warning:
             why = "the host waits for the device: printing, .cpu(), synchronize()"
-            stop = Stop("host_sync", why, None, file, line, function)
+            stop = stop_here("host_sync", why)
         else:
             why = (
                 "a result of an earlier step is still held, and its history binds the"
                 " gradients to another stream: detach() it, or let go of it"
             )
-            stop = Stop("capture", why, None, file, line, function)
-        if (file, line) not in {(known.file, known.line) for known in self.stops}:
+            stop = stop_here("capture", why)
+        if (stop.file, stop.line) not in {(s.file, s.line) for s in self.stops}:
             self.stops.append(stop)
 
     def _stop(self, func: Any, why: str) -> None:
         if len(self.stops) < _MOST_STOPS:
-            file, line, function = user_line()
-            self.stops.append(Stop("host_sync", why, func.name(), file, line, function))
+            self.stops.append(stop_here("host_sync", why, func.name()))
 
     # -- where kernels come from ---------------------------------------------------
 
@@ -210,20 +211,21 @@ class Witness(TorchDispatchMode):
         return found
 
 
-def user_line() -> tuple[str | None, int | None, str | None]:
-    """Innermost line of user code on the stack, else of a library."""
-    library: tuple[str | None, int | None, str | None] = (None, None, None)
-    frame = sys._getframe(1)
+def stop_here(kind: StopKind, reason: str, operation: str | None = None) -> Stop:
+    """A stop at the innermost line of user code on the stack, else of a library."""
+    library: tuple[str, int, str] | None = None
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         code = frame.f_code
         owner = whose(code.co_filename)
         here = code.co_filename, frame.f_lineno, code.co_qualname
         if owner == "user":
-            return here
-        if owner == "library" and library[0] is None:
+            within = None if library is None else f"{library[0]}:{library[1]}"
+            return Stop(kind, reason, operation, *here, within)
+        if owner == "library" and library is None:
             library = here
-        frame = frame.f_back  # type: ignore[assignment]
-    return library
+        frame = frame.f_back
+    return Stop(kind, reason, operation, *(library or ()))
 
 
 def _codes() -> tuple[CodeType, ...]:
