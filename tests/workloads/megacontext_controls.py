@@ -1,0 +1,58 @@
+"""megacontext with one of its rules broken: what `check` must not let pass."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchproof.workloads import megacontext
+from torchproof.workloads import megacontext_graphs as graphs
+
+CALLS = 4
+Made = tuple[Any, list[Any]]
+
+
+class MarkedAtEachCall(graphs.MicroStep):
+    """GistNet is compiled by itself, and a step marked before each of its calls."""
+
+    def compiled_gist(self, groups: Tensor) -> Tensor:
+        gists: Tensor = self.nets.gist(groups)
+        return gists
+
+    def gist(self, groups: Tensor) -> Tensor:
+        if "_alone" not in vars(self):
+            self._alone = torch.compile(self.compiled_gist, mode="reduce-overhead")
+        torch.compiler.cudagraph_mark_step_begin()
+        return self._alone(groups).clone()  # saved for a backward
+
+
+class HeldWithoutACopy(graphs.Session):
+    """Scores are held from one look to the next as the graph wrote them."""
+
+    def keep(self, value: Tensor) -> Tensor:
+        return value
+
+
+def make_marked() -> Made:
+    size = megacontext.SIZES["tiny"]
+    _, calls = megacontext.make(train=True)
+    return MarkedAtEachCall(size, size.batch), calls[:CALLS]
+
+
+def make_held() -> Made:
+    size = megacontext.SIZES["tiny"]
+    _, calls = megacontext.make()
+    return HeldWithoutACopy(size, size.length, torch.float32), calls[:CALLS]
+
+
+def make_trained() -> Made:
+    """The same, with no rule broken."""
+    model, calls = megacontext.make(train=True)
+    return model, calls[:CALLS]
+
+
+def make_session() -> Made:
+    session, calls = megacontext.make()
+    return session, calls[:CALLS]

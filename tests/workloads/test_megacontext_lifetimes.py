@@ -1,0 +1,79 @@
+"""What `check` says of CUDA graphs in megacontext, and where a rule of it is broken.
+
+Without a GPU: with the lifetimes that graphs would give what they return.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from torchproof import audit, rules
+from torchproof.capture import Options
+from torchproof.records import Finding, Observation
+from torchproof.target import parse
+from torchproof.workloads import megacontext_original
+
+CONTROLS = Path(__file__).with_name("megacontext_controls.py")
+ORIGINAL = Path(megacontext_original.__file__)
+
+pytestmark = pytest.mark.slow
+
+
+def audited(target: str, *, train: bool) -> tuple[list[Finding], str]:
+    """What is found about memory, and what became of the part."""
+    options = Options(train=train, device="cpu")
+    told = audit.audit(parse(target), options, lambda text: None)
+    found = rules.check(Observation(told.events, told.environment))
+    return found, told.part(found).status
+
+
+def lines(findings: list[Finding], path: Path) -> set[tuple[str, str, str]]:
+    """Code, severity and source line of each finding."""
+    source = path.read_text().splitlines()
+    here = [f for f in findings if Path(f.file or "").name == path.name]
+    assert len(here) == len(findings), findings
+    return {(f.code, f.severity, source[(f.line or 0) - 1].strip()) for f in here}
+
+
+@pytest.mark.parametrize(("factory", "train"), [("trained", True), ("session", False)])
+def test_cured_is_clean(factory: str, train: bool) -> None:
+    assert audited(f"{CONTROLS}:make_{factory}", train=train) == ([], "passed")
+
+
+def test_a_mark_before_each_call_is_found() -> None:
+    found, status = audited(f"{CONTROLS}:make_marked", train=True)
+    saved = "return self._alone(groups).clone()  # saved for a backward"
+    assert lines(found, CONTROLS) == {("CG303", "high", saved)}
+    assert status == "found"
+
+
+def test_scores_held_without_a_copy_are_found() -> None:
+    found, status = audited(f"{CONTROLS}:make_held", train=False)
+    [scores] = found
+    assert (scores.code, scores.severity, status) == ("CG301", "high", "found")
+    assert ".scores" in scores.message and "clone" in scores.fix
+
+
+@pytest.mark.parametrize(
+    ("train", "expected"),
+    [
+        (
+            True,
+            {
+                ("CG303", "return self.gist_net(groups, counts).clone()"),
+                ("CG301", 'scores = controller.lens_net(**inputs | {"x": inputs["x"].'),
+            },
+        ),
+        (False, {("CG301", "scores = controller.lens_net(self.context)")}),
+    ],
+)
+def test_defects_of_the_original_are_found(
+    train: bool, expected: set[tuple[str, str]]
+) -> None:
+    found, status = audited("workload:megacontext-original", train=train)
+    told = {(code, line) for code, _, line in lines(found, ORIGINAL)}
+    assert status == "found" and len(told) == len(expected)
+    for code, text in expected:
+        assert any(c == code and line.startswith(text) for c, line in told)
