@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
@@ -75,25 +74,22 @@ def _rows(kind: str, counts: Counts) -> list[list[str]]:
     return [[kind, *(f"{getattr(counts, name):,}" for name in _COLUMNS)], *called]
 
 
-@dataclass
 class Tally:
-    """Counts in the making."""
+    """Counts in the making. One is made for each step, so it is made of little."""
 
-    steps: int = 0
-    reentries: int = 0
-    marks: int = 0
-    marks_left_out: int = 0
-    clones: int = 0
-    bytes_cloned: int = 0
-    called: Counter[tuple[str, Shapes | None]] = field(default_factory=Counter)
-    # Calls of a step that is open: names are made once, not at each call.
-    fns: dict[int, Callable[..., Any]] = field(default_factory=dict)
-    calls: Counter[tuple[int, Shapes]] = field(default_factory=Counter)
+    def __init__(self, steps: int = 0) -> None:
+        self.steps = steps
+        self.reentries = self.marks = self.marks_left_out = 0
+        self.clones = self.bytes_cloned = 0
+        self.called: dict[tuple[str, Shapes | None], int] = {}
+        # Calls of a step that is open: names are made once, not at each call.
+        self.fns: dict[int, Callable[..., Any]] = {}
+        self.calls: dict[tuple[int, Shapes], int] = {}
 
     def call(self, fn: Callable[..., Any], given: Iterable[Tensor]) -> None:
-        key = id(fn)
-        self.fns[key] = fn
-        self.calls[key, tuple([tuple(tensor.shape) for tensor in given])] += 1
+        self.fns[id(fn)] = fn
+        row = id(fn), tuple([tuple(tensor.shape) for tensor in given])
+        self.calls[row] = self.calls.get(row, 0) + 1
 
     def add(self, step: Tally) -> None:
         """What a step did, counted in as well."""
@@ -107,15 +103,15 @@ class Tally:
             row: tuple[str, Shapes | None] = name_of(step.fns[key]), shapes
             if len(self.called) >= _MOST_SHAPES and row not in self.called:
                 row = row[0], None
-            self.called[row] += calls
+            self.called[row] = self.called.get(row, 0) + calls
 
     def counts(self) -> Counts:
-        whole = Tally()
-        whole.add(self)
-        called = self.called + whole.called
+        open_ = Tally()
+        open_.add(self)
+        called = self.called | open_.called
         return Counts(
             steps=self.steps,
-            calls=called.total(),
+            calls=sum(called.values()),
             reentries=self.reentries,
             marks=self.marks,
             marks_left_out=self.marks_left_out,
