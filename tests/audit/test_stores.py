@@ -52,5 +52,5 @@ def test_the_nearest_store(
 ) -> None:
     file = tmp_path / "session.py"
     file.write_text(SOURCE)
-    stored = stored_at(path, [Frame(str(file), produced, "step")], ())
+    stored = stored_at(path, [Frame(str(file), produced, "step")])
     assert (stored.line if stored else None) == line

@@ -36,6 +36,7 @@ class Lifetimes:
         self._graphs: set[Graph] = set()
         self._number: int | None = None
         self._runs = 0
+        self._mark: tuple[Frame, ...] = ()  # where the program marked a step last
         self._call: int | None = None
         self._local = threading.local()
         self._off = False  # graphs that are compiled keep calling this watcher
@@ -46,6 +47,7 @@ class Lifetimes:
         enter(torch_private.compiled_contexts(lambda context: self._entered))
         enter(torch_private.frame_callbacks(_converted))
         enter(torch_private.graph_callables(self._dynamo_graph))
+        enter(trees.marks(self._marked))
         enter(trees.graph_runs(self))
         enter(trees.Operations(self._operation, self._stands_for_cuda))
         return self
@@ -60,6 +62,9 @@ class Lifetimes:
 
     def after_call(self, index: int) -> None:
         self._call = None
+
+    def _marked(self) -> None:
+        self._mark = stacks.user_stack()
 
     # -- calls of compiled functions -------------------------------------------------
 
@@ -105,7 +110,8 @@ class Lifetimes:
         owns = graph.asks and all(keys[i] in path for i in graph.changes)
         if owns:
             number, marked = trees.generation()
-            self._bury(self._generations.begin_run(number, marked=marked), number)
+            gone = self._generations.begin_run(number, marked=marked)
+            self._bury(gone, number, (marked and self._mark) or self._site())
         what = "the backward" if graph.mode == "backward" else "a compiled graph"
         self._used(what, inputs, self._site())
         if owns:
@@ -153,13 +159,15 @@ class Lifetimes:
                 poisons=graph.simulated,
             )
 
-    def _bury(self, gone: Iterable[Output], number: int) -> None:
+    def _bury(
+        self, gone: Iterable[Output], number: int, begun_at: tuple[Frame, ...]
+    ) -> None:
         if number != self._number:
             self._number = number
             self._dead = {k: v for k, v in self._dead.items() if v.alive}
             self._survivors(number)
         for output in gone:
-            output.died_in, output.overwriter = number, self._site()
+            output.died_in, output.overwriter = number, begun_at
             self._dead[output.memory.key] = output
             if output.poisons:
                 output.memory.poison(output.dtype)

@@ -10,7 +10,7 @@ import ast
 import functools
 import linecache
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from torchproof.places import whose
@@ -31,11 +31,12 @@ class _Store:
     function: tuple[int, int]
 
 
-def stored_at(path: str, frames: Sequence[Frame], files: Iterable[str]) -> Frame | None:
-    """Where `path` was bound; None where the source does not tell."""
+def stored_at(path: str, frames: Sequence[Frame]) -> Frame | None:
+    """Where `path` was bound, in a function that ran; None if the source does not tell.
+
+    The innermost function that binds it counts.
+    """
     name, attribute = _bound(path)
-    if not name:
-        return None
     near = [f for f in reversed(frames) if whose(f.file) in {"user", "library"}]
     for frame in near:
         inside = [
@@ -46,9 +47,6 @@ def stored_at(path: str, frames: Sequence[Frame], files: Iterable[str]) -> Frame
         if inside:
             line = frame.line
             return _frame(frame.file, min(inside, key=lambda s: _distance(s, line)))
-    for file in dict.fromkeys([*(f.file for f in near), *files]):
-        for store in _stores(file, name, attribute):
-            return _frame(file, store)
     return None
 
 

@@ -134,5 +134,4 @@ class Telling:
 def _stored(holder: Holder, output: Output) -> Frame | None:
     """Outside of compiled code as a rule; a module may also store in its forward."""
     inside = (output.function,) if output.function else ()
-    files = [holder.function.co_filename] if holder.function else []
-    return stored_at(holder.path, (*inside, *output.producer), files)
+    return stored_at(holder.path, (*inside, *output.producer))

@@ -23,9 +23,8 @@ def subjects(facts: Facts) -> Iterator[Subject]:
     """What one line produced and how it was used, in the order of the first use."""
     groups: dict[tuple[object, ...], list[Event]] = {}
     for event in facts.events("dead_read", "dead_held"):
-        place = _place(event)
-        at = (place.frame.file, place.frame.line) if place.frame else None
-        groups.setdefault((at, event.data["role"], _saved(event)), []).append(event)
+        line = event.frames[-1:] or (event.function,)
+        groups.setdefault((line, event.data["role"], _saved(event)), []).append(event)
     for events in groups.values():
         used = [event for event in events if event.kind == "dead_read"]
         told = tuple(used or events)
@@ -43,15 +42,16 @@ def _saved(event: Event) -> bool:
 
 
 def _place(event: Event) -> Place:
-    """Where it was produced, from outside of compiled code; else where it is kept."""
-    place = place_of(event.frames)
-    if place.frame is not None:
-        return place
-    if event.data["stored"]:
-        return place_of(event.data["stored"])
-    if event.function is not None:
-        return place_of((definition(event.function),))
-    return place
+    """The line to change: where it is kept, else where it was produced.
+
+    For a backward that comes too late, where a step begins before it.
+    """
+    first = event.data["overwriter"] if _saved(event) else event.data["stored"]
+    for frames in (first, event.frames):
+        place = place_of(frames)
+        if place.frame is not None:
+            return place
+    return place_of((definition(event.function),) if event.function else ())
 
 
 class Outlived(Rule):
@@ -66,7 +66,7 @@ class Outlived(Rule):
             yield f"  produced at {_at(event.frames) or _at_function(event)}"
             if data["stored"]:
                 yield f"  stored at {_at(data['stored'])}"
-            yield f"  overwritten by the call at {_at(data['overwriter']) or '-'}"
+            yield f"  overwritten by the step of {_at(data['overwriter']) or '-'}"
             if event.kind == "dead_read":
                 how = f"by {data['operation']} at {_at(data['reader']) or '-'}"
                 yield f"  used afterwards {how}"
@@ -111,9 +111,9 @@ class OutputRead(Outlived):
         fed = subject.data["operation"] == _GRAPH
         kept = "is handed to the next compiled call" if fed else "is kept"
         return (
-            f"`{subject.expression}` returns memory of a CUDA graph, which {kept} past"
-            " the step it belongs to; torch raises while it warms up and records, and"
-            " reads other values silently once it replays"
+            f"{_produced(subject)} is memory of a CUDA graph, which {kept} past the"
+            " step it belongs to; torch raises while it warms up and records, and reads"
+            " other values silently once it replays"
         )
 
     def fix(self, subject: Subject) -> str:
@@ -215,8 +215,8 @@ class BackwardTooLate(Outlived):
         reader = _at(subject.data["reader"], short=True)
         what = plural(subject.count or 0, "tensor")
         return (
-            f"the backward at {reader or '-'} reads {what} saved by"
-            f" `{subject.expression}` whose memory is gone: {_by(subject)}"
+            f"the backward at {reader or '-'} reads {what} that the forward"
+            f" {_produced(subject)} saved, and whose memory is gone: {_by(subject)}"
         )
 
     def cause(self, subject: Subject) -> str:
@@ -301,13 +301,23 @@ def _holders(subject: Subject) -> str:
     return shown + (f" and {more} more" if more > 0 else "")
 
 
+def _produced(subject: Subject) -> str:
+    """The call that produced it, in the program's own words."""
+    frame = place_of(subject.first.frames).frame
+    if frame is None:
+        function = subject.first.function
+        return f"what {function.function} returns" if function else "it"
+    return f"`{shorten(frame.expression)}` at line {frame.line}"
+
+
 def _is(subject: Subject) -> str:
     return "is" if subject.count == 1 else "are"
 
 
 def _by(subject: Subject) -> str:
     at = _at(subject.data["overwriter"], short=True)
-    return f"the call at {at} overwrites it" if at else "a later call overwrites it"
+    begins = f"the step that begins at {at}" if at else "the next call"
+    return f"{begins} overwrites it"
 
 
 def _at(frames: Iterable[Frame], *, short: bool = False) -> str:

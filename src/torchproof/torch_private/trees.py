@@ -28,6 +28,7 @@ PROBES: dict[str, tuple[str, ...]] = {
     "generations of CUDA graph trees": (
         "torch._dynamo.mutation_guard:GenerationTracker.generation",
         "torch._inductor.cudagraph_trees:MarkStepBox.mark_step_counter",
+        "torch._inductor.cudagraph_trees:mark_step_begin",
     ),
     "runs of CUDA graph trees": (
         "torch._inductor.cudagraph_trees:CUDAGraphTreeManager.run",
@@ -94,6 +95,20 @@ def generation() -> tuple[int, bool]:
     guard = importlib.import_module("torch._dynamo.mutation_guard")
     marks = trees.MarkStepBox.mark_step_counter
     return (marks, True) if marks else (guard.GenerationTracker.generation, False)
+
+
+@contextlib.contextmanager
+def marks(note: Callable[[], None]) -> Iterator[None]:
+    """`note()` where the program says that a step begins."""
+    trees = importlib.import_module("torch._inductor.cudagraph_trees")
+    original = trees.mark_step_begin
+
+    def mark_step_begin() -> None:
+        note()
+        original()
+
+    with patched(trees, "mark_step_begin", mark_step_begin):
+        yield
 
 
 # -- runs of graphs --------------------------------------------------------------------

@@ -31,4 +31,4 @@ def make():
 
 
 AS_WRITTEN = True
-EXPECT = [{"code": "CG301", "kind": "cudagraph_lifetime", "severity": "high", "line": "yield f(x)", "fix": ["clone"], "holder": "first"}]
+EXPECT = [{"code": "CG301", "kind": "cudagraph_lifetime", "severity": "high", "line": "first, *others = outputs(f, xs)", "fix": ["clone"], "holder": "first"}]

@@ -31,4 +31,4 @@ def make():
 
 
 AS_WRITTEN = True
-EXPECT = [{"code": "CG301", "kind": "cudagraph_lifetime", "severity": "high", "line": "loss = step(x)", "fix": ["consume it now"], "holder": "losses[0]"}]
+EXPECT = [{"code": "CG301", "kind": "cudagraph_lifetime", "severity": "high", "line": "losses.append(loss)", "fix": ["consume it now"], "holder": "losses[0]"}]

@@ -27,8 +27,8 @@ def make():
             losses.append(loss.detach())
         return torch.stack(losses).mean()
 
-    return driver, [(inputs(),)]
+    return driver, [(inputs(9),)]
 
 
 AS_WRITTEN = True
-EXPECT = [{"code": "CG301", "kind": "cudagraph_lifetime", "severity": "high", "line": "loss = step(x)", "fix": ["clone"], "holder": "losses[0]"}]
+EXPECT = [{"code": "CG301", "kind": "cudagraph_lifetime", "severity": "high", "line": "losses.append(loss.detach())", "fix": ["clone"], "holder": "losses[0]"}]

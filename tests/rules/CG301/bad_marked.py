@@ -32,4 +32,4 @@ def make():
 
 
 AS_WRITTEN = True
-EXPECT = [{"code": "CG301", "kind": "cudagraph_lifetime", "severity": "high", "line": "fresh = f(x)", "fix": ["clone"], "holder": "last"}]
+EXPECT = [{"code": "CG301", "kind": "cudagraph_lifetime", "severity": "high", "line": "last = fresh", "fix": ["clone"], "holder": "last"}]

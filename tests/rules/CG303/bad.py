@@ -26,4 +26,4 @@ def make():
 
 
 AS_WRITTEN = True
-EXPECT = [{"code": "CG303", "kind": "cudagraph_lifetime", "severity": "high", "line": "loss = step(x)", "fix": ["before the next step", "again"]}]
+EXPECT = [{"code": "CG303", "kind": "cudagraph_lifetime", "severity": "high", "line": "torch.compiler.cudagraph_mark_step_begin()", "fix": ["before the next step", "again"]}]

@@ -29,4 +29,4 @@ def make():
 
 
 AS_WRITTEN = True
-EXPECT = [{"code": "CG303", "kind": "cudagraph_lifetime", "severity": "high", "line": "first, second = step(xs[0]), step(xs[1])", "fix": ["before the next step", "again"]}]
+EXPECT = [{"code": "CG303", "kind": "cudagraph_lifetime", "severity": "high", "line": "third = step(xs[2])", "fix": ["before the next step", "again"]}]

@@ -32,4 +32,4 @@ def make():
 
 
 AS_WRITTEN = True
-EXPECT = [{"code": "CG304", "kind": "cudagraph_lifetime", "severity": "low", "line": "scores = f(x)", "fix": ["clone"], "holder": "telemetry.history[0]"}]
+EXPECT = [{"code": "CG304", "kind": "cudagraph_lifetime", "severity": "low", "line": "telemetry.history.append(scores)", "fix": ["clone"], "holder": "telemetry.history[0]"}]
