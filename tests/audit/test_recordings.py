@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from watched import FIRST, HERE, STACK, WRITES, Stream
 from torchproof.audit import outcomes
 from torchproof.audit.kernels import Kernels, counted
 from torchproof.audit.recordings import Recordings
-from torchproof.torch_private import recordings
+from torchproof.torch_private import backends, recordings
 from torchproof.torch_private.recordings import Moved, Skip, Split, Turn
 
 ON_CUDA = {"kind": "cudagraphs_watched", "cuda": True}
@@ -216,12 +217,16 @@ def test_where_the_whole_graph_is_out_its_parts_are_no_matter() -> None:
 
 
 def test_what_torch_compiled_of_its_own_is_placed_where_it_is_called() -> None:
+    generated = Path(backends.cache_folder()) / "xy" / "cxyz.py"
+    code = compile("run()", str(generated), "exec")
+
     def call(watcher: Recordings) -> None:
-        watcher.ran(told("recorded"))  # here
+        run = functools.partial(watcher.ran, told("recorded"))
+        exec(code, {"run": run})  # here
 
     stream = Stream()
-    code = [torch.nn.Sequential.forward.__code__.co_filename, 300, "inner"]
-    stream.write("cudagraph_function", compile_id="0/0", code=code)
+    own = [torch.nn.Sequential.forward.__code__.co_filename, 300, "inner"]
+    stream.write("cudagraph_function", compile_id="0/0", code=own)
     watcher = Recordings(stream.write)
     for _ in range(5):
         call(watcher)

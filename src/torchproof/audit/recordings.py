@@ -16,7 +16,8 @@ from typing import Any
 
 import torch
 
-from torchproof.introspect import frame_of, plain, stack
+from torchproof.audit.sites import site
+from torchproof.introspect import frame_of, plain
 from torchproof.torch_private import graphs, recordings
 from torchproof.torch_private.recordings import Moved, Skip, Split, Turn
 
@@ -130,7 +131,7 @@ class Recordings:
             reason=skip.reason,
             compile_id=skip.compile_id,
             stacks=skip.stacks,
-            site=plain(stack()),
+            site=plain(site()),
             call=self._call,
         )
 
@@ -148,7 +149,7 @@ class Recordings:
             self._graphs[key] = graph
         graph.add(turn)
         if turn.how == "recorded" and not graph.site:
-            graph.site = plain(stack())
+            graph.site = plain(site())
         if turn.pool is not None and turn.pool_bytes is not None:
             graph.pool_bytes += turn.pool_bytes - self._pools.get(turn.pool, 0)
             self._pools[turn.pool] = turn.pool_bytes

@@ -20,9 +20,10 @@ from typing import Any
 import torch
 
 from torchproof import torch_private
-from torchproof.introspect import plain, stack
+from torchproof.audit.sites import site
+from torchproof.introspect import plain
 from torchproof.places import place_of, whose
-from torchproof.torch_private import backends, recordings
+from torchproof.torch_private import recordings
 
 _FLUSH_S = 0.5
 _SAID = "called a synchronizing CUDA operation"
@@ -91,11 +92,9 @@ class Syncs:
         """The host waits, here and now."""
         if not self._calls or recordings.in_turn() or _by_torchproof():
             return
-        frames = stack()
+        frames = site()
         if any(frame.file.endswith(_COMPILING) for frame in frames):
             return
-        folder = backends.cache_folder()  # generated code is nobody's line
-        frames = tuple(f for f in frames if not f.file.startswith(folder))
         place = place_of(frames).frame
         if place is None:
             return
