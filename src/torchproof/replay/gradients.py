@@ -31,11 +31,6 @@ class Gradients:
         self._planted: list[Tensor | None] = []
         self._adds = self._drops_all = False
 
-    @property
-    def any(self) -> bool:
-        """Whether the step leaves gradients behind, or uses those that are there."""
-        return bool(self._used)
-
     def begin(self) -> None:
         """Before a run that is undone or recorded: `.grad` as it was found."""
         for (_, parameter), before in zip(self._every, self._before, strict=True):
@@ -60,8 +55,8 @@ class Gradients:
             if parameter.grad is not planted:
                 parameter.grad = planted
 
-    def learn(self, wrote: Callable[[Tensor], bool]) -> None:
-        """After that run: which parameters it concerns."""
+    def learn(self, wrote: Callable[[Tensor], bool]) -> list[Tensor]:
+        """After that run: which parameters it concerns. Returns what was planted."""
         pairs = list(zip(self._every, self._planted, strict=True))
         dropped = [each for each, planted in pairs if each[1].grad is not planted]
         added = [
@@ -72,7 +67,13 @@ class Gradients:
         self._used = dropped + added
         self._parameters = [parameter for _, parameter in self._used]
         self._drops_all = bool(dropped) and not added
+        new = [
+            planted
+            for planted, before in zip(self._planted, self._before, strict=True)
+            if planted is not None and planted is not before
+        ]
         self._planted = []
+        return new
 
     def found(self) -> dict[str, Tensor]:
         return {

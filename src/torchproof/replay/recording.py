@@ -89,7 +89,7 @@ class Recording:
         self.verdict = Likeness("same")
         self.random = False
         self.changed_python = False  # something was made at this first call
-        self.writes = False  # into memory that was there before
+        self.writes = False  # into memory that was there before and is read elsewhere
         self.replays = 0
         self.record_s = 0.0
         self.pool_bytes: int | None = None
@@ -144,7 +144,7 @@ class _Making:
         output = self._recorded()
         made.handout = Handout(output, buffers=buffers)
         made.gradients, made.undo = self.gradients, self.undo
-        made.writes = bool(self.witness.saved) or self.gradients.any
+        made.writes = bool(self.witness.saved)
         made.random, made.changed_python = self.draws, self.changed_python
         self._first_replay(made, eager, plain)
         after = self.maker.pool.bytes()
@@ -203,7 +203,7 @@ class _Making:
         ):
             output = self.tape.rehearse(self._witnessed(step))
         self.witness.settle()
-        self.gradients.learn(self.witness.wrote)
+        self.witness.forget(self.gradients.learn(self.witness.wrote))
         self.inputs.changed = [
             place
             for place, tensor in enumerate(self.inputs.tensors)

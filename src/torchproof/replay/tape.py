@@ -132,7 +132,10 @@ class Tape:
         """Captures one run, which does not take place; what it returned is memory."""
         with _recording, torch.cuda.device(self.device):
             try:
-                with self._capturing(self.graph, self.pool.open()):
+                with (
+                    captures.own_workspaces(),
+                    self._capturing(self.graph, self.pool.open()),
+                ):
                     return run()
             except BaseException:
                 self._recover()

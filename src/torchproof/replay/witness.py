@@ -105,6 +105,11 @@ class Witness(TorchDispatchMode):
                 del self.saved[key]
         self._precautions = set()
 
+    def forget(self, tensors: Iterable[Tensor]) -> None:
+        """These need not be put back: nobody else has them."""
+        for tensor in tensors:
+            self.saved.pop(key_of(tensor), None)
+
     def wrote(self, tensor: Tensor) -> bool:
         return _plain(tensor) and key_of(tensor) in self.saved
 

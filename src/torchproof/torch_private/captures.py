@@ -55,6 +55,26 @@ def zero_all(tensors: list[Tensor]) -> None:
     torch._foreach_zero_(tensors)
 
 
+@contextlib.contextmanager
+def own_workspaces() -> Iterator[None]:
+    """What cuBLAS needs is allocated anew meanwhile, and given up afterwards.
+
+    So in a capture it lies in the capture's pool. Else a recording would go on using
+    memory that torch frees whenever it clears these workspaces.
+    """
+    clear = getattr(
+        torch._C, "_cuda_clearCublasWorkspaces", None
+    )  # in CUDA builds only
+    if clear is None:
+        yield
+        return
+    clear()
+    try:
+        yield
+    finally:
+        clear()
+
+
 def end_allocation(device: torch.device, pool: Any) -> None:
     """What is allocated from here on does not belong to a capture that failed."""
     end = getattr(torch._C, "_cuda_endAllocateToPool", None)  # in CUDA builds only
