@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import gc
 from collections.abc import Iterator
 from typing import Any
 
@@ -49,7 +50,7 @@ def path_of(holder: Holder | None) -> str | None:
 def test_a_variable() -> None:
     kept = memory()
     holder = found(kept)
-    assert holder is not None and holder.path == "kept" and holder.is_plain_local
+    assert holder is not None and holder.path == "kept" and holder.is_variable
 
 
 def test_a_container_before_a_loop_variable() -> None:
@@ -141,3 +142,18 @@ def test_reading_names_keeps_nothing_alive() -> None:
     assert path_of(found(kept)) == "kept"
     kept = None
     assert not reference.alive
+
+
+def test_searching_keeps_no_frame_alive() -> None:
+    """A frame that is kept keeps all its variables, and those of its callers."""
+
+    def search() -> trees.Memory:
+        variable, kept = memory(), [memory()]
+        assert path_of(found(kept[0])) == "kept[0]"
+        return trees.Memory(variable)
+
+    gc.disable()
+    try:
+        assert not search().alive
+    finally:
+        gc.enable()

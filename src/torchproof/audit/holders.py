@@ -39,8 +39,15 @@ class Holder:
     function: types.CodeType | None = None
 
     @property
-    def is_plain_local(self) -> bool:
+    def is_variable(self) -> bool:
+        """Held by a local variable alone, which will be bound again."""
         return self.function is not None and self.path.isidentifier()
+
+    @property
+    def is_passing(self) -> bool:
+        """Named after a variable that comes and goes, as in a generator expression."""
+        function = self.function.co_name if self.function else ""
+        return self.is_variable or (function[:1] == "<" and function != "<module>")
 
 
 def sharing(keys: Iterable[int]) -> dict[int, list[tuple[Any, str]]]:
@@ -121,7 +128,7 @@ def _climb(tensor: Any, rest: str, names: _Names) -> Holder | None:
     for _ in range(_LEVELS):
         for step in level:
             found = _named(step, names)
-            if found is not None and not found.is_plain_local:
+            if found is not None and not found.is_passing:
                 return found
             variable = variable or found
         level = list(_above(level, seen))[:_WIDTH]
@@ -183,7 +190,10 @@ def _path(thing: Any, step: _Step) -> str | None:
         return None if key is _NONE else f"[{key!r}]{path}"
     if isinstance(thing, (list, tuple, collections.deque)):
         index = next((i for i, v in enumerate(thing) if v is below), None)
-        return None if index is None else f"[{index}]{path}"
+        if index is None:
+            return None
+        fields = getattr(thing, "_fields", None)  # of a named tuple
+        return f".{fields[index]}{path}" if fields else f"[{index}]{path}"
     if isinstance(thing, (set, frozenset)):
         return f"{{...}}{path}" if any(v is below for v in thing) else None
     if isinstance(thing, types.CellType):

@@ -63,18 +63,27 @@ def compiled_function() -> Frame | None:
     return frame_of(inner.f_code) if inner is not None else None
 
 
-def running() -> Iterator[FrameType]:
+def running() -> list[FrameType]:
     """Their frames in all threads, inner first.
 
     Frames of compiled code are left out: their variables are not those of the source.
+    This function's own frame must not be among its variables: it would outlive its
+    call, and with it the variables of everything that is running.
     """
-    for top in sys._current_frames().values():
-        found: list[FrameType] = []
-        frame: FrameType | None = top
-        while frame is not None:
-            if frame.f_code.co_filename.endswith(_COMPILED):
-                found = []
-            if is_theirs(frame.f_code.co_filename):
-                found.append(frame)
-            frame = frame.f_back
-        yield from found
+    own = threading.get_ident()
+    others = {k: v for k, v in sys._current_frames().items() if k != own}
+    found = _outside_compiled(sys._getframe(1))
+    for top in others.values():
+        found += _outside_compiled(top)
+    return found
+
+
+def _outside_compiled(frame: FrameType | None) -> list[FrameType]:
+    found: list[FrameType] = []
+    while frame is not None:
+        if frame.f_code.co_filename.endswith(_COMPILED):
+            found = []
+        if is_theirs(frame.f_code.co_filename):
+            found.append(frame)
+        frame = frame.f_back
+    return found

@@ -13,11 +13,13 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from torchproof.places import whose
 from torchproof.records import Frame
 
 _ADDING = {"append", "appendleft", "extend", "insert", "add", "update", "setdefault"}
 _ADDING |= {"put", "__setitem__", "register_buffer"}
+_CONTAINERS = {"list", "dict", "set", "deque", "defaultdict", "OrderedDict"}
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_FILE = (1, 10**9)  # the lines outside of functions
 
 
 @dataclass(frozen=True)
@@ -37,12 +39,14 @@ def stored_at(path: str, frames: Sequence[Frame]) -> Frame | None:
     The innermost function that binds it counts.
     """
     name, attribute = _bound(path)
-    near = [f for f in reversed(frames) if whose(f.file) in {"user", "library"}]
-    for frame in near:
+    for frame in reversed(frames):
+        stores, functions = _read(frame.file)
+        around = [f for f in functions if f[0] <= frame.line <= f[1]]
         inside = [
             store
-            for store in _stores(frame.file, name, attribute)
-            if store.function[0] <= frame.line <= store.function[1]
+            for store in stores
+            if (store.name, store.attribute) == (name, attribute)
+            and store.function == max(around)
         ]
         if inside:
             line = frame.line
@@ -69,34 +73,49 @@ def _frame(file: str, store: _Store) -> Frame:
     return Frame(file, store.first, "", code)
 
 
-def _stores(file: str, name: str, attribute: bool) -> list[_Store]:
-    wanted = (name, attribute)
-    return [s for s in _every_store(file) if (s.name, s.attribute) == wanted]
-
-
 @functools.lru_cache(maxsize=64)
-def _every_store(file: str) -> tuple[_Store, ...]:
+def _read(file: str) -> tuple[tuple[_Store, ...], frozenset[tuple[int, int]]]:
+    """The stores of a file, and the first and last lines of its functions."""
     try:
         tree = ast.parse("".join(linecache.getlines(file)))
     except (SyntaxError, ValueError):
-        return ()
-    return tuple(_walk(tree, (1, 10**9)))
+        return (), frozenset({_FILE})
+    functions = {_lines(n) for n in ast.walk(tree) if isinstance(n, _FUNCTIONS)}
+    return tuple(_walk(tree, _FILE)), frozenset({_FILE, *functions})
+
+
+def _lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> tuple[int, int]:
+    first = min([function.lineno, *(d.lineno for d in function.decorator_list)])
+    return first, function.end_lineno or function.lineno
 
 
 def _walk(node: ast.AST, function: tuple[int, int]) -> Iterator[_Store]:
     for child in ast.iter_child_nodes(node):
-        inner = function
-        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
-            first = min([child.lineno, *(d.lineno for d in child.decorator_list)])
-            inner = (first, child.end_lineno or child.lineno)
         if isinstance(child, ast.stmt):
             for name, attribute in _targets(child):
                 last = child.end_lineno or child.lineno
                 yield _Store(name, attribute, child.lineno, last, function)
+        inner = _lines(child) if isinstance(child, _FUNCTIONS) else function
         yield from _walk(child, inner)
 
 
+def _is_empty(value: ast.expr | None) -> bool:
+    """A constant, or a container with nothing in it yet: no tensor is stored."""
+    if isinstance(value, ast.Call):
+        called = ast.unparse(value.func).rpartition(".")[2]
+        return called in _CONTAINERS and not any(
+            isinstance(n, ast.Call) for each in value.args for n in ast.walk(each)
+        )
+    if isinstance(value, ast.Dict):
+        return not value.keys
+    if isinstance(value, ast.List | ast.Tuple | ast.Set):
+        return all(_is_empty(each) for each in value.elts)
+    return value is None or isinstance(value, ast.Constant)
+
+
 def _targets(statement: ast.stmt) -> Iterator[tuple[str, bool]]:
+    if isinstance(statement, ast.Assign | ast.AnnAssign) and _is_empty(statement.value):
+        return
     if isinstance(statement, ast.Assign):
         for target in statement.targets:
             yield from _names(target)

@@ -73,7 +73,7 @@ class Telling:
         """Told only where more than a variable holds it, which will be bound again."""
         key = ("dead_held", output.role, output.line)
         holder = self._holder(output, "dead_held")
-        if holder is not None and not holder.is_plain_local:
+        if holder is not None and not holder.is_variable:
             self._kept.add(key)
         elif holder is not None or key not in self._kept:
             return
