@@ -24,6 +24,7 @@ PROBES: dict[str, tuple[str, ...]] = {
     "modes that ask for CUDA graphs": (
         "torch._inductor:list_mode_options",
         "torch._inductor.config:triton.cudagraphs",
+        "torch._inductor.config:triton.cudagraph_skip_dynamic_graphs",
     ),
     "generations of CUDA graph trees": (
         "torch._dynamo.mutation_guard:GenerationTracker.generation",
@@ -166,6 +167,8 @@ def _graph(gm: Any, kwargs: Mapping[str, Any]) -> Graph:
     config = importlib.import_module("torch._inductor.config")
     boxed = kwargs.get("cudagraphs")
     asks = bool(config.triton.cudagraphs if boxed is None else boxed)
+    if config.triton.cudagraph_skip_dynamic_graphs and _has_sizes(gm):
+        asks = False
     mode: Mode = "forward"
     if kwargs.get("is_backward"):
         mode = "backward"
@@ -173,6 +176,12 @@ def _graph(gm: Any, kwargs: Mapping[str, Any]) -> Graph:
         mode = "inference"
     static = frozenset(kwargs.get("static_input_idxs") or ())
     return Graph(mode, asks, _written(gm) - static)
+
+
+def _has_sizes(gm: Any) -> bool:
+    """Whether sizes are among the inputs of a graph, as they are where they vary."""
+    inputs = (node for node in gm.graph.nodes if node.op == "placeholder")
+    return any(isinstance(node.meta.get("val"), torch.SymInt) for node in inputs)
 
 
 def _written(gm: Any) -> frozenset[int]:

@@ -1,0 +1,155 @@
+"""Part `lifetimes`: when it is skipped, passes, finds and fails."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from torchproof import api, audit
+from torchproof.audit import running
+from torchproof.capture import Options
+from torchproof.records import Finding, Observation
+from torchproof.rules import check
+from torchproof.streams import Followed
+from torchproof.target import Target, parse
+
+ENVIRONMENT = {"kind": "environment", "torch": "2.13.0"}
+ASKED = {"kind": "graph_asked", "mode": "inference", "simulated": True}
+FRAME = ["/home/me/model.py", 7, "driver"]
+READ: dict[str, Any] = {
+    "kind": "dead_read",
+    "role": "output",
+    "producer": [FRAME],
+    "function": [],
+    "overwriter": [FRAME],
+    "reader": [["/home/me/model.py", 9, "driver"]],
+    "operation": "stack",
+    "holder": "outs[0]",
+    "stored": [],
+    "call": 0,
+    "times": 1,
+}
+Audit = Callable[..., tuple[audit.Audited, list[Finding]]]
+
+
+@pytest.fixture
+def audited(monkeypatch: pytest.MonkeyPatch) -> Audit:
+    """The part, where the child would have written these entries."""
+
+    def run(
+        *entries: dict[str, Any], ending: str = "finished", code: int = 0
+    ) -> tuple[audit.Audited, list[Finding]]:
+        seen = Followed([*entries, ENVIRONMENT], ending, code)
+        monkeypatch.setattr(audit, "follow", lambda *args: seen)
+        target = Target("model.py:make", "factory", "model.py")
+        found = audit.audit(target, Options(), lambda text: None)
+        return found, check(Observation(found.events, {}))
+
+    return run
+
+
+def status(run: tuple[audit.Audited, list[Finding]]) -> tuple[str, str]:
+    part = run[0].part(run[1])
+    return part.status, part.why
+
+
+def test_nothing_asks_for_graphs(audited: Audit) -> None:
+    assert status(audited()) == ("skipped", "nothing compiles with CUDA graphs")
+
+
+def test_on_the_cpu_it_says_so(audited: Audit) -> None:
+    done, why = status(audited(ASKED))
+    assert done == "passed" and "on the CPU" in why
+    assert status(audited({**ASKED, "simulated": False})) == ("passed", "")
+
+
+def test_a_finding(audited: Audit) -> None:
+    run = audited(ASKED, READ)
+    assert status(run)[0] == "found"
+    [found] = run[1]
+    assert (found.code, found.severity, found.line) == ("CG301", "high", 7)
+
+
+def test_a_call_that_fails_after_dead_memory_was_read_is_a_finding(
+    audited: Audit,
+) -> None:
+    failed = {"kind": "call_failed", "call": 0, "message": "IndexError: 9"}
+    assert status(audited(ASKED, READ, failed))[0] == "found"
+    assert status(audited(ASKED, failed)) == ("failed", "call 0: IndexError: 9")
+
+
+@pytest.mark.parametrize(
+    ("entries", "ending", "code", "why"),
+    [
+        ([{"kind": "unusable", "message": "no factory"}], "finished", 2, "no factory"),
+        ([ASKED], "timeout", 0, "ended by timeout"),
+        ([ASKED], "finished", -9, "the target was killed by SIGKILL"),
+    ],
+)
+def test_a_child_that_ends_early(
+    audited: Audit, entries: list[dict[str, Any]], ending: str, code: int, why: str
+) -> None:
+    assert status(audited(*entries, ending=ending, code=code)) == ("failed", why)
+
+
+def test_what_was_found_before_a_timeout_counts(audited: Audit) -> None:
+    assert status(audited(ASKED, READ, ending="timeout"))[0] == "found"
+
+
+def test_counts_are_unknown_without_cuda(audited: Audit) -> None:
+    counts = audited(ASKED)[0].counts
+    assert counts["cudagraph_skips"] is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "wanted", "why"),
+    [
+        ("trace", ["breaks", "lifetimes"], "a trace cannot be run"),
+        ("script", ["breaks", "lifetimes"], "--skip breaks"),
+        ("script", ["lifetimes"], None),
+        ("factory", ["breaks", "lifetimes"], None),
+    ],
+)
+def test_which_targets_are_run_again(
+    monkeypatch: pytest.MonkeyPatch, kind: Any, wanted: list[str], why: str | None
+) -> None:
+    done = audit.Audited(api.Part("passed"))
+    monkeypatch.setattr(audit, "audit", lambda *args: done)
+    target = Target("model.py", kind, "model.py")
+    seen = Observation((), {})
+    _, found = api._audited(seen, target, Options(), wanted, tell=lambda text: None)
+    part = found.part([])
+    assert part.status == ("skipped" if why else "passed")
+    assert (why or "") in part.why
+
+
+PROGRAM = """
+import torch
+
+def make():
+    return torch.nn.Linear(4, 4), [(torch.ones(2, 4),)] * 2
+"""
+
+
+def test_what_does_not_ask_for_graphs_is_not_run(tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text(PROGRAM)
+    target = parse(f"{tmp_path}/model.py:make")
+    job = json.loads(audit.capture.job(target, Options()))
+    called: list[int] = []
+
+    class Watching:
+        def before_call(self, index: int) -> None:
+            called.append(index)
+
+        after_call = before_call
+
+        def __enter__(self) -> Any: ...
+
+        def __exit__(self, *error: Any) -> None: ...
+
+    assert running.run(target, job, lambda *args, **kw: None, [Watching()]) is None
+    assert not called
