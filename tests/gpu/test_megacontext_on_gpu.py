@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -59,6 +60,7 @@ def trained() -> dict[str, Any]:
     step.reset()
     model, calls = megacontext.make(device="cuda", train=True)
     plain, _ = megacontext.make(device="cuda", train=True, compile_training=False)
+    model, plain = model.float(), plain.float()  # so that rounding explains little
     told: dict[str, Any] = {"apart": [], "nodes": []}
     for number in range(PASSES):
         for index, call in enumerate([calls[0], calls[4], calls[9], calls[-1]]):
@@ -88,12 +90,12 @@ def answers(model: nn.Module, *calls: Any) -> list[Tensor]:
 
 def test_training_equals_eager(trained: dict[str, Any]) -> None:
     print("largest distance", max(trained["apart"]))
-    assert max(trained["apart"]) < 0.1  # bf16, rounded in other places
+    assert max(trained["apart"]) < 5e-3
 
 
 def test_gradients_that_add_up_equal_those_of_eager(trained: dict[str, Any]) -> None:
     print("largest distance", max(trained["apart when added up"]))
-    assert max(trained["apart when added up"]) < 0.1
+    assert max(trained["apart when added up"]) < 5e-3
 
 
 def test_no_graph_of_training_is_skipped_and_few_are_recorded(
@@ -157,7 +159,8 @@ def test_scores_survive_only_as_copies(
 
     def look() -> None:
         assert session.scores is not None
-        seen.append((session.scores, session.scores.clone()))
+        if not seen or session.scores is not seen[-1][0]:
+            seen.append((session.scores, session.scores.clone()))
 
     _, calls = megacontext.make(device="cuda")
     if not copied:
@@ -166,6 +169,7 @@ def test_scores_survive_only_as_copies(
         run(session, calls, look)
     finally:
         session.__dict__.pop("keep", None)
+    assert len(seen) > 3
     assert all(survives(*each) for each in seen) is copied
 
 
@@ -210,6 +214,7 @@ def test_a_mark_between_forward_and_backward_is_refused(net: Any) -> None:
     for _ in range(3):
         with pytest.raises(StepError, match="leave the mark to the step"):
             twice(net, mark)
+        gc.collect()  # the error's frames, which hold the forward
 
 
 def test_without_a_step_that_mark_is_an_error_of_torch() -> None:
@@ -223,7 +228,7 @@ def test_without_a_step_that_mark_is_an_error_of_torch() -> None:
 
 
 def test_a_forward_outside_of_run_is_waited_for(net: Any) -> None:
-    for _ in range(3):  # warm-up, recording, replay
+    for _ in range(5):  # warm-up, recording, replays
         loss = net(torch.ones(8, 64, device="cuda")).sum()
         assert trees.awaiting_node() is not None
         with pytest.raises(StepError, match=r"called outside of run\(\)"), step():
@@ -236,3 +241,36 @@ def test_a_forward_outside_of_run_is_waited_for(net: Any) -> None:
         with step():
             pass
         net.zero_grad(set_to_none=True)
+
+
+@pytest.mark.parametrize("within", [True, False])
+def test_a_dropped_forward_is_not_waited_for(net: Any, within: bool) -> None:
+    for _ in range(5):
+        with step() as begun:
+            loss = begun.run(net, torch.ones(8, 64, device="cuda")).sum()
+            if within:
+                loss = None
+        loss = None
+        with step() as begun:
+            begun.run(net, torch.ones(8, 64, device="cuda")).sum().backward()
+        net.zero_grad(set_to_none=True)
+
+
+def test_what_is_saved_is_not_recorded_over() -> None:
+    """A graph that is recorded behind a replay leaves what that saved alone."""
+    first, second = made(), made()
+    x = torch.randn(8, 64, device="cuda")
+    for _ in range(3):
+        with step() as begun:
+            begun.run(first, x).square().sum().backward()
+    for number in range(6):
+        y = torch.randn(16 + 8 * (number // 2), 64, device="cuda")  # to be recorded
+        gradients = []
+        for stance in ("default", "force_eager"):
+            first.zero_grad(set_to_none=True)
+            second.zero_grad(set_to_none=True)
+            with torch.compiler.set_stance(stance), step() as begun:
+                loss = begun.run(first, x).square().sum()
+                (loss + begun.run(second, y).square().sum()).backward()
+            gradients.append([p.grad.clone() for p in first.parameters()])
+        assert max(map(apart, *gradients)) < 1e-3

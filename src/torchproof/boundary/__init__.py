@@ -44,11 +44,13 @@ class StepError(UserError):
 class _Backward:
     """A hook on the autograd nodes of a forward; gone when all of them are gone."""
 
-    def __init__(self) -> None:
+    def __init__(self, saved: list[torch.Tensor]) -> None:
         self.ran = False
+        self.saved = saved  # held until the backward begins
 
     def __call__(self, *gradients: Any) -> None:
         self.ran = True
+        self.saved = []
 
 
 @dataclass(frozen=True)
@@ -213,9 +215,9 @@ class Step:
         nodes = {t.grad_fn for t in tensors(output) if t.grad_fn is not None}
         if not nodes:
             return
-        backward = _Backward()
+        backward = _Backward(trees.saved_for(nodes))
         for node in nodes:
-            node.register_hook(backward)
+            node.register_prehook(backward)
         self._training = True
         self._thread.forwards.append(_Forward(fn, place, weakref.ref(backward)))
 
@@ -355,6 +357,8 @@ step = _Steps()
 
 
 def _assert_nothing_pending(thread: _Thread, place: Place) -> None:
+    if thread.pending():
+        trees.let_go()  # what is only held by the graphs themselves
     for forward in thread.pending():
         raise StepError(
             f"a step cannot begin at {_text(place)}:"

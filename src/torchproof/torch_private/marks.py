@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
 
 _TREES = "torch._inductor.cudagraph_trees"
+_VERSION = tuple(map(int, torch.__version__.split(".")[:2]))
+_SEES_WHAT_IS_SAVED = _VERSION >= (2, 15)
 
 PROBES: dict[str, tuple[str, ...]] = {
     "marks of steps": (f"{_TREES}:MarkStepBox.mark_step_counter",),
@@ -21,6 +24,9 @@ PROBES: dict[str, tuple[str, ...]] = {
         f"{_TREES}:CUDAGraphTreeManager.current_node",
         f"{_TREES}:CUDAGraphNode.all_outputs_are_dead",
         f"{_TREES}:CUDAWarmupNode.all_outputs_are_dead",
+        f"{_TREES}:CUDAGraphNode._path_from_root",
+        f"{_TREES}:CUDAGraphNode._initialize_cached_tensors",
+        "torch:Tensor._use_count",
     ),
 }
 
@@ -47,7 +53,45 @@ def awaiting_node() -> Any:
     if manager is None or not manager.running_forwards_with_pending_backwards:
         return None
     node = manager.current_node
-    return None if node is None or node.all_outputs_are_dead() else node
+    if node is None:
+        return None
+    let_go()
+    # Before 2.15 torch takes what only autograd has saved for dead.
+    saved = any(
+        tensor is not None and tensor._use_count() > 1
+        for each in node._path_from_root
+        for tensor in getattr(each, "cached_tensor_outputs", ())
+    )
+    return node if saved or not node.all_outputs_are_dead() else None
+
+
+def let_go() -> None:
+    """Autograd graphs that live only because a recorded graph holds its last outputs.
+
+    It hands out the same tensors at each replay, which take their place in autograd
+    with them. One that nobody else holds leaves it here.
+    """
+    manager = _manager()
+    for node in [] if manager is None else _recorded(manager):
+        held = node.cached_tensor_outputs
+        for i in range(len(held)):
+            # Two references: the list's, and that of the question.
+            alone = sys.getrefcount(held[i]) == 2
+            if alone and held[i]._use_count() == 1 and held[i].grad_fn is not None:
+                held[i].detach_()
+
+
+def saved_for(nodes: Iterable[Any]) -> list[torch.Tensor]:
+    """What compiled forwards have saved, so that torch sees that it is in use.
+
+    Before 2.15 a graph takes memory that only autograd has saved for free, and records
+    the next graph over it. Empty where no graph has run.
+    """
+    if _SEES_WHAT_IS_SAVED or last_node() is None:
+        return []
+    held = [t for node in nodes for t in getattr(node, "saved_tensors", ())]
+    # A tensor with a history would hold the node that holds it.
+    return [t if t.grad_fn is None else t.detach() for t in held if t is not None]
 
 
 def place_of(node: Any) -> tuple[str, int] | None:
@@ -57,6 +101,15 @@ def place_of(node: Any) -> tuple[str, int] | None:
             file, line = lines[-1]
             return file, int(line)
     return None
+
+
+def _recorded(manager: Any) -> Iterator[Any]:
+    """Every graph that was recorded."""
+    todo = [node for found in manager.roots.values() for node in found]
+    while todo:
+        node = todo.pop()
+        yield node
+        todo += [child for found in node.children.values() for child in found]
 
 
 def _manager() -> Any:
