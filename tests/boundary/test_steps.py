@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import torchproof
+from torchproof import boundary
 from torchproof.boundary import StepError, step
 from torchproof.torch_private import marks as trees
 
@@ -129,6 +131,42 @@ def test_a_forward_outside_of_run_is_seen_in_the_graph_trees(
     monkeypatch.setattr(trees, "awaiting_node", lambda: node)
     with step():
         pass
+
+
+class Saving(torch.autograd.Function):
+    """Saves its output, which leads back to it, and something in between."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        output = x.exp()
+        ctx.save_for_backward(output, x * 2)
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        output, _ = ctx.saved_tensors
+        return output * gradients[0]
+
+
+@pytest.mark.parametrize("dropped", [True, False])
+def test_what_is_saved_is_held_until_its_backward(
+    dropped: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trees, "last_node", lambda: type("Node", (), {})())
+    monkeypatch.setattr(trees, "_SEES_WHAT_IS_SAVED", False)
+    with step() as begun:
+        loss = begun.run(Saving.apply, torch.ones(3, requires_grad=True)).sum()
+    [forward] = boundary._process.thread.pending()
+    backward = forward.backward()
+    assert backward is not None
+    saved = [weakref.ref(each) for each in backward.saved]
+    assert len(saved) == 2
+    del backward
+    if not dropped:
+        loss.backward()
+    del loss
+    assert [each() for each in saved] == [None, None]
+    assert boundary._process.thread.pending() == []
 
 
 def test_a_mark_by_somebody_else_inside_a_step(

@@ -243,14 +243,10 @@ def test_a_forward_outside_of_run_is_waited_for(net: Any) -> None:
         net.zero_grad(set_to_none=True)
 
 
-@pytest.mark.parametrize("within", [True, False])
-def test_a_dropped_forward_is_not_waited_for(net: Any, within: bool) -> None:
+def test_a_dropped_forward_is_not_waited_for(net: Any) -> None:
     for _ in range(5):
         with step() as begun:
-            loss = begun.run(net, torch.ones(8, 64, device="cuda")).sum()
-            if within:
-                loss = None
-        loss = None
+            begun.run(net, torch.ones(8, 64, device="cuda")).sum()
         with step() as begun:
             begun.run(net, torch.ones(8, 64, device="cuda")).sum().backward()
         net.zero_grad(set_to_none=True)
