@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import warnings
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -46,12 +47,26 @@ class Pool:
     def __init__(self) -> None:
         self.turn = threading.RLock()
         self.handle: Any = None
+        self.tapes: weakref.WeakSet[Tape] = weakref.WeakSet()  # that use it
         self._last: torch.cuda.Stream | None = None
+        self._streams: dict[torch.device, torch.cuda.Stream] = {}
 
     def open(self) -> Any:
-        if self.handle is None:
+        if self.handle is None or not self.tapes:
+            # One whose recordings are all gone cannot be used again.
             self.handle = torch.cuda.graph_pool_handle()
         return self.handle
+
+    def abandon(self) -> None:
+        """The next recording begins with memory and a stream of its own."""
+        self.handle = None
+        self._streams.clear()
+
+    def stream(self, device: torch.device) -> torch.cuda.Stream:
+        """One for all recordings: memory is not shared between streams."""
+        if device not in self._streams:
+            self._streams[device] = torch.cuda.Stream(device)
+        return self._streams[device]
 
     def join(self) -> None:
         """The caller's stream comes after the one that used the pool before."""
@@ -78,20 +93,19 @@ class Tape:
     def __init__(self, device: torch.device, pool: Pool) -> None:
         self.pool = pool
         self.device = device
-        self.stream = torch.cuda.Stream(device)
         self.graph = torch.cuda.CUDAGraph()
 
     @contextlib.contextmanager
     def aside(self) -> Iterator[None]:
         """Work on the tape's own stream, in order with the caller's."""
         with torch.cuda.device(self.device):
-            caller = torch.cuda.current_stream()
-            self.stream.wait_stream(caller)
+            caller, own = torch.cuda.current_stream(), self.pool.stream(self.device)
+            own.wait_stream(caller)
             try:
-                with torch.cuda.stream(self.stream):
+                with torch.cuda.stream(own):
                     yield
             finally:
-                caller.wait_stream(self.stream)
+                caller.wait_stream(own)
 
     def rehearse(self, run: Callable[[], Any]) -> Any:
         """One plain run on the path that the capture will take.
@@ -136,7 +150,9 @@ class Tape:
                     captures.own_workspaces(),
                     self._capturing(self.graph, self.pool.open()),
                 ):
-                    return run()
+                    output = run()
+                self.pool.tapes.add(self)
+                return output
             except BaseException:
                 self._recover()
                 raise
@@ -146,11 +162,12 @@ class Tape:
         self, graph: torch.cuda.CUDAGraph, pool: Any = None
     ) -> Iterator[None]:
         how = "thread_local"  # what other threads do meanwhile is their business
+        stream = self.pool.stream(self.device)
         with warnings.catch_warnings():
             # A step that launches nothing on the device is a graph all the same.
             warnings.filterwarnings("ignore", "The CUDA Graph is empty")
             with torch.cuda.graph(
-                graph, pool=pool, stream=self.stream, capture_error_mode=how
+                graph, pool=pool, stream=stream, capture_error_mode=how
             ):
                 yield
 
@@ -161,8 +178,7 @@ class Tape:
         learn it from a capture that ends.
         """
         captures.end_allocation(self.device, self.pool.handle)
-        self.pool.handle = None
-        self.stream = torch.cuda.Stream(self.device)
+        self.pool.abandon()
         with self._capturing(torch.cuda.CUDAGraph()):
             pass
 
@@ -170,6 +186,7 @@ class Tape:
         self.graph.replay()
 
     def drop(self) -> None:
+        self.pool.tapes.discard(self)
         self.graph.reset()
 
 
