@@ -29,6 +29,8 @@ ROUNDS = 4
 ROUND_SAMPLES = 30  # at least 100 in all
 ROUND_S = (0.05, 2.5)  # at least, at most
 WARM_UP_S = 0.2
+# Of each output and gradient, evenly spaced: all of them would take minutes to judge.
+COMPARED = {"compared_elements": 1 << 16}
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,8 @@ class Arms:
     def refer(self) -> None:
         """Eager's answers, in float64 as well: what the arms are judged by."""
         try:
-            self._judge = Process(self.plan.job(Spec(EAGER), {}), {}, quiet=True)
+            job = {**self.plan.job(Spec(EAGER), {}), **COMPARED}
+            self._judge = Process(job, {}, quiet=True)
             self.reference = self._judge.ask("refer", self.limit_s, number=0, shape={})
         except (ArmError, UserError) as error:
             self.error = str(error)
@@ -79,7 +82,7 @@ class Arms:
     def begin(self, seat: Seat) -> None:
         """The first call, cold, and some more to warm up."""
         with failing(seat):
-            job = self.plan.job(seat.spec, {})
+            job = {**self.plan.job(seat.spec, {}), **COMPARED}
             seat.process = Process(job, seat.environment, quiet=True)
             facts = seat.ask("prepare", self.limit_s, answers=None)
             warm = seat.ask("sample", self.limit_s, seconds=WARM_UP_S)["times_ms"]
@@ -107,7 +110,8 @@ class Arms:
                 told = {"number": 0, "path": str(path)}
                 return dict(self._judge.ask("judge", self.limit_s, **told)["numerics"])
             except ArmError as error:
-                return {"verdict": None, "why": f"the comparison failed: {error}"}
+                self.error = f"the comparison failed: {error}"
+                return {"verdict": None, "why": self.error}
             finally:
                 path.unlink(missing_ok=True)
 

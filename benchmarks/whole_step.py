@@ -169,6 +169,7 @@ def measure(every: Iterable[Sequence[Work]], options: argparse.Namespace) -> Non
             _end(last, ending, slots)
             _await(begun)
             group.time()
+            group.write(slots)  # what comes later only adds to it
             last = group
         _end(last, last.finish(pool) if last else [], slots)
 

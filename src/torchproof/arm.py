@@ -80,6 +80,8 @@ class Arm:
         if told := job.get("target"):
             self.target = Target(**{**told, "arguments": tuple(told["arguments"])})
         self.strategy = Strategy.from_json(job["strategy"])
+        if job.get("compared_elements"):
+            calls.compare_at_most(job["compared_elements"])
         self.references: dict[int, numerics.Reference] = {}
         self.ledger = Ledger()
         self.dropped: Counter[str] = Counter()  # guards that are not checked

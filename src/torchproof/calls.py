@@ -22,7 +22,7 @@ from torchproof.workloads import WORKLOADS
 
 Answers = dict[str, Any]
 # Larger tensors are compared on an evenly spaced part of their elements.
-_COMPARED_ELEMENTS = 2**24
+_compared_elements = 2**24
 
 
 @dataclass(frozen=True)
@@ -263,6 +263,12 @@ def _comparable(label: str, value: Any) -> Iterator[tuple[str, Any]]:
                 yield where, _copied(tensor)
 
 
+def compare_at_most(elements: int) -> None:
+    """Of each tensor, in this process."""
+    global _compared_elements
+    _compared_elements = elements
+
+
 def _copied(tensor: Any) -> Any:
     if tensor.is_meta:
         raise UserError(
@@ -270,8 +276,8 @@ def _copied(tensor: Any) -> Any:
             " or to time: build it on cpu or cuda"
         )
     flat = tensor.detach()
-    if flat.numel() > _COMPARED_ELEMENTS:
-        step = -(-flat.numel() // _COMPARED_ELEMENTS)
+    if flat.numel() > _compared_elements:
+        step = -(-flat.numel() // _compared_elements)
         flat = flat.reshape(-1)[::step]
     return flat.to("cpu", copy=True)
 
