@@ -25,7 +25,7 @@ class MarkedAtEachCall(graphs.MicroStep):
         if "_alone" not in vars(self):
             self._alone = torch.compile(self.compiled_gist, mode="reduce-overhead")
         torch.compiler.cudagraph_mark_step_begin()
-        return self._alone(groups).clone()  # saved for a backward
+        return self._alone(groups).clone()
 
 
 class HeldWithoutACopy(graphs.Session):

