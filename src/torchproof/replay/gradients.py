@@ -99,12 +99,15 @@ class Gradients:
     def fits(self) -> bool:
         """Whether this recording does with the gradients at hand what the step would.
 
-        One that begins without gradients cannot add to any.
+        One that begins without a gradient cannot add to it.
         """
         if not self._used or self._drops_all:
             return True
         absent = [each is None for each in map(_grad, self._parameters)]
-        return not all(absent) if self._adds else all(absent)
+        if not self._adds:
+            return all(absent)
+        begun = [start is None for start in self._start]
+        return not all(absent) and not any(map(operator.gt, begun, absent))
 
     def arrange(self) -> None:
         """Before a replay: the memory it adds to holds what `.grad` holds."""

@@ -20,8 +20,10 @@ from torchproof.torch_private import captures
 
 Call = tuple[tuple[Any, ...], Mapping[str, Any]]
 # Compared by identity, and do not change.
-_CONSTANT = (type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType)
-_CONSTANT += (torch.dtype, torch.layout, torch.memory_format)
+_CONSTANT = (
+    *(type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType),
+    *(torch.dtype, torch.layout, torch.memory_format),
+)
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:
@@ -52,7 +54,7 @@ def _key(value: Any) -> Hashable:
     if isinstance(value, float) and value != value:
         return "nan"
     if is_opaque(value):
-        return type(value)
+        return (type(value),)
     return type(value), value
 
 
@@ -60,7 +62,8 @@ def is_opaque(value: Any) -> bool:
     """Whether it may change and still be the same, as far as comparing goes."""
     if isinstance(value, _CONSTANT):
         return False
-    return type(value).__hash__ in (None, object.__hash__)
+    how: Any = type(value).__hash__
+    return how is None or how is object.__hash__
 
 
 def _shared(call: Call) -> Hashable:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from torch import nn
 
@@ -34,7 +34,7 @@ def graphed(
             f"strategy {strategy!r}: this mode makes CUDA graphs of its own, and one"
             " cannot be recorded inside another; use max-autotune-no-cudagraphs"
         )
-    inner, around = step, _as_it_is
+    inner, around = step, cast(recipes.Body, _as_it_is)
     if train:
         inner, around = body.with_loss(step), body.training
     elif isinstance(step, nn.Module):

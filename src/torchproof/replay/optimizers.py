@@ -41,7 +41,7 @@ class Rates:
                 name = type(optimizer).__name__
                 notes.append(f"{name}: capturable=True, its counters are on the device")
                 # It would warn whenever a step runs outside of a capture.
-                optimizer._warned_capturable_if_run_uncaptured = True  # type: ignore[attr-defined]
+                optimizer._warned_capturable_if_run_uncaptured = True
         for group in self._groups():
             self._memory.append(_memory_for(group))
             self._written.append(None)
@@ -156,10 +156,9 @@ def _can_be_fused(group: Group) -> bool:
 def _counters_to_device(optimizer: Optimizer, group: Group) -> None:
     for parameter in group["params"]:
         state = optimizer.state.get(parameter)
-        step = None if state is None else state.get("step")
-        if step is not None:
+        if state is not None and state.get("step") is not None:
             state["step"] = torch.as_tensor(
-                step, dtype=torch.float32, device=parameter.device
+                state["step"], dtype=torch.float32, device=parameter.device
             )
 
 

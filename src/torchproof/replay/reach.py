@@ -25,8 +25,10 @@ from torch import Tensor, nn
 from torchproof.places import whose
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
-HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks")
-HOOKS += ("_backward_pre_hooks", "_state_dict_hooks", "_load_state_dict_pre_hooks")
+HOOKS = (
+    *("_forward_hooks", "_forward_pre_hooks", "_backward_hooks"),
+    *("_backward_pre_hooks", "_state_dict_hooks", "_load_state_dict_pre_hooks"),
+)
 _MOST_OBJECTS = 20_000
 _LEFT_OUT = (  # they keep books of their own while a step runs
     torch.optim.Optimizer,

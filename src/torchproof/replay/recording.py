@@ -158,8 +158,8 @@ class _Making:
         """The answer to compare with, and all there is to know about the step."""
         sight, rates = self.maker.sight, self.maker.rates
         if not sight.whole:
-            told = "the step can see too many objects for all of them to be watched"
-            raise Stopped(Stop("python", told))
+            why = "the step can see too many objects for all of them to be watched"
+            raise Stopped(Stop("python", why))
         for attempt in range(_LAZY_RUNS):
             self.changed_python = attempt > 0
             sight.refresh()

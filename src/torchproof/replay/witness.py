@@ -127,7 +127,7 @@ class Witness(TorchDispatchMode):
             told = "the step writes into memory of the host, which a replay does not"
             self.stops.append(stop_here("python", told))
         live = torch.empty(0, dtype=torch.uint8, device=tensor.device)
-        live.set_(tensor.untyped_storage())  # type: ignore[call-overload]
+        live.set_(tensor.untyped_storage())
         fits = live.numel() <= _SHARE * free_bytes(live.device)
         copy = live.clone() if fits else live.to(HOST, copy=True)
         self.saved[key] = Region(live, bulk=False, copy=copy)

@@ -117,6 +117,7 @@ def only_frames_of(
 @contextlib.contextmanager
 def _counted(block: nn.Module, inside: list[int]) -> Iterator[None]:
     compiled = block._compiled_call_impl
+    assert compiled is not None
 
     def call(*args: Any, **kwargs: Any) -> Any:
         inside[0] += 1
