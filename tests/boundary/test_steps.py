@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -152,8 +153,7 @@ class Saving(torch.autograd.Function):
 def test_what_is_saved_is_held_until_its_backward(
     dropped: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trees, "last_node", lambda: type("Node", (), {})())
-    monkeypatch.setattr(trees, "_SEES_WHAT_IS_SAVED", False)
+    monkeypatch.setattr(trees, "forgets_what_is_saved", lambda: True)
     with step() as begun:
         loss = begun.run(Saving.apply, torch.ones(3, requires_grad=True)).sum()
     [forward] = boundary._process.thread.pending()
@@ -167,6 +167,29 @@ def test_what_is_saved_is_held_until_its_backward(
     del loss
     assert [each() for each in saved] == [None, None]
     assert boundary._process.thread.pending() == []
+
+
+@pytest.mark.parametrize("fn", [Saving.apply, lambda x: x.exp()])
+def test_a_function_that_runs_its_backward_awaits_none(fn: Callable[..., Any]) -> None:
+    weight = torch.ones(3, requires_grad=True)
+
+    def train(x: Tensor) -> Tensor:
+        loss = Saving.apply(fn(x * weight)).mean()
+        loss.backward()
+        return loss
+
+    with step() as begun:
+        loss = begun.run(train, torch.ones(3))
+    with step():
+        assert loss.requires_grad
+
+
+def test_packed_tensors_are_not_unpacked() -> None:
+    unpacked: list[Tensor] = []
+    hooks = torch.autograd.graph.saved_tensors_hooks(Tensor.detach, unpacked.append)
+    with step() as begun, hooks:
+        loss = begun.run(Saving.apply, torch.ones(3, requires_grad=True))
+    assert not unpacked and loss.requires_grad
 
 
 def test_a_mark_by_somebody_else_inside_a_step(

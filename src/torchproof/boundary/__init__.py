@@ -25,7 +25,7 @@ from typing import Any, Literal, TypeVar, overload
 import torch
 
 from torchproof.boundary.counts import Counts, Stats, Tally, name_of
-from torchproof.boundary.values import Copies, mapped, tensors
+from torchproof.boundary.values import Copies, mapped, saved, tensors
 from torchproof.records import UserError
 from torchproof.torch_private import marks as trees
 
@@ -215,7 +215,12 @@ class Step:
         nodes = {t.grad_fn for t in tensors(output) if t.grad_fn is not None}
         if not nodes:
             return
-        backward = _Backward(trees.saved_for(nodes))
+        held = saved(nodes) if trees.saved_as_they_are() else []
+        if held is None:  # `fn` has run the backward itself
+            return
+        # One with a history would hold the node that holds it.
+        held = [t if t.grad_fn is None else t.detach() for t in held]
+        backward = _Backward(held if trees.forgets_what_is_saved() else [])
         for node in nodes:
             node.register_prehook(backward)
         self._training = True

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -27,6 +27,7 @@ PROBES: dict[str, tuple[str, ...]] = {
         f"{_TREES}:CUDAGraphNode._path_from_root",
         f"{_TREES}:CUDAGraphNode._initialize_cached_tensors",
         "torch:Tensor._use_count",
+        "torch._C._autograd:_top_saved_tensors_default_hooks",
     ),
 }
 
@@ -81,17 +82,17 @@ def let_go() -> None:
                 held[i].detach_()
 
 
-def saved_for(nodes: Iterable[Any]) -> list[torch.Tensor]:
-    """What compiled forwards have saved, so that torch sees that it is in use.
+def forgets_what_is_saved() -> bool:
+    """Whether graphs have run that take what only autograd has saved for free memory.
 
-    Before 2.15 a graph takes memory that only autograd has saved for free, and records
-    the next graph over it. Empty where no graph has run.
+    Before 2.15 torch may record the next graph over it.
     """
-    if _SEES_WHAT_IS_SAVED or last_node() is None:
-        return []
-    held = [t for node in nodes for t in getattr(node, "saved_tensors", ())]
-    # A tensor with a history would hold the node that holds it.
-    return [t if t.grad_fn is None else t.detach() for t in held if t is not None]
+    return not _SEES_WHAT_IS_SAVED and last_node() is not None
+
+
+def saved_as_they_are() -> bool:
+    """Whether no hooks pack what is saved: to ask for that would unpack it."""
+    return torch._C._autograd._top_saved_tensors_default_hooks(True) is None
 
 
 def place_of(node: Any) -> tuple[str, int] | None:
