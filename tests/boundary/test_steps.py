@@ -182,6 +182,7 @@ def test_a_function_that_runs_its_backward_awaits_none(fn: Callable[..., Any]) -
         loss = begun.run(train, torch.ones(3))
     with step():
         assert loss.requires_grad
+    assert step.stats().training.steps == 1
 
 
 def test_packed_tensors_are_not_unpacked() -> None:

@@ -14,18 +14,23 @@ from __future__ import annotations
 
 import functools
 import inspect
-import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Literal, TypeVar, overload
 
 import torch
 
 from torchproof.boundary.counts import Counts, Stats, Tally, name_of
-from torchproof.boundary.values import Copies, mapped, saved, tensors
+from torchproof.boundary.forwards import (
+    Forward,
+    Place,
+    awaited,
+    calling_place,
+    text,
+)
+from torchproof.boundary.values import Copies, mapped, tensors
 from torchproof.records import UserError
 from torchproof.torch_private import marks as trees
 
@@ -33,38 +38,11 @@ __all__ = ["Counts", "Stats", "Step", "StepError", "step"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Outputs = Literal["copies", "buffers"]
-Place = tuple[str, int]
 _KEPT = "_kept_by_torchproof_step"
 
 
 class StepError(UserError):
     """A step begins, or is used, where it must not."""
-
-
-class _Backward:
-    """A hook on the autograd nodes of a forward; gone when all of them are gone."""
-
-    def __init__(self, saved: list[torch.Tensor]) -> None:
-        self.ran = False
-        self.saved = saved  # held until the backward begins
-
-    def __call__(self, *gradients: Any) -> None:
-        self.ran = True
-        self.saved = []
-
-
-@dataclass(frozen=True)
-class _Forward:
-    """A call whose outputs need a gradient."""
-
-    fn: Callable[..., Any]
-    place: Place
-    backward: weakref.ref[_Backward]
-
-    @property
-    def pending(self) -> bool:
-        backward = self.backward()
-        return backward is not None and not backward.ran
 
 
 class _Thread:
@@ -73,10 +51,10 @@ class _Thread:
     def __init__(self) -> None:
         self.step: Step | None = None
         self.depth = 0
-        self.forwards: list[_Forward] = []
+        self.forwards: list[Forward] = []
         self.last_node: weakref.ref[Any] | None = None  # of a graph that `run` called
 
-    def pending(self) -> list[_Forward]:
+    def pending(self) -> list[Forward]:
         self.forwards = [forward for forward in self.forwards if forward.pending]
         return self.forwards
 
@@ -131,14 +109,16 @@ class Step:
 
     def run(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """`fn(*args, **kwargs)`, counted; its outputs are valid until the next step."""
-        place = _place()
+        place = calling_place()
         self._assert_open("run", place)
         self._look_for_marks(place)
         self._tally.call(fn, tensors((args, kwargs) if kwargs else args))
         pending = self._thread.pending()
         self._tally.reentries += any(forward.fn == fn for forward in pending)
         output = fn(*args, **kwargs)
-        self._expect_backward(fn, place, output)
+        self._training |= any(tensor.requires_grad for tensor in tensors(output))
+        if forward := awaited(fn, place, output):
+            self._thread.forwards.append(forward)
         node = trees.last_node()
         self._thread.last_node = None if node is None else weakref.ref(node)
         return output
@@ -186,8 +166,8 @@ class Step:
     def _assert_open(self, what: str, place: Place | None) -> None:
         if not self._open:
             raise StepError(
-                f"{_text(place or _place())}: {what}() of the step that began at"
-                f" {_text(self._place)} and has ended"
+                f"{text(place or calling_place())}: {what}() of the step that began at"
+                f" {text(self._place)} and has ended"
             )
 
     # -- what happens in between -----------------------------------------------------
@@ -202,29 +182,11 @@ class Step:
         self._tally.marks += max(others, 0)  # below zero: torch was reset
         pending = self._thread.pending()
         if others > 0 and pending and place is not None:
-            forward = pending[0]
             raise StepError(
-                f"cudagraph_mark_step_begin() was called before {_text(place)}, inside"
-                f" the step that began at {_text(self._place)}, while"
-                f" {_awaited(forward.fn, forward.place)}: leave the mark to the step"
+                f"cudagraph_mark_step_begin() was called before {text(place)}, inside"
+                f" the step that began at {text(self._place)}, while {pending[0]}:"
+                " leave the mark to the step"
             )
-
-    def _expect_backward(
-        self, fn: Callable[..., Any], place: Place, output: Any
-    ) -> None:
-        nodes = {t.grad_fn for t in tensors(output) if t.grad_fn is not None}
-        if not nodes:
-            return
-        held = saved(nodes) if trees.saved_as_they_are() else []
-        if held is None:  # `fn` has run the backward itself
-            return
-        # One with a history would hold the node that holds it.
-        held = [t if t.grad_fn is None else t.detach() for t in held]
-        backward = _Backward(held if trees.forgets_what_is_saved() else [])
-        for node in nodes:
-            node.register_prehook(backward)
-        self._training = True
-        self._thread.forwards.append(_Forward(fn, place, weakref.ref(backward)))
 
     def _count_copy(self, copied: torch.Tensor) -> None:
         self._tally.clones += 1
@@ -272,7 +234,7 @@ class _Boundary:
             return _Traced()  # type: ignore[return-value]
         thread = _process.thread
         if thread.step is None:
-            place = _place()
+            place = calling_place()
             _assert_nothing_pending(thread, place)
             began = Step(thread, place)
             began._keep_gradients(self._parameters)
@@ -352,7 +314,7 @@ class _Steps:
         found = _process.thread.step
         if found is None:
             raise StepError(
-                f"{_text(_place())}: {what}() outside of a step: call it within"
+                f"{text(calling_place())}: {what}() outside of a step: call it within"
                 " `with torchproof.step():` or a function decorated with it"
             )
         return found
@@ -366,41 +328,18 @@ def _assert_nothing_pending(thread: _Thread, place: Place) -> None:
         trees.let_go()  # what is only held by the graphs themselves
     for forward in thread.pending():
         raise StepError(
-            f"a step cannot begin at {_text(place)}:"
-            f" {_awaited(forward.fn, forward.place)}, and a step takes the memory it"
-            " needs: run backward() first, drop what it returned, or call it under"
-            " torch.no_grad()"
+            f"a step cannot begin at {text(place)}: {forward}, and a step takes the"
+            " memory it needs: run backward() first, drop what it returned, or call it"
+            " under torch.no_grad()"
         )
     node = trees.awaiting_node()
     known = thread.last_node and thread.last_node()
     if node is None or node is known:  # what `run` called has nothing pending
         return
     where = trees.place_of(node)
-    what = f"the compiled forward at {_text(where)}" if where else "a forward"
+    what = f"the compiled forward at {text(where)}" if where else "a forward"
     raise StepError(
-        f"a step cannot begin at {_text(place)}: {what}, called outside of run(),"
+        f"a step cannot begin at {text(place)}: {what}, called outside of run(),"
         " awaits its backward, and a step takes the memory it needs: run backward()"
         " first, or drop what it returned"
     )
-
-
-# -- words for places and callables ----------------------------------------------------
-
-
-def _awaited(fn: Callable[..., Any], place: Place) -> str:
-    return f"{name_of(fn)}, called at {_text(place)}, awaits its backward"
-
-
-def _text(place: Place) -> str:
-    return f"{place[0]}:{place[1]}"
-
-
-def _place() -> Place:
-    """The line outside of this file, and of torch, that led here."""
-    frame = sys._getframe(1)
-    while frame.f_back is not None:
-        room = frame.f_globals.get("__name__", "").partition(".")[0]
-        if frame.f_code.co_filename != __file__ and room != "torch":
-            break
-        frame = frame.f_back
-    return frame.f_code.co_filename, frame.f_lineno

@@ -5,14 +5,12 @@ from __future__ import annotations
 import copy
 import dataclasses
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from torch import Tensor
 
 from torchproof.records import UserError
-
-_NEAR = 32  # nodes that are looked at
 
 
 def tensors(value: Any) -> Iterator[Tensor]:
@@ -73,28 +71,6 @@ def _record(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
             object.__setattr__(found, name, item)
         else:
             setattr(found, name, item)
-    return found
-
-
-def saved(nodes: Iterable[Any]) -> list[Tensor] | None:
-    """What compiled forwards close to some autograd nodes have saved.
-
-    None where it is freed: the backward has run.
-    """
-    found: list[Tensor] = []
-    todo, seen = list(nodes), set[Any]()
-    while todo and len(seen) < _NEAR:
-        node = todo.pop(0)
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        if not hasattr(type(node), "saved_tensors"):  # an operator of torch's own
-            todo += [before for before, _ in node.next_functions]
-            continue
-        try:
-            found += [t for t in node.saved_tensors if t is not None]
-        except RuntimeError:
-            return None
     return found
 
 
