@@ -40,16 +40,17 @@ class Lifetimes:
         self._call: int | None = None
         self._local = threading.local()
         self._off = False  # graphs that are compiled keep calling this watcher
+        self._operations = trees.Operations(self._operation, self._stands_for_cuda)
         self._hooks = contextlib.ExitStack()
 
     def __enter__(self) -> Lifetimes:
         enter = self._hooks.enter_context
         enter(torch_private.compiled_contexts(lambda context: self._entered))
-        enter(torch_private.frame_callbacks(_converted))
+        enter(torch_private.frame_callbacks(self._converted))
         enter(torch_private.graph_callables(self._dynamo_graph))
         enter(trees.marks(self._marked))
         enter(trees.graph_runs(self))
-        enter(trees.Operations(self._operation, self._stands_for_cuda))
+        enter(self._operations)
         return self
 
     def __exit__(self, *error: Any) -> None:
@@ -80,6 +81,11 @@ class Lifetimes:
                 self._local.site = None
 
         return leave
+
+    def _converted(self, convert: Callable[[], Any], asked: Any) -> Any:
+        """Dynamo traces as if nobody watched."""
+        with self._operations.hidden():
+            return convert()
 
     def _dynamo_graph(
         self, output_graph: Any, compiled: Callable[..., Any]
@@ -221,9 +227,3 @@ class Lifetimes:
 
 def _is_alive(output: Output) -> bool:
     return output.alive
-
-
-def _converted(convert: Callable[[], Any], asked: Any) -> Any:
-    """Dynamo traces as if nobody watched."""
-    with trees.without_modes():
-        return convert()

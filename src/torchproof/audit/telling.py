@@ -86,7 +86,7 @@ class Telling:
     def close(self) -> None:
         """What was only counted."""
         for key, entry in self._last.items():
-            self._write(**entry, times=self._counts[key] - _TOLD)
+            self._write(key[0], **entry, times=self._counts[key] - _TOLD)
         self._last.clear()
 
     def _holder(self, output: Output, kind: Kind) -> Holder | None:
@@ -112,7 +112,6 @@ class Telling:
         output.told = kind
         stored = _stored(holder, output) if holder else None
         entry: dict[str, Any] = {
-            "kind": kind,
             "role": output.role,
             "producer": plain(output.producer),
             "function": plain([output.function]) if output.function else [],
@@ -126,7 +125,7 @@ class Telling:
         key = (kind, output.role, output.line, operation)
         self._counts[key] += 1
         if self._counts[key] <= _TOLD:
-            self._write(**entry, times=1)
+            self._write(kind, **entry, times=1)
         else:
             self._last[key] = entry
 

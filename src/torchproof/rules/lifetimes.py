@@ -62,14 +62,16 @@ class Outlived(Rule):
     def evidence(self, subject: Subject) -> Iterable[str]:
         for event in subject.events[:_SHOWN]:
             data = event.data
-            yield f"{data['holder'] or 'a tensor without a name'}:"
-            yield f"  produced at {_at(event.frames) or _at_function(event)}"
-            if data["stored"]:
-                yield f"  stored at {_at(data['stored'])}"
-            yield f"  overwritten by the step of {_at(data['overwriter']) or '-'}"
-            if event.kind == "dead_read":
-                how = f"by {data['operation']} at {_at(data['reader']) or '-'}"
-                yield f"  used afterwards {how}"
+            yield "; ".join(
+                f"{what} {where}"
+                for what, where in (
+                    (f"{data['holder'] or 'one'} was produced at", _made_at(event)),
+                    ("stored at", _at(data["stored"])),
+                    ("overwritten by the step of", _at(data["overwriter"])),
+                    (f"used by {data['operation']} at", _at(data["reader"])),
+                )
+                if where
+            )
         if (subject.count or 0) > _SHOWN:
             yield f"and {(subject.count or 0) - _SHOWN} more"
 
@@ -317,7 +319,7 @@ def _is(subject: Subject) -> str:
 def _by(subject: Subject) -> str:
     at = _at(subject.data["overwriter"], short=True)
     begins = f"the step that begins at {at}" if at else "the next call"
-    return f"{begins} overwrites it"
+    return f"{begins} overwrites {'it' if subject.count == 1 else 'them'}"
 
 
 def _at(frames: Iterable[Frame], *, short: bool = False) -> str:
@@ -330,6 +332,7 @@ def _at(frames: Iterable[Frame], *, short: bool = False) -> str:
     return where if short or not code else f"{where}: {shorten(code)}"
 
 
-def _at_function(event: Event) -> str:
+def _made_at(event: Event) -> str:
     function = event.function
-    return f"{function.file}:{function.line}: {function.function}" if function else "-"
+    inside = f"{function.file}:{function.line}: {function.function}" if function else ""
+    return _at(event.frames) or inside or "-"

@@ -313,6 +313,7 @@ def memory_key(tensor: Any) -> int | None:
 # They make a tensor like another one, or ask about it, without looking at its values.
 _BLIND = ("empty", "zeros", "ones", "full", "rand", "new_", "sym_", "is_", "size")
 _READING = {"tolist", "numpy"}
+_METHODS = ("tolist", "numpy", "cpu", "to")  # on the CPU they are no operations
 _ALIASES = {"detach", "alias", "lift_fresh", "_reshape_alias", "view", "_unsafe_view"}
 
 
@@ -332,7 +333,6 @@ class Operations(TorchDispatchMode):
     ) -> None:
         super().__init__()
         self._see, self._is_graphs = see, is_graphs
-        self._hooks = contextlib.ExitStack()
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
@@ -345,33 +345,43 @@ class Operations(TorchDispatchMode):
         return func(*args, **kwargs)
 
     def __enter__(self) -> Any:
-        for name in ("tolist", "numpy", "cpu", "to"):  # on the CPU no operations
-            self._hooks.enter_context(self._method(name))
+        self._watch_methods()
         return super().__enter__()
 
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        self._leave_methods()
+
     @contextlib.contextmanager
-    def _method(self, name: str) -> Iterator[None]:
+    def hidden(self) -> Iterator[None]:
+        """Nothing of this is there, for what traces a program."""
+        self._leave_methods()
+        try:
+            with without_modes():
+                yield
+        finally:
+            self._watch_methods()
+
+    def _watch_methods(self) -> None:
+        for name in _METHODS:
+            setattr(torch.Tensor, name, self._watched(name))
+
+    def _leave_methods(self) -> None:
+        for name in _METHODS:
+            delattr(torch.Tensor, name)
+
+    def _watched(self, name: str) -> Callable[..., Any]:
         original = getattr(torch.Tensor, name)
 
         @functools.wraps(original)
         def method(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-            if torch.compiler.is_compiling():
-                return original(tensor, *args, **kwargs)
             if name in _READING:
                 self._see(name, [tensor])
             if _goes_to_host(name, args, kwargs) and self._is_graphs(tensor):
                 tensor = tensor.clone()
             return original(tensor, *args, **kwargs)
 
-        setattr(torch.Tensor, name, method)
-        try:
-            yield
-        finally:
-            delattr(torch.Tensor, name)
-
-    def __exit__(self, *error: Any) -> None:
-        super().__exit__(*error)
-        self._hooks.close()
+        return method
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
