@@ -28,6 +28,26 @@ class MarkedAtEachCall(graphs.MicroStep):
         return self._alone(groups).clone()
 
 
+class SkippedByTorch(graphs.MicroStep):
+    """GistNet's region changes one of its inputs: torch does not capture it."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self._gist = graphs.region(self.counted_gist, (0,), ())
+        self.seen: Tensor | None = None
+
+    def counted_gist(self, groups: Tensor, seen: Tensor) -> Tensor:
+        seen.add_(1)
+        gists: Tensor = self.nets.gist(groups)
+        return gists
+
+    def gist(self, groups: Tensor) -> Tensor:
+        if self.seen is None:
+            self.seen = torch.zeros(1, device=groups.device)
+        gists: Tensor = self._gist(groups, self.seen)
+        return gists
+
+
 class HeldWithoutACopy(graphs.Session):
     """Scores are held from one look to the next as the graph wrote them."""
 
@@ -39,6 +59,12 @@ def make_marked() -> Made:
     size = megacontext.SIZES["tiny"]
     _, calls = megacontext.make(train=True)
     return MarkedAtEachCall(size, size.batch), calls[:CALLS]
+
+
+def make_skipped() -> Made:
+    size = megacontext.SIZES["tiny"]
+    _, calls = megacontext.make(train=True)
+    return SkippedByTorch(size, size.batch), calls[:CALLS]
 
 
 def make_held() -> Made:

@@ -1,0 +1,49 @@
+"""`check` of megacontext on a GPU: clean, and not where one of its rules is broken."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from torchproof import audit, rules
+from torchproof.capture import Options
+from torchproof.records import Finding, Observation
+from torchproof.target import parse
+
+pytestmark = pytest.mark.gpu
+
+CONTROLS = Path(__file__).parent.parent / "workloads" / "megacontext_controls.py"
+
+
+def audited(factory: str, *, train: bool) -> tuple[list[Finding], dict[str, Any]]:
+    options = Options(train=train, device="cuda")
+    told = audit.audit(parse(f"{CONTROLS}:{factory}"), options, lambda text: None)
+    assert told.status.status != "failed", told.status.why
+    found = rules.check(Observation(told.events, told.environment))
+    for finding in found:
+        print(finding.code, finding.severity, finding.line, finding.message)
+    return [f for f in found if f.severity != "low"], told.counts
+
+
+def test_training_is_clean_and_replayed() -> None:
+    found, counts = audited("make_trained", train=True)
+    print(counts)
+    assert found == []
+    assert counts["cudagraph_skips"] == 0
+    assert counts["cudagraph_recordings"] > 0
+
+
+@pytest.mark.parametrize(
+    ("factory", "train", "kind"),
+    [
+        ("make_skipped", True, "cudagraph_skip"),
+        ("make_marked", True, "cudagraph_lifetime"),
+        ("make_held", False, "cudagraph_lifetime"),
+    ],
+)
+def test_a_broken_rule_is_found(factory: str, train: bool, kind: str) -> None:
+    found, counts = audited(factory, train=train)
+    assert kind in {f.kind for f in found if f.severity == "high"}
+    assert (counts["cudagraph_skips"] > 0) is (kind == "cudagraph_skip")
