@@ -22,6 +22,7 @@ from torchproof.audit.generations import Generations
 from torchproof.audit.telling import Output, Telling
 from torchproof.records import Frame
 from torchproof.torch_private import trees
+from torchproof.torch_private.operations import Operations, without_modes
 from torchproof.torch_private.trees import Graph, Memory
 
 
@@ -40,7 +41,7 @@ class Lifetimes:
         self._call: int | None = None
         self._local = threading.local()
         self._off = False  # graphs that are compiled keep calling this watcher
-        self._operations = trees.Operations(self._operation, self._stands_for_cuda)
+        self._operations = Operations(self._operation, self._stands_for_cuda)
         self._hooks = contextlib.ExitStack()
 
     def __enter__(self) -> Lifetimes:
@@ -92,7 +93,7 @@ class Lifetimes:
     ) -> Callable[..., Any]:
         def watched(*args: Any, **kwargs: Any) -> Any:
             self._used("a compiled graph", args, self._site())
-            with trees.without_modes():
+            with without_modes():
                 return compiled(*args, **kwargs)
 
         return watched

@@ -16,9 +16,9 @@ from typing import Any, Literal, Protocol
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from torchproof.torch_private import patched
+from torchproof.torch_private.operations import without_modes
 
 PROBES: dict[str, tuple[str, ...]] = {
     "modes that ask for CUDA graphs": (
@@ -43,10 +43,6 @@ PROBES: dict[str, tuple[str, ...]] = {
         "torch:_TorchCompileWrapper.__call__",
         "torch._inductor.compile_fx:compile_fx",
         "torch._functorch.config:enable_autograd_cache",
-    ),
-    "every operation of a program": (
-        "torch.utils._python_dispatch:TorchDispatchMode.__torch_dispatch__",
-        "torch.utils._python_dispatch:_disable_current_modes",
     ),
     "memory of tensors": (
         "torch:UntypedStorage._new_with_weak_ptr",
@@ -213,17 +209,11 @@ def _boxed(gm: Any, graph: Graph, runs: Runs) -> Callable[[list[Any]], Any]:
 
 @contextlib.contextmanager
 def _tree_runs(runs: Runs) -> Iterator[None]:
-    """Real trees. Each run returns tensors of its own, and nothing raises.
-
-    Torch hands out the same tensor in each replay of a graph, so that nobody could tell
-    which run a holder's tensor is of. What a tree frees stays readable, as it is in
-    replays: else the first error of a warm-up would hide all that follows.
-    """
+    """Runs of real trees."""
     trees = importlib.import_module("torch._inductor.cudagraph_trees")
-    manager, node = trees.CUDAGraphTreeManager, trees.CUDAGraphNode
+    manager = trees.CUDAGraphTreeManager
     local = threading.local()
-    original, free = manager.run, manager.dealloc_current_path_weakrefs
-    aside = manager.set_to_running_backward
+    original, aside = manager.run, manager.set_to_running_backward
 
     @functools.wraps(original)
     def watched(self: Any, new_inputs: list[Any], function_id: Any) -> Any:
@@ -244,6 +234,30 @@ def _tree_runs(runs: Runs) -> Iterator[None]:
         runs.ends(graph, outputs)
         return outputs
 
+    def ran_backward(self: Any) -> None:
+        aside(self)
+        runs.ran_backward()
+
+    with (
+        patched(manager, "run", watched),
+        patched(manager, "set_to_running_backward", ran_backward),
+        _quiet_trees(),
+    ):
+        yield
+
+
+@contextlib.contextmanager
+def _quiet_trees() -> Iterator[None]:
+    """Each run returns tensors of its own, and dead ones can be read.
+
+    Torch hands out the same tensor in each replay of a graph, so that nobody could tell
+    which run a holder's tensor is of. What a tree frees stays readable, as it is in
+    replays: else the first error of a warm-up would hide all that follows.
+    """
+    trees = importlib.import_module("torch._inductor.cudagraph_trees")
+    manager, node = trees.CUDAGraphTreeManager, trees.CUDAGraphNode
+    free = manager.dealloc_current_path_weakrefs
+
     def freed(self: Any) -> None:
         with contextlib.ExitStack() as silent:
             for name in _WARNINGS:  # only builds for CUDA have them
@@ -251,26 +265,14 @@ def _tree_runs(runs: Runs) -> Iterator[None]:
                 silent.enter_context(told)
             free(self)
 
-    def ran_backward(self: Any) -> None:
-        aside(self)
-        runs.ran_backward()
-
     def make_none(self: Any) -> None:
         self.cached_tensor_outputs.extend([None] * len(self.outputs_metadata))
 
     with (
-        patched(manager, "run", watched),
         patched(manager, "dealloc_current_path_weakrefs", freed),
-        patched(manager, "set_to_running_backward", ran_backward),
         patched(node, "_initialize_cached_tensors", make_none),
     ):
         yield
-
-
-def without_modes() -> Any:
-    """A context in which nothing of what runs is seen."""
-    dispatch = importlib.import_module("torch.utils._python_dispatch")
-    return dispatch._disable_current_modes()
 
 
 # -- memory ----------------------------------------------------------------------------
@@ -306,115 +308,3 @@ def memory_key(tensor: Any) -> int | None:
         return int(tensor.untyped_storage()._cdata)
     except (RuntimeError, NotImplementedError, TypeError, AttributeError):
         return None
-
-
-# -- operations ------------------------------------------------------------------------
-
-# They make a tensor like another one, or ask about it, without looking at its values.
-_BLIND = ("empty", "zeros", "ones", "full", "rand", "new_", "sym_", "is_", "size")
-_READING = {"tolist", "numpy"}
-_METHODS = ("tolist", "numpy", "cpu", "to")  # on the CPU they are no operations
-_ALIASES = {"detach", "alias", "lift_fresh", "_reshape_alias", "view", "_unsafe_view"}
-
-
-class Operations(TorchDispatchMode):
-    """`see(name, tensors)` before each operation that looks at or writes to tensors.
-
-    Where `is_graphs(tensor)` says that a tensor stands for one on CUDA, what copies it
-    to the host there copies it here too.
-    """
-
-    supports_higher_order_operators = True
-
-    def __init__(
-        self,
-        see: Callable[[str, list[Any]], None],
-        is_graphs: Callable[[torch.Tensor], bool],
-    ) -> None:
-        super().__init__()
-        self._see, self._is_graphs = see, is_graphs
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        if not _only_looks(func):
-            tensors = list(_tensors((args, kwargs)))
-            if tensors:
-                self._see(_name(func), tensors)
-        return func(*args, **kwargs)
-
-    def __enter__(self) -> Any:
-        self._watch_methods()
-        return super().__enter__()
-
-    def __exit__(self, *error: Any) -> None:
-        super().__exit__(*error)
-        self._leave_methods()
-
-    @contextlib.contextmanager
-    def hidden(self) -> Iterator[None]:
-        """Nothing of this is there, for what traces a program."""
-        self._leave_methods()
-        try:
-            with without_modes():
-                yield
-        finally:
-            self._watch_methods()
-
-    def _watch_methods(self) -> None:
-        for name in _METHODS:
-            setattr(torch.Tensor, name, self._watched(name))
-
-    def _leave_methods(self) -> None:
-        for name in _METHODS:
-            delattr(torch.Tensor, name)
-
-    def _watched(self, name: str) -> Callable[..., Any]:
-        original = getattr(torch.Tensor, name)
-
-        @functools.wraps(original)
-        def method(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-            if name in _READING:
-                self._see(name, [tensor])
-            if _goes_to_host(name, args, kwargs) and self._is_graphs(tensor):
-                tensor = tensor.clone()
-            return original(tensor, *args, **kwargs)
-
-        return method
-
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        """Dynamo gives up on frames under a mode, unless the mode says this."""
-        return True
-
-
-def _goes_to_host(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    if name != "to":
-        return name in {"cpu", "numpy"}
-    where = kwargs.get("device", args[0] if args else None)
-    return isinstance(where, (str, torch.device)) and str(where) == "cpu"
-
-
-@functools.cache
-def _only_looks(func: Any) -> bool:
-    name = _name(func)
-    if name in _ALIASES or name.startswith(_BLIND):
-        return True
-    return bool(getattr(func, "is_view", False))
-
-
-@functools.cache
-def _name(func: Any) -> str:
-    packet = getattr(func, "_overloadpacket", func)
-    return str(getattr(packet, "__name__", packet)).rpartition(".")[2]
-
-
-def _tensors(value: Any) -> Iterator[Any]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for each in value:
-            yield from _tensors(each)
-    elif isinstance(value, dict):
-        yield from _tensors(tuple(value.values()))
