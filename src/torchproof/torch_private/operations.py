@@ -24,8 +24,11 @@ PROBES: dict[str, tuple[str, ...]] = {
 
 # They make a tensor like another one, or ask about it, without looking at its values.
 _BLIND = ("empty", "zeros", "ones", "full", "rand", "new_", "sym_", "is_", "size")
-_READING = {"tolist", "numpy"}
-_METHODS = ("tolist", "numpy", "cpu", "to")  # on the CPU they are no operations
+_READING = {"tolist", "numpy", "__deepcopy__", "__reduce_ex__"}
+_METHODS = (*sorted(_READING), "cpu", "to")  # on the CPU they are no operations
+_OWN = {
+    name: vars(torch.Tensor)[name] for name in _METHODS if name in vars(torch.Tensor)
+}
 _ALIASES = {"detach", "alias", "lift_fresh", "_reshape_alias", "view", "_unsafe_view"}
 
 
@@ -80,7 +83,10 @@ class Operations(TorchDispatchMode):
 
     def _leave_methods(self) -> None:
         for name in _METHODS:
-            delattr(torch.Tensor, name)
+            if name in _OWN:
+                setattr(torch.Tensor, name, _OWN[name])
+            else:  # inherited
+                delattr(torch.Tensor, name)
 
     def _watched(self, name: str) -> Callable[..., Any]:
         original = getattr(torch.Tensor, name)
