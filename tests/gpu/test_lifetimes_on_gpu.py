@@ -9,7 +9,15 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "audit"))
 
-from programs import PROGRAMS, audited, describe, expected, fits, watched
+from programs import (
+    PROGRAMS,
+    audited,
+    describe,
+    expected,
+    findings_of,
+    fits,
+    watched,
+)
 
 pytestmark = pytest.mark.gpu
 
@@ -35,6 +43,18 @@ def test_the_trees_are_real() -> None:
     entries = watched(f"{program}:make", as_written=True)
     asked = [entry for entry in entries if entry["kind"] == "graph_asked"]
     assert asked and not any(entry["simulated"] for entry in asked)
+
+
+WHOLE = Path(__file__).resolve().parent.parent / "models" / "lifetimes.py"
+CLEAN = ("validation", "inference_mode", "param_return", "input_return", "graph_break")
+
+
+@pytest.mark.parametrize("name", CLEAN)
+def test_whole_programs_are_left_alone(name: str) -> None:
+    entries = watched(f"{WHOLE}:clean_{name}", as_written=True)
+    assert "call_failed" not in {entry["kind"] for entry in entries}
+    findings = findings_of(entries)
+    assert not findings, describe(findings)
 
 
 STEADY = """
