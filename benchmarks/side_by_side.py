@@ -103,9 +103,9 @@ class Arms:
 
     def _verdict(self, path: Path) -> dict[str, Any]:
         self._referred.wait()
-        if self._judge is None or self.error:
-            return {"verdict": None, "why": f"no reference: {self.error}"}
         with self._judging:
+            if self._judge is None or self.error:
+                return {"verdict": None, "why": f"no reference: {self.error}"}
             try:
                 told = {"number": 0, "path": str(path)}
                 return dict(self._judge.ask("judge", self.limit_s, **told)["numerics"])

@@ -96,12 +96,9 @@ class Graphed:
             key = self._key(call)
             if self._given_up or self._world.fitting(key):
                 return
-            try:
-                self._record(key, call).withdraw()
-            except NotYet:
-                return
-            except Stopped as stopped:
-                self._refuse(key, stopped)
+            recording = self._attempt(key, call)
+            if recording is not None:
+                recording.withdraw()
 
     @property
     def _world(self) -> World:
@@ -141,18 +138,29 @@ class Graphed:
             told = f"there are {_MOST_RECORDINGS} recordings: pad to fewer shapes"
             self._refuse(key, Stopped(Stop("memory", told)))
             return self._plain(call)
-        try:
-            recording = self._record(key, call)
-        except NotYet:
+        # Outside of any `except`: an error would keep what the failed run had made.
+        recording = self._attempt(key, call)
+        if recording is None:
             answer = self._plain(call)
-            self._world.sight.refresh()
+            if key not in self._world.refused:  # its first call made something
+                self._world.sight.refresh()
             return answer
-        except Stopped as stopped:
-            self._refuse(key, stopped)
-            return self._plain(call)
         self._replays += 1
         recording.keep()
         return recording.finish(list(inputs.tensors_in(call)))
+
+    def _attempt(self, key: Hashable, call: Call) -> Recording | None:
+        """A recording that this call has just been replayed by; None if there is none.
+
+        The call is refused from then on, or it is tried again at the next one.
+        """
+        try:
+            return self._record(key, call)
+        except NotYet:
+            return None
+        except Stopped as stopped:
+            self._refuse(key, stopped)
+            return None
 
     def _record(self, key: Hashable, call: Call) -> Recording:
         world = self._world
