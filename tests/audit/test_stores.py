@@ -45,6 +45,7 @@ SOURCE = textwrap.dedent(
         ("outs[0]", 16, 15),
         ("net.weight.grad", 11, None),
         ("nowhere", 11, None),
+        ("out.past.layers[0].keys", 11, 11),
     ],
 )
 def test_the_nearest_store(

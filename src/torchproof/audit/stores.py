@@ -36,31 +36,36 @@ class _Store:
 def stored_at(path: str, frames: Sequence[Frame]) -> Frame | None:
     """Where `path` was bound, in a function that ran; None if the source does not tell.
 
-    The innermost function that binds it counts.
+    The innermost function that binds it counts, and the last name on the way that one
+    of them binds.
     """
-    name, attribute = _bound(path)
-    for frame in reversed(frames):
-        stores, functions = _read(frame.file)
-        around = [f for f in functions if f[0] <= frame.line <= f[1]]
-        inside = [
-            store
-            for store in stores
-            if (store.name, store.attribute) == (name, attribute)
-            and store.function == max(around)
-        ]
-        if inside:
-            line = frame.line
-            return _frame(frame.file, min(inside, key=lambda s: _distance(s, line)))
+    for name, attribute in _bound(path):
+        for frame in reversed(frames):
+            inside = _inside(frame, name, attribute)
+            if inside:
+                line = frame.line
+                return _frame(frame.file, min(inside, key=lambda s: _distance(s, line)))
     return None
 
 
-def _bound(path: str) -> tuple[str, bool]:
-    """The name a statement binds on the way: `history` of `self.history['x'][3]`."""
+def _inside(frame: Frame, name: str, attribute: bool) -> list[_Store]:
+    """The stores of a name in the function of a frame."""
+    stores, functions = _read(frame.file)
+    function = max(f for f in functions if f[0] <= frame.line <= f[1])
+    return [
+        store
+        for store in stores
+        if (store.name, store.attribute, store.function) == (name, attribute, function)
+    ]
+
+
+def _bound(path: str) -> list[tuple[str, bool]]:
+    """Names that statements bind: `history`, `self` of `self.history['x'][3]`."""
     if path.endswith(".grad"):
-        return "", False
+        return []
     way = re.match(r"[\w.]*", path)
-    names = way[0].split(".") if way else [""]
-    return names[-1], len(names) > 1
+    first, *others = way[0].split(".") if way else [""]
+    return [*((name, True) for name in reversed(others)), (first, False)]
 
 
 def _distance(store: _Store, line: int) -> tuple[bool, int]:
