@@ -59,7 +59,8 @@ def findings_of(entries: Entries) -> list[Finding]:
     return rules.check(Observation(events.events(entries), {}))
 
 
-def audited(program: Path) -> list[Finding]:
+def audited(program: Path, *, may_fail: bool = False) -> list[Finding]:
+    """The findings; with `may_fail`, torch may end a call that read dead memory."""
     told = settings(program)
     entries = watched(
         f"{program}:make",
@@ -67,8 +68,9 @@ def audited(program: Path) -> list[Finding]:
         as_written=told.get("AS_WRITTEN", False),
     )
     assert events.asked(entries).graphs, "nothing asked for CUDA graphs"
-    failed = [entry for entry in entries if entry["kind"] == "call_failed"]
-    assert not failed, failed
+    kinds = [entry["kind"] for entry in entries]
+    if not (may_fail and "dead_read" in kinds):
+        assert "call_failed" not in kinds, entries
     return findings_of(entries)
 
 

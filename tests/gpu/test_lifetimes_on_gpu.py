@@ -29,7 +29,10 @@ def on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: f"{p.parent.name}-{p.stem}")
 def test_real_trees_give_the_same_diagnosis(program: Path) -> None:
-    findings, wanted = audited(program), expected(program)
+    # A module's own tensor counts as one that never moves: in dead memory, the next
+    # recording takes it for an output and torch gives up, after the read was seen.
+    state = program.stem == "bad_state"
+    findings, wanted = audited(program, may_fail=state), expected(program)
     for each in wanted:
         assert any(fits(f, each, program) for f in findings), (
             f"expected {each}\ngot:\n{describe(findings)}"
