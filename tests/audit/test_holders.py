@@ -89,6 +89,13 @@ def test_a_view_is_held_in_place_of_its_base() -> None:
     assert rows
 
 
+def test_a_container_of_a_view_before_a_variable_of_the_base() -> None:
+    loss = memory()
+    losses = [loss.detach()]
+    assert path_of(found(loss)) == "losses[0]"
+    assert losses
+
+
 def test_a_gradient_and_a_parameter_by_its_module() -> None:
     net = torch.nn.Sequential(torch.nn.Linear(2, 2))
     optimizer = torch.optim.SGD(net.parameters(), 0.1)

@@ -75,13 +75,17 @@ def _with_gradient(tensor: Any) -> Iterator[tuple[Any, str]]:
 
 
 def holder_of(tensors: Iterable[tuple[Any, str]]) -> Holder | None:
-    """The shortest way to one of them from a variable, a global or an object."""
-    names = _Names()
+    """The shortest way to one of them from a variable, a global or an object.
+
+    A container or an object is told before a variable that comes and goes.
+    """
+    names, passing = _Names(), None
     for tensor, rest in sorted(tensors, key=lambda each: each[1], reverse=True):
         found = _climb(tensor, rest, names)
-        if found is not None:
+        if found is not None and not found.is_passing:
             return found
-    return None
+        passing = passing or found
+    return passing
 
 
 class _Names:
