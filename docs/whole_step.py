@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.side_by_side import Step  # noqa: E402
-from benchmarks.whole_step import RESULTS, STEPS, Work  # noqa: E402
+from benchmarks.whole_step import MODES, RESULTS, STEPS, Work  # noqa: E402
 from torchproof import store  # noqa: E402
 from torchproof.records import Measurement, Run  # noqa: E402
 from torchproof.report import markdown, numbers, sections  # noqa: E402
@@ -235,6 +235,8 @@ def conditions() -> str:
     where = runs[0].environment
     told = runs[0].other.get("conditions", {})
     commands = dict.fromkeys(f"`{run.command}`" for run in runs)
+    names = {arm.strategy for row in read() for arm in row.arms}
+    modes = [f"`{name}`" for name in MODES if name in names]
     drifts = [row.drift for row in read() if row.drift]
     spread = ""
     if drifts:
@@ -247,7 +249,8 @@ def conditions() -> str:
         f"{where.get('gpu', where.get('device'))}, torch {where.get('torch')}, Python"
         f" {where.get('python')}. First calls: {told.get('first_call')}"
         f" ({told.get('slots')} at once, {told.get('cores_each')} cores each). Steps:"
-        f" {told.get('timing')}.{spread} Measured by {', '.join(commands)}."
+        f" {told.get('timing')}.{spread} Of torch's modes {', '.join(modes)} was"
+        f" measured. The command: {', '.join(commands)}."
     )
 
 

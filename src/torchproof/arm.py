@@ -62,11 +62,8 @@ def _answer(arm: Arm, name: str, values: dict[str, Any]) -> dict[str, Any]:
         return {"ok": False, "error": str(error), "usage": True, "skips": skips}
     except Exception as error:
         told = traceback.format_exception_only(error)[-1].strip()
-        own = [
-            frame
-            for frame in traceback.extract_tb(error.__traceback__)
-            if whose(frame.filename) in {"user", "library"}
-        ]
+        frames = traceback.extract_tb(error.__traceback__)
+        own = [f for f in frames if whose(f.filename) in {"user", "library"}]
         if own:
             told = f"{own[-1].filename}:{own[-1].lineno}: {told}"
         return {"ok": False, "error": told, "usage": False}
@@ -80,8 +77,7 @@ class Arm:
         if told := job.get("target"):
             self.target = Target(**{**told, "arguments": tuple(told["arguments"])})
         self.strategy = Strategy.from_json(job["strategy"])
-        if job.get("compared_elements"):
-            calls.compare_at_most(job["compared_elements"])
+        calls.compare_at_most(job.get("compared_elements"))
         self.references: dict[int, numerics.Reference] = {}
         self.ledger = Ledger()
         self.dropped: Counter[str] = Counter()  # guards that are not checked

@@ -263,10 +263,10 @@ def _comparable(label: str, value: Any) -> Iterator[tuple[str, Any]]:
                 yield where, _copied(tensor)
 
 
-def compare_at_most(elements: int) -> None:
-    """Of each tensor, in this process."""
+def compare_at_most(elements: int | None) -> None:
+    """Of each tensor, in this process; None leaves it as it is."""
     global _compared_elements
-    _compared_elements = elements
+    _compared_elements = elements or _compared_elements
 
 
 def _copied(tensor: Any) -> Any:
