@@ -120,9 +120,9 @@ def test_a_forward_outside_of_run_is_seen_in_the_graph_trees(
 ) -> None:
     trace = 'File "model.py", line 3, in forward\n  File "model.py", line 9, in head'
     node = type("Node", (), {"stack_traces": [None, trace]})()
-    last: list[Any] = [node]
+    calls = [1]
     monkeypatch.setattr(trees, "awaiting_node", lambda: node)
-    monkeypatch.setattr(trees, "last_node", lambda: last[0])
+    monkeypatch.setattr(trees, "compiled_calls", lambda: calls[0])
     with pytest.raises(StepError, match=r"forward at model.py:9, called outs"), step():
         pass
     # Of what `run` called, its autograd graph says more than the trees do.
@@ -132,6 +132,17 @@ def test_a_forward_outside_of_run_is_seen_in_the_graph_trees(
     monkeypatch.setattr(trees, "awaiting_node", lambda: node)
     with step():
         pass
+    calls[0] += 1
+    with pytest.raises(StepError, match="called outside"), step():
+        pass
+
+
+def test_calls_of_compiled_functions_are_counted(net: nn.Module) -> None:
+    compiled = torch.compile(net, backend="eager")
+    for _ in range(2):
+        before = trees.compiled_calls()
+        compiled(torch.ones(1, 4))
+        assert trees.compiled_calls() > before
 
 
 class Saving(torch.autograd.Function):

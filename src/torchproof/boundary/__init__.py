@@ -52,7 +52,7 @@ class _Thread:
         self.step: Step | None = None
         self.depth = 0
         self.forwards: list[Forward] = []
-        self.last_node: weakref.ref[Any] | None = None  # of a graph that `run` called
+        self.compiled_calls = 0  # in this process, when `run` last called
 
     def pending(self) -> list[Forward]:
         self.forwards = [forward for forward in self.forwards if forward.pending]
@@ -119,8 +119,7 @@ class Step:
         self._training |= any(tensor.requires_grad for tensor in tensors(output))
         if forward := awaited(fn, place, output):
             self._thread.forwards.append(forward)
-        node = trees.last_node()
-        self._thread.last_node = None if node is None else weakref.ref(node)
+        self._thread.compiled_calls = trees.compiled_calls()
         return output
 
     def keep(self, value: Any) -> Any:
@@ -332,9 +331,10 @@ def _assert_nothing_pending(thread: _Thread, place: Place) -> None:
             " memory it needs: run backward() first, drop what it returned, or call it"
             " under torch.no_grad()"
         )
+    if trees.compiled_calls() == thread.compiled_calls:  # all went through `run`
+        return
     node = trees.awaiting_node()
-    known = thread.last_node and thread.last_node()
-    if node is None or node is known:  # what `run` called has nothing pending
+    if node is None:
         return
     where = trees.place_of(node)
     what = f"the compiled forward at {text(where)}" if where else "a forward"

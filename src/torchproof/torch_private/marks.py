@@ -13,11 +13,13 @@ from typing import Any
 import torch
 
 _TREES = "torch._inductor.cudagraph_trees"
+_CALLS = "torch._dynamo.mutation_guard"
 _VERSION = tuple(map(int, torch.__version__.split(".")[:2]))
 _SEES_WHAT_IS_SAVED = _VERSION >= (2, 15)
 
 PROBES: dict[str, tuple[str, ...]] = {
     "marks of steps": (f"{_TREES}:MarkStepBox.mark_step_counter",),
+    "number of compiled calls": (f"{_CALLS}:GenerationTracker.generation",),
     "forwards that await their backward": (
         f"{_TREES}:get_manager",
         f"{_TREES}:CUDAGraphTreeManager.set_to_running_backward",
@@ -39,10 +41,10 @@ def marks() -> int:
     return 0 if trees is None else -trees.MarkStepBox.mark_step_counter
 
 
-def last_node() -> Any:
-    """The graph that ran last on this thread's current device; None without graphs."""
-    manager = _manager()
-    return None if manager is None else manager.current_node
+def compiled_calls() -> int:
+    """How many outermost calls of compiled functions there were in this process."""
+    guard = sys.modules.get(_CALLS)
+    return 0 if guard is None else int(guard.GenerationTracker.generation)
 
 
 def awaiting_node() -> Any:
@@ -87,7 +89,7 @@ def forgets_what_is_saved() -> bool:
 
     Before 2.15 torch may record the next graph over it.
     """
-    return not _SEES_WHAT_IS_SAVED and last_node() is not None
+    return not _SEES_WHAT_IS_SAVED and _manager() is not None
 
 
 def saved_as_they_are() -> bool:
