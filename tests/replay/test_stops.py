@@ -174,3 +174,21 @@ def test_an_error_of_the_step_is_its_own() -> None:
     with pytest.raises(RuntimeError, match="shapes"):
         graphed(torch.ones(2, 4))
     assert graphed(torch.ones(2, 3)).shape == (2, 3)
+
+
+def test_what_breaks_off_is_undone() -> None:
+    class Broken(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = nn.BatchNorm1d(3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = self.norm(x).sum()
+            y.backward()
+            raise RuntimeError("too late")
+
+    model = Broken()
+    with pytest.raises(RuntimeError, match="too late"):
+        torchproof.graph(model.forward)(torch.randn(2, 3))
+    assert int(model.norm.num_batches_tracked) == 0
+    assert model.norm.weight.grad is None

@@ -29,7 +29,7 @@ from torchproof.replay.inputs import Buffers, Call, shapes_of, tensors_in
 from torchproof.replay.optimizers import Rates
 from torchproof.replay.recipes import Recipe
 from torchproof.replay.sight import Sight
-from torchproof.replay.tape import Pool, Tape, home_of
+from torchproof.replay.tape import RECORDING, Pool, Tape, home_of
 from torchproof.replay.witness import Witness
 from torchproof.runtime.chance import Chance
 from torchproof.runtime.likeness import Likeness
@@ -49,15 +49,20 @@ class Maker:
 
     def record(self, call: Call, *, buffers: bool) -> Recording:
         """A recording whose first replay has just been the step on this call."""
-        return _Making(self, call).recording(buffers=buffers)
+        with RECORDING:
+            making = _Making(self, call)
+            with making.undone_on_error():
+                return making.recording(buffers=buffers)
 
 
 class Check:
     """A call in eager, to see whether a recording for larger sizes may answer it."""
 
     def __init__(self, maker: Maker, call: Call) -> None:
-        self._making = _Making(maker, call)
-        self._eager = self._making.in_eager()
+        with RECORDING:
+            self._making = _Making(maker, call)
+            with self._making.undone_on_error():
+                self._eager = self._making.in_eager()
         self.output = self._making.output
         if self._making.draws:
             told = "the step draws random numbers, so padding cannot be checked"
@@ -134,6 +139,16 @@ class _Making:
         self.inputs = Buffers(call)
         self.tape = Tape(self.device, maker.pool)
         self.chance = Chance.taken({self.device})
+        self.witness = Witness(self.device)
+
+    @contextlib.contextmanager
+    def undone_on_error(self) -> Iterator[None]:
+        """A stage that breaks off leaves memory as it found it, too."""
+        try:
+            yield
+        except BaseException:
+            self.undo()
+            raise
 
     def recording(self, *, buffers: bool) -> Recording:
         began = time.monotonic()
@@ -290,7 +305,6 @@ class _Making:
         expected = eager if plain is None else plain
         made.verdict = compared(given, expected, self.maker.sight.tensors)
         if made.verdict.verdict == "wrong":
-            self.undo()
             made.drop()
             where = made.verdict.where or "the answer"
             raise Stopped(

@@ -35,7 +35,7 @@ def home_of(tensors: Iterable[Tensor]) -> torch.device:
 
 WAIT = "called a synchronizing CUDA operation"
 BOUND = "AccumulateGrad node's stream does not match"
-_recording = threading.RLock()  # one capture at a time in a process
+RECORDING = threading.RLock()  # one at a time in a process
 
 
 class Pool:
@@ -144,7 +144,7 @@ class Tape:
 
     def record(self, run: Callable[[], Any]) -> Any:
         """Captures one run, which does not take place; what it returned is memory."""
-        with _recording, torch.cuda.device(self.device):
+        with torch.cuda.device(self.device):
             try:
                 with (
                     captures.own_workspaces(),
