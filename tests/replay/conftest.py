@@ -1,9 +1,9 @@
 """Recordings on the CPU in place of CUDA graphs."""
 
 import pytest
+import strip
 import torch
 
-from tests.replay import strip
 from torchproof.replay import making, recording
 
 

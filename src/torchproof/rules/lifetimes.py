@@ -215,9 +215,10 @@ class BackwardTooLate(Outlived):
 
     def message(self, subject: Subject) -> str:
         reader = _at(subject.data["reader"], short=True)
+        where = f" at {reader}" if reader else ""  # none where torchproof calls it
         what = plural(subject.count or 0, "tensor")
         return (
-            f"the backward at {reader or '-'} reads {what} that the forward"
+            f"the backward{where} reads {what} that the forward"
             f" {_produced(subject)} saved, and whose memory is gone: {_by(subject)}"
         )
 
