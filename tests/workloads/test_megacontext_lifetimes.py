@@ -57,23 +57,16 @@ def test_scores_held_without_a_copy_are_found() -> None:
 
 
 @pytest.mark.parametrize(
-    ("train", "expected"),
+    ("train", "produced"),
     [
-        (
-            True,
-            {
-                ("CG303", MARK),
-                ("CG301", 'scores = controller.lens_net(**inputs | {"x": inputs["x"].'),
-            },
-        ),
-        (False, {("CG301", "scores = controller.lens_net(self.context)")}),
+        (True, 'scores = controller.lens_net(**inputs | {"x": inputs["x"].detach()})'),
+        (False, "scores = controller.lens_net(self.context)"),
     ],
 )
-def test_defects_of_the_original_are_found(
-    train: bool, expected: set[tuple[str, str]]
-) -> None:
+def test_defects_of_the_original_are_found(train: bool, produced: str) -> None:
     found, status = audited("workload:megacontext-original", train=train)
-    told = {(code, line) for code, _, line in lines(found, ORIGINAL)}
+    told = {code: line for code, _, line in lines(found, ORIGINAL)}
     assert status == "found"
-    for code, text in expected:
-        assert any(c == code and line.startswith(text) for c, line in told), told
+    assert told.pop("CG303", MARK) == MARK
+    assert (len(found) == 2) is train
+    assert told["CG301"] in (produced, "self.last_scores = scores.detach()")
