@@ -31,6 +31,13 @@ SOURCE = textwrap.dedent(
                 for each in x
             ]
             return outs, first, last
+
+        def run(self, net, x):
+            controller = self.controller
+            controller.remember(net(x))
+
+        def remember(self, out):
+            self.drift = out.detach()
     """
 )
 
@@ -46,6 +53,8 @@ SOURCE = textwrap.dedent(
         ("net.weight.grad", 11, None),
         ("nowhere", 11, None),
         ("out.past.layers[0].keys", 11, 11),
+        ("controller.drift", 23, 26),
+        ("controller.gone", 23, None),
     ],
 )
 def test_the_nearest_store(

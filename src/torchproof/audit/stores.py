@@ -31,21 +31,40 @@ class _Store:
     first: int
     last: int
     function: tuple[int, int]
+    calls: bool  # whether what is bound comes out of a call
 
 
 def stored_at(path: str, frames: Sequence[Frame]) -> Frame | None:
     """Where `path` was bound, in a function that ran; None if the source does not tell.
 
     The innermost function that binds it counts, and the last name on the way that one
-    of them binds.
+    of them binds. An attribute that none of them binds may be bound by another function
+    of their files. To name an object again is no store of what it holds.
     """
-    for name, attribute in _bound(path):
+    bound = _bound(path)
+    for name, attribute in bound:
+        another_name = not attribute and len(bound) > 1
         for frame in reversed(frames):
             inside = _inside(frame, name, attribute)
+            inside = [store for store in inside if store.calls or not another_name]
             if inside:
                 line = frame.line
                 return _frame(frame.file, min(inside, key=lambda s: _distance(s, line)))
+        if attribute and (found := _only_store(name, frames)):
+            return found
     return None
+
+
+def _only_store(attribute: str, frames: Sequence[Frame]) -> Frame | None:
+    """The one line in the files of these frames that binds this attribute."""
+    files = dict.fromkeys(frame.file for frame in frames)
+    found = {
+        _frame(file, store)
+        for file in files
+        for store in _read(file)[0]
+        if store.attribute and store.name == attribute
+    }
+    return found.pop() if len(found) == 1 else None
 
 
 def _inside(frame: Frame, name: str, attribute: bool) -> list[_Store]:
@@ -97,9 +116,10 @@ def _lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> tuple[int, int]:
 def _walk(node: ast.AST, function: tuple[int, int]) -> Iterator[_Store]:
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.stmt):
+            lines = child.lineno, child.end_lineno or child.lineno
             for name, attribute in _targets(child):
-                last = child.end_lineno or child.lineno
-                yield _Store(name, attribute, child.lineno, last, function)
+                calls = any(isinstance(part, ast.Call) for part in ast.walk(child))
+                yield _Store(name, attribute, *lines, function, calls)
         inner = _lines(child) if isinstance(child, _FUNCTIONS) else function
         yield from _walk(child, inner)
 
