@@ -38,6 +38,10 @@ SOURCE = textwrap.dedent(
 
         def remember(self, out):
             self.drift = out.detach()
+
+        def vary(self, net, x):
+            variant.policy_scores = net(x)
+            self.variants.append(variant)
     """
 )
 
@@ -55,6 +59,8 @@ SOURCE = textwrap.dedent(
         ("out.past.layers[0].keys", 11, 11),
         ("controller.drift", 23, 26),
         ("controller.gone", 23, None),
+        ("tracker.variants[0].policy_scores", 29, 29),
+        ("tracker.variants[0]", 29, 30),
     ],
 )
 def test_the_nearest_store(

@@ -79,11 +79,10 @@ def _inside(frame: Frame, name: str, attribute: bool) -> list[_Store]:
 
 
 def _bound(path: str) -> list[tuple[str, bool]]:
-    """Names that statements bind: `history`, `self` of `self.history['x'][3]`."""
+    """Names that statements bind: `keys`, `past`, `self` of `self.past[3].keys`."""
     if path.endswith(".grad"):
         return []
-    way = re.match(r"[\w.]*", path)
-    first, *others = way[0].split(".") if way else [""]
+    first, *others = re.sub(r"\[[^\]]*\]", "", path).split(".")
     return [*((name, True) for name in reversed(others)), (first, False)]
 
 

@@ -216,7 +216,9 @@ def plan(
     sizes, kept = _as_sizes(observed), tuple(map(_as_size, captured))
     dimensions = _dimensions([*sizes, *kept], names)
     _refuse_limits(captures, budget_bytes, memory)
-    rows, whole = _candidates([*sizes], kept, _steps(multiple_of, dimensions))
+    steps = _steps(multiple_of, dimensions)
+    rows, whole = _candidates([*sizes], kept, steps)
+    rows += _measured(memory, [*sizes], steps, but=rows)
     rows.sort(key=lambda row: (work(row), row))
     problem = Problem(
         *_costs(sizes, rows, work, eager_cost),
@@ -295,6 +297,19 @@ def _candidates(
     ]
     rows = {row for row in product(*numbers) if _is_join(row, coarse)}
     return [*(rows | {*kept})], coarse == aligned
+
+
+def _measured(
+    memory: Memory | None, sizes: list[Size], steps: Size, *, but: list[Size]
+) -> list[Size]:
+    """Sizes that were captured: one may need less than is estimated for a smaller."""
+    known = {*memory.own, *memory.scratch} if memory else set()
+    return [
+        size
+        for size in sorted(known - {*but})
+        if not any(map(operator.mod, size, steps))
+        and any(_takes(size, other) for other in sizes)
+    ]
 
 
 def _is_join(row: Size, sizes: Iterable[Size]) -> bool:

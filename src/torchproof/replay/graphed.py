@@ -76,7 +76,7 @@ class Graphed:
         sight = Sight(step)
         self._rates = Rates(sight.optimizers)
         self._notes = self._rates.prepare()
-        self._worlds = [World(sight, cook(sight), self._rates.settings())]
+        self._worlds = [self._world_of(sight)]
         self._changes: Counter[str] = Counter()
         self._restless = 0  # changes since the last replay that was handed out
         self._calls = self._plain_calls = self._recordings = self._replays = 0
@@ -294,13 +294,16 @@ class Graphed:
 
     def _begin_world(self, last: World) -> None:
         moved = last.sight.moved()
-        sight = Sight(self.step)
-        world = World(sight, self._cook(sight), self._rates.settings())
-        self._worlds.insert(0, world)
+        self._worlds.insert(0, self._world_of(Sight(self.step)))
         # A world whose tensors lie elsewhere would keep their old memory.
         for old in self._worlds[1:] if moved else self._worlds[_MOST_WORLDS:]:
             self._end_recordings(old)
             self._worlds.remove(old)
+
+    def _world_of(self, sight: Sight) -> World:
+        world = World(sight, self._cook(sight), self._rates.settings())
+        sight.refresh()  # torch.compile leaves its mark on what it is given
+        return world
 
     def _end_recordings(self, world: World) -> None:
         for recording in world.recordings():

@@ -74,6 +74,7 @@ class Sight:
     def refresh(self) -> None:
         """From here on, changes are those since this moment."""
         self._values = list(self._every_value())
+        self._then = self._places()
         self._sizes = self._count()
         self._states = [each.state for each in self.optimizers]
         self._books = [book for state in self._states for book in state.values()]
@@ -160,13 +161,13 @@ class Sight:
         )
 
     def _differing(self) -> Iterator[tuple[str, Any, Any]]:
-        before = iter(self._values)
-        for label, part, live in self._every_label():
-            then = next(before, _GONE)
-            if live is not then and not _equal(live, then):
-                yield f"{label}.{part}" if part else label, then, live
-                if self._count() != self._sizes:
-                    return  # what follows is out of step
+        """What is another object now, and not an equal one: label, then, now."""
+        before, after = self._then, self._places()
+        for place in {**before, **after}:
+            label, old = before.get(place, ("", _GONE))
+            other, new = after.get(place, ("", _GONE))
+            if old is not new and not _equal(new, old):
+                yield label or other, old, new
 
     def _every_value(self) -> Iterator[Any]:
         dicts, lists = self._contents
@@ -179,22 +180,25 @@ class Sight:
             map(contents, self._closed),
         )
 
-    def _every_label(self) -> Iterator[tuple[str, str, Any]]:
-        for label, each in self._reach.dicts:
+    def _places(self) -> dict[tuple[Any, ...], tuple[str, Any]]:
+        """Everything that is watched, by its place: a label and the value."""
+        reach, found = self._reach, dict[tuple[Any, ...], tuple[str, Any]]()
+        for number, (label, each) in enumerate(reach.dicts):
             for key, value in each.items():
-                yield label, str(key), value
-        for label, items in self._reach.lists:
-            for number, value in enumerate(items):
-                yield label, str(number), value
-        for label, each in self._reach.keyed:
-            for key in each:
-                yield f"a key of {label}", "", key
-        for label, scope, name in self._reach.named:
-            yield label, "", scope.get(name, _GONE)
-        for label, owner, name in self._reach.attributes:
-            yield label, "", getattr(owner, name, _GONE)
-        for label, cell in self._reach.cells:
-            yield label, "", contents(cell)
+                found["dict", number, key] = f"{label}.{key}", value
+        for number, (label, items) in enumerate(reach.lists):
+            for index, value in enumerate(items):
+                found["list", number, index] = f"{label}[{index}]", value
+        for number, (label, each) in enumerate(reach.keyed):
+            for index, key in enumerate(each):
+                found["keys", number, index] = f"a key of {label}", key
+        for number, (label, scope, name) in enumerate(reach.named):
+            found["named", number] = label, scope.get(name, _GONE)
+        for number, (label, owner, name) in enumerate(reach.attributes):
+            found["attribute", number] = label, getattr(owner, name, _GONE)
+        for number, (label, cell) in enumerate(reach.cells):
+            found["cell", number] = label, contents(cell)
+        return found
 
     def _count(self) -> int:
         dicts, lists = self._contents

@@ -143,7 +143,8 @@ def _marked(finding: Finding, source: str) -> tuple[int, int]:
 def _footer(run: Run, width: int) -> Iterator[str]:
     still_open = [f for f in run.findings if f.status == "open"]
     done = run.parts.get("breaks", Part("skipped"))
-    more = f", {done.why}" if done.why and done.status != "failed" else ""
+    told = done.why and done.status in ("passed", "found")
+    more = f", {done.why}" if told else ""
     if still_open:
         tally = [(sum(f.severity == s for f in still_open), s) for s in SEVERITIES]
         split = ", ".join(f"{count} {severity}" for count, severity in tally if count)
@@ -155,6 +156,8 @@ def _footer(run: Run, width: int) -> Iterator[str]:
         nothing = "Nothing else found" if run.findings else "Nothing found"
         clean = ": no graph break, skipped frame, recompile or error"
         yield f"{nothing}{more or clean}."
+    elif any(part.status == "passed" for part in run.parts.values()):
+        yield "Nothing found by the parts that ran."
     for name, part in run.parts.items():
         if part.status == "failed" and name != "breaks":
             yield from _wrap(f"Part {name} failed: {part.why}.", width, "", "  ")
