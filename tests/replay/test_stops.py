@@ -176,6 +176,20 @@ def test_an_error_of_the_step_is_its_own() -> None:
     assert graphed(torch.ones(2, 3)).shape == (2, 3)
 
 
+@pytest.mark.filterwarnings("ignore:Sparse:UserWarning")
+def test_tensors_whose_memory_cannot_be_watched() -> None:
+    table = torch.eye(3).to_sparse()
+
+    def step(x: Tensor) -> Tensor:
+        return torch.sparse.mm(table, x)
+
+    stop = only(step, torch.ones(3, 2))
+    assert "table is a Tensor of layout torch.sparse_coo" in stop.reason
+    graphed = torchproof.graph(nn.LazyLinear(2))
+    assert graphed(torch.ones(4, 3)).shape == (4, 2)
+    assert "UninitializedParameter" in graphed.falls_back[0]
+
+
 def test_what_breaks_off_is_undone() -> None:
     class Broken(nn.Module):
         def __init__(self) -> None:

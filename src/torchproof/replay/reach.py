@@ -65,6 +65,7 @@ class Reach:
         self.attributes: list[tuple[str, Any, str]] = []  # of classes, and in slots
         self.cells: list[tuple[str, types.CellType]] = []
         self.tensors: dict[int, tuple[str, Tensor]] = {}
+        self.strange: list[tuple[str, Tensor]] = []  # whose memory cannot be watched
         self.whole = True
         self._seen: dict[int, Any] = {}
 
@@ -76,7 +77,10 @@ class Reach:
             return
         self._seen[id(value)] = value
         if isinstance(value, Tensor):
-            self.tensors[id(value)] = label, value
+            if has_plain_memory(value):
+                self.tensors[id(value)] = label, value
+            else:
+                self.strange.append((label, value))
         elif isinstance(value, nn.Module):
             self._visit_module(label, value)
         elif isinstance(value, _LEFT_OUT):
@@ -197,6 +201,15 @@ class Reach:
                 if name in self._names - {"__call__"} and _lasts(kind, name):
                     self.attributes.append((f"{label}.{name}", kind, name))
                 self._visit(f"{label}.{name}", value)
+
+
+def has_plain_memory(tensor: Tensor) -> bool:
+    """Whether a tensor is what lies at one address: not sparse, lazy or a wrapper."""
+    return (
+        tensor.layout is torch.strided
+        and not hasattr(tensor, "__tensor_flatten__")
+        and not nn.parameter.is_lazy(tensor)
+    )
 
 
 def contents(cell: types.CellType) -> Any:

@@ -175,6 +175,9 @@ class _Making:
         if not sight.whole:
             why = "the step can see too many objects for all of them to be watched"
             raise Stopped(Stop("python", why))
+        if sight.strange:
+            why = f"{sight.strange[0]}, whose memory cannot be watched"
+            raise Stopped(Stop("input", why))
         for attempt in range(_LAZY_RUNS):
             self.changed_python = attempt > 0
             sight.refresh()

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from torchproof.replay.reach import HOOKS, PLAIN, Reach, contents
+from torchproof.replay.reach import HOOKS, PLAIN, Reach, contents, has_plain_memory
 
 
 class Sight:
@@ -49,6 +49,14 @@ class Sight:
         return self._reach.whole
 
     @property
+    def strange(self) -> list[str]:
+        """Tensors whose memory cannot be watched, in words."""
+        return [
+            f"{label} is a {type(tensor).__name__} of layout {tensor.layout}"
+            for label, tensor in self._reach.strange
+        ]
+
+    @property
     def parameters(self) -> list[tuple[str, Tensor]]:
         """Leaves that may get a gradient, each once."""
         return [
@@ -63,6 +71,7 @@ class Sight:
             buffer
             for module in self.modules
             for buffer in module.buffers(recurse=False)
+            if has_plain_memory(buffer)
         ]
 
     @property

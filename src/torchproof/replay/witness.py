@@ -18,6 +18,7 @@ from torch import Tensor
 
 from torchproof.places import whose
 from torchproof.replay.facts import Stop, StopKind
+from torchproof.replay.reach import has_plain_memory
 from torchproof.replay.tape import WAIT
 from torchproof.runtime.storages import HOST, Key, Region, free_bytes, key_of
 from torchproof.torch_private.captures import written_arguments
@@ -154,7 +155,7 @@ class Witness(TorchDispatchMode):
 
     def _is_host_number(self, tensor: Tensor) -> bool:
         """Whether a kernel gets its value, which a replay does not read again."""
-        outside = tensor.device.type == "cpu" and not tensor.dim()
+        outside = tensor.device.type == "cpu" and not tensor.dim() and _plain(tensor)
         return outside and key_of(tensor) not in self._born
 
     def _waiting_copy(self, name: str, args: Any, kwargs: Any) -> str | None:
@@ -247,7 +248,7 @@ def _can_be_compiled(code: CodeType) -> bool:
 
 
 def _plain(tensor: Tensor) -> bool:
-    return tensor.layout is torch.strided and tensor.device.type != "meta"
+    return tensor.device.type != "meta" and has_plain_memory(tensor)
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:
