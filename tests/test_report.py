@@ -168,6 +168,24 @@ def test_a_clean_run_says_so() -> None:
     )
 
 
+def test_how_a_part_passed_is_said() -> None:
+    parts = {**CLEAN.parts, "lifetimes": Part("passed", "as they would be on a GPU")}
+    assert "Part lifetimes passed, as they would be on a GPU." in text(
+        replace(CLEAN, parts=parts)
+    )
+    assert "Part lifetimes" not in text(
+        replace(CLEAN, parts={**CLEAN.parts, "lifetimes": Part("passed")})
+    )
+
+
+def test_without_breaks_the_parts_that_ran_are_told_of() -> None:
+    left_out = {"breaks": Part("skipped", "left out with --skip")}
+    passed = {**left_out, "lifetimes": Part("passed")}
+    said = text(replace(CLEAN, parts=passed))
+    assert "Nothing found by the parts that ran." in said
+    assert "Not checked, left out with --skip: breaks." in said
+
+
 def test_a_run_that_was_ended_does_not_claim_to_be_clean() -> None:
     ended = replace(
         CLEAN,

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch._dynamo.utils import counters
 
-from torchproof.boundary import StepError, step
+from torchproof.boundary import Counts, StepError, step
 from torchproof.torch_private import marks as trees
 from torchproof.workloads import megacontext, megacontext_graphs
 
@@ -190,18 +190,20 @@ def net() -> Any:
     return made()
 
 
-def twice(net: Any, between: Callable[[], None]) -> None:
-    """Two forwards and one backward, as GistNet for two levels."""
+def twice(net: Any, between: Callable[[], None]) -> Counts:
+    """Two forwards and one backward, as GistNet for two levels; what was counted."""
     with step() as begun:
         first = begun.run(net, torch.ones(8, 64, device="cuda"))
         between()
         begun.run(net, first.clone()).sum().backward()
     net.zero_grad(set_to_none=True)
+    return begun.counts
 
 
 def test_two_forwards_before_one_backward(net: Any) -> None:
     for _ in range(5):
-        twice(net, lambda: None)
+        counts = twice(net, lambda: None)
+        assert (counts.calls, counts.reentries, counts.marks) == (2, 1, 1)
 
 
 def test_a_mark_between_forward_and_backward_is_refused(net: Any) -> None:
@@ -244,6 +246,7 @@ def test_a_dropped_forward_is_not_waited_for(net: Any) -> None:
             begun.run(net, torch.ones(8, 64, device="cuda")).sum()
         with step() as begun:
             begun.run(net, torch.ones(8, 64, device="cuda")).sum().backward()
+        assert (begun.counts.reentries, begun.counts.marks) == (0, 1)
         net.zero_grad(set_to_none=True)
 
 

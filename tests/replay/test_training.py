@@ -152,3 +152,16 @@ def test_state_that_is_loaded_is_used() -> None:
     other.load_state_dict(saved[1])
     step_of(twin, other)(x, y)
     same_weights(model, twin)
+
+
+def test_a_scaler_makes_its_numbers_before_it_is_recorded() -> None:
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+
+    def step(x: Tensor) -> Tensor:
+        return scaler.scale(x.sum())
+
+    graphed = torchproof.graph(step, (torch.ones(3),))
+    for _ in range(2):
+        assert graphed(torch.ones(3)) == 12
+    status = graphed.status()
+    assert (status.plain_calls, status.replays) == (1, 1)

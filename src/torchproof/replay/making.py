@@ -16,8 +16,6 @@ from torchproof.replay.recipes import Recipe
 from torchproof.replay.sight import Sight
 from torchproof.replay.tape import Pool
 
-_NESTED = ("reduce-overhead", "max-autotune")
-
 
 def graphed(
     step: Callable[..., Any],
@@ -29,7 +27,7 @@ def graphed(
     padder: Padder | None,
 ) -> Graphed:
     chosen = strategies.parse(strategy)
-    if chosen.arguments.get("mode") in _NESTED:
+    if strategies.records_graphs(chosen.arguments):
         raise UserError(
             f"strategy {strategy!r}: this mode makes CUDA graphs of its own, and one"
             " cannot be recorded inside another; use max-autotune-no-cudagraphs"

@@ -178,6 +178,8 @@ class _Making:
         if sight.strange:
             why = f"{sight.strange[0]}, whose memory cannot be watched"
             raise Stopped(Stop("input", why))
+        if sight.lacks_scale:
+            raise NotYet
         for attempt in range(_LAZY_RUNS):
             self.changed_python = attempt > 0
             sight.refresh()

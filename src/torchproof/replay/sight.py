@@ -32,7 +32,7 @@ class Sight:
         self._reach = reach = Reach(step)
         self.modules: list[nn.Module] = reach.modules
         self.optimizers: list[torch.optim.Optimizer] = reach.optimizers
-        self.scalers: list[torch.amp.GradScaler] = reach.scalers
+        self._scalers: list[torch.amp.GradScaler] = reach.scalers
         self._contents = [each for _, each in reach.dicts], [e for _, e in reach.lists]
         self._scopes = [scope for _, scope, _ in reach.named]
         self._keys = [name for _, _, name in reach.named]
@@ -47,6 +47,11 @@ class Sight:
     def whole(self) -> bool:
         """Whether all of it is watched: there may be too much."""
         return self._reach.whole
+
+    @property
+    def lacks_scale(self) -> bool:
+        """Whether a scaler has still to make the numbers that it counts with."""
+        return any(s.is_enabled() and s._scale is None for s in self._scalers)
 
     @property
     def strange(self) -> list[str]:

@@ -159,8 +159,12 @@ def _footer(run: Run, width: int) -> Iterator[str]:
     elif any(part.status == "passed" for part in run.parts.values()):
         yield "Nothing found by the parts that ran."
     for name, part in run.parts.items():
-        if part.status == "failed" and name != "breaks":
+        if name == "breaks" or not part.why:
+            continue
+        if part.status == "failed":
             yield from _wrap(f"Part {name} failed: {part.why}.", width, "", "  ")
+        elif part.status == "passed":
+            yield from _wrap(f"Part {name} passed, {part.why}.", width, "", "  ")
     for why, names in _left_out(run).items():
         yield from _wrap(f"Not checked, {why}: {', '.join(names)}.", width, "", "  ")
     if still_open:
