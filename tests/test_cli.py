@@ -21,19 +21,19 @@ import torchproof as package
 from torchproof import cli, store
 from torchproof.records import Run
 
-OUTPUT = {"--format", "-o", "-q", "-v"}
+OUTPUT = {"--format", "-o", "-q", "-v", "--no-source"}
 FLAGS = {
     "": {"-h", "--help", "--version"},
     "check": {"-h", "--help", "TARGET", "--list", "--compile", "--as-written"}
     | {"--train", "--device", "--size", "--timeout", "--effort", "--skip"}
-    | {"--select", "--ignore", "--fail-on"}
+    | {"--select", "--ignore", "--fail-on", "--baseline"}
     | OUTPUT,
     "bench": {"-h", "--help", "TARGET", "--compile", "--as-written", "--train"}
     | {"--device", "--size", "--timeout", "--strategies", "--modes", "--latency"}
     | {"--guards", "--ablate", "--backends", "--dtype", "--batch", "--sequence"}
     | {"--seconds", "--sittings", "--profile", "--baseline"}
     | OUTPUT,
-    "compare": {"-h", "--help", "A", "B", "--threshold"} | OUTPUT,
+    "compare": {"-h", "--help", "A", "B", "--threshold"} | OUTPUT - {"--no-source"},
     "show": {"-h", "--help", "RUN", "--list"} | OUTPUT,
     "rule": {"-h", "--help", "CODE"},
 }
@@ -42,7 +42,7 @@ PUBLIC += ["compile", "graph", "plan", "retry", "status", "step"]
 
 # The contract of schema 1: fields may be added, never renamed or removed.
 RUN_FIELDS = ["schema", "id", "target", "strategy", "environment", "counts"]
-RUN_FIELDS += ["findings", "measurements", "parts"]
+RUN_FIELDS += ["findings", "measurements", "parts", "configuration", "baseline"]
 RUN_FIELDS += ["verb", "command", "started", "ending", "exit_code", "error"]
 COUNT_FIELDS = ["calls", "compiled_calls", "graphs", "graph_breaks"]
 COUNT_FIELDS += ["skipped_frames", "recompiles", "cudagraph_skips"]
@@ -51,6 +51,7 @@ COUNT_FIELDS += ["cudagraph_kernel_share"]
 FINDING_FIELDS = ["code", "kind", "category", "severity", "message", "cause", "fix"]
 FINDING_FIELDS += ["file", "line", "function", "owner", "origin", "count", "steps"]
 FINDING_FIELDS += ["cost_us", "status", "evidence", "column", "end_column", "source"]
+FINDING_FIELDS += ["context", "context_from", "suspects", "identity"]
 PARTS = ["static", "breaks", "baseline", "batch", "sequence", "latency"]
 PARTS += ["guards", "lifetimes"]
 

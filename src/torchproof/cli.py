@@ -1,29 +1,22 @@
-"""The command line: one function a verb. Only this module prints."""
+"""The command line: one function a verb. They print through `output`."""
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import dataclasses
-import json
 import os
 import shlex
-import shutil
-import signal
 import sys
 import textwrap
-import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from torchproof import flags, store
+from torchproof import flags, output, store
 from torchproof.records import SEVERITIES, Run, UserError
 
 if TYPE_CHECKING:
     from torchproof.capture import Options
-    from torchproof.verdict import Comparison
 
 
 class _Parser(argparse.ArgumentParser):
@@ -107,8 +100,8 @@ def check(options: argparse.Namespace) -> int:
     from torchproof import api
     from torchproof.target import parse
 
-    _assert_writable(options.output)
-    with _progress(options) as progress:
+    output.assert_writable(options.output)
+    with output.progress(options) as progress:
         run = api.check(
             parse(options.target, options.script),
             _options(options),
@@ -119,7 +112,7 @@ def check(options: argparse.Namespace) -> int:
             progress=progress,
             command=options.command,
         )
-    _print(run, options)
+    output.show(run, options)
     return _exit_code(run, options)
 
 
@@ -128,7 +121,7 @@ def bench(options: argparse.Namespace) -> int:
     from torchproof import api, questions, verdict
     from torchproof.target import parse
 
-    _assert_writable(options.output)
+    output.assert_writable(options.output)
     baseline = store.load(options.baseline) if options.baseline else None
     asked = questions.Questions(
         strategies=tuple(flags.names(options.strategies)),
@@ -141,7 +134,7 @@ def bench(options: argparse.Namespace) -> int:
         backends=tuple(flags.names(options.backends)),
         dtypes=questions.read_types(options.dtype),
     )
-    with _progress(options) as progress:
+    with output.progress(options) as progress:
         run = api.bench(
             parse(options.target, options.script),
             _options(options),
@@ -153,7 +146,7 @@ def bench(options: argparse.Namespace) -> int:
             command=options.command,
         )
     found = verdict.compare(baseline, run) if baseline else None
-    _print(run, options, found)
+    output.show(run, options, found)
     failed = _not_run(run, options)
     return int(bool(found and found.regressions)) if failed is None else failed
 
@@ -172,17 +165,6 @@ def _options(options: argparse.Namespace) -> Options:
     )
 
 
-@contextlib.contextmanager
-def _progress(options: argparse.Namespace) -> Iterator[_Progress]:
-    # A job that is cancelled ends as one that is interrupted: saved, no child left.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    progress = _Progress(options.quiet)
-    try:
-        yield progress
-    finally:
-        progress.end()
-
-
 def _list_workloads(options: argparse.Namespace) -> int:
     from torchproof.workloads import WORKLOADS
 
@@ -190,7 +172,7 @@ def _list_workloads(options: argparse.Namespace) -> int:
         {"target": f"workload:{name}", **dataclasses.asdict(workload)}
         for name, workload in sorted(WORKLOADS.items())
     ]
-    _write_rows(rows, _workload_lines, options)
+    output.rows(rows, _workload_lines, options)
     return 0
 
 
@@ -239,11 +221,12 @@ def compare(options: argparse.Namespace) -> int:
     """Say whether run B is better or worse than run A, or neither significantly."""
     from torchproof import report, verdict
 
-    _assert_writable(options.output)
+    output.assert_writable(options.output)
     limits = verdict.Thresholds.parse(options.threshold)
     found = verdict.compare(store.load(options.a), store.load(options.b), limits)
-    text = report.render_comparison(found, options.format, width=_width(options))
-    _write(text, options)
+    columns = output.width(options)
+    text = report.render_comparison(found, options.format, width=columns)
+    output.write(text, options)
     return int(bool(found.regressions))
 
 
@@ -251,8 +234,8 @@ def show(options: argparse.Namespace) -> int:
     """Render a saved run."""
     if options.list:
         return _list_runs(options)
-    _assert_writable(options.output)
-    _print(store.load(options.run), options)
+    output.assert_writable(options.output)
+    output.show(store.load(options.run), options)
     return 0
 
 
@@ -268,7 +251,7 @@ def _list_runs(options: argparse.Namespace) -> int:
         row = {"id": run.id, "verb": run.verb, "target": run.target}
         rows.append(row | {"ending": run.ending, "open_findings": count})
     line = "{id}  {verb} {target}  {ending}, open findings {open_findings}"
-    _write_rows(rows, lambda row: line.format(**row), options)
+    output.rows(rows, lambda row: line.format(**row), options)
     return 0
 
 
@@ -281,86 +264,3 @@ def rule(options: argparse.Namespace) -> int:
     else:
         print("\n".join(f"{r.code}  {r.kind:15}  {r.summary()}" for r in rules.RULES))
     return 0
-
-
-def _assert_writable(output: str | None) -> None:
-    """Nothing is overwritten, and a bad path fails before the work."""
-    if output is None:
-        return
-    path = Path(output).absolute()
-    if path.exists():
-        raise UserError(f"{output} exists: remove it or choose another name for -o")
-    if not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
-        raise UserError(f"-o {output}: {path.parent} is no folder to write in")
-
-
-def _print(
-    run: Run, options: argparse.Namespace, compared: Comparison | None = None
-) -> None:
-    """The run, and what its comparison with a baseline gave; one JSON document."""
-    from torchproof import report
-
-    if compared and options.format == "json":
-        run = dataclasses.replace(run, other={"comparison": compared.to_json()})
-
-    terminal = options.output is None and sys.stdout.isatty()
-    text = report.render(
-        run,
-        options.format,
-        colour=terminal and "NO_COLOR" not in os.environ,
-        width=_width(options),
-        verbose=options.verbose,
-    )
-    if compared and options.format != "json":
-        width = _width(options)
-        text += "\n" + report.render_comparison(compared, options.format, width=width)
-    _write(text, options)
-
-
-def _width(options: argparse.Namespace) -> int:
-    terminal = options.output is None and sys.stdout.isatty()
-    return min(shutil.get_terminal_size().columns, 110) if terminal else 80
-
-
-def _write_rows(
-    rows: list[dict[str, Any]],
-    line: Callable[[dict[str, Any]], str],
-    options: argparse.Namespace,
-) -> None:
-    if options.format == "json":
-        _write(json.dumps(rows, indent=1) + "\n", options)
-    else:
-        _write("".join(line(row) + "\n" for row in rows), options)
-
-
-def _write(text: str, options: argparse.Namespace) -> None:
-    if options.output is None:
-        sys.stdout.write(text)
-        return
-    _assert_writable(options.output)
-    with open(options.output, "x", encoding="utf-8") as file:
-        file.write(text)
-    if not options.quiet:
-        print(f"written to {options.output}", file=sys.stderr)
-
-
-class _Progress:
-    """One line that is rewritten on a terminal; a line every few seconds elsewhere."""
-
-    def __init__(self, quiet: bool) -> None:
-        self._quiet, self._last, self._shown = quiet, 0.0, False
-
-    def __call__(self, text: str) -> None:
-        terminal = sys.stderr.isatty()
-        if self._quiet or time.monotonic() - self._last < (0.1 if terminal else 5):
-            return
-        self._last = time.monotonic()
-        if terminal:
-            self._shown = True
-            print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
-        else:
-            print(text, file=sys.stderr)
-
-    def end(self) -> None:
-        if self._shown:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)

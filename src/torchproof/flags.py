@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 import ast
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from torchproof.records import SEVERITIES, UserError
 
-FORMATS = ("text", "json", "md")
-EFFORTS = ("quick", "normal", "full")
+FORMATS = ("text", "json", "md", "html", "sarif", "github")
+OF_COMPARISONS = FORMATS[:3]
+EFFORTS = ("static", "quick", "normal", "full")
 SWEEPS = (
     ("--backends", "NAMES", "which layer breaks it: eager,aot_eager,inductor"),
     ("--dtype", "NAMES", "what precision and compiling give: float32,bfloat16"),
@@ -93,6 +95,11 @@ def _check_scope_flags(parser: argparse.ArgumentParser) -> None:
         choices=(*SEVERITIES, "never"),
         default="high",
         help="exit 1 for an open finding of this severity or worse (high)",
+    )
+    what.add_argument(
+        "--baseline",
+        metavar="RUN",
+        help="the earlier run to compare with (the latest one of this target)",
     )
 
 
@@ -189,14 +196,20 @@ def compare_flags(parser: argparse.ArgumentParser) -> None:
         default="",
         help="what counts as worse (speed=5,memory=5,tail=10,compile=20)",
     )
-    _output_flags(parser)
+    _output_flags(parser, OF_COMPARISONS)
 
 
-def _output_flags(parser: argparse.ArgumentParser) -> None:
+def _output_flags(
+    parser: argparse.ArgumentParser, formats: Sequence[str] = FORMATS
+) -> None:
     group = parser.add_argument_group("output")
     group.add_argument(
-        "--format", choices=FORMATS, default="text", help="what to print (text)"
+        "--format", choices=formats, default="text", help="what to print (text)"
     )
+    if "html" in formats:
+        group.add_argument(
+            "--no-source", action="store_true", help="print no line of source code"
+        )
     group.add_argument(
         "-o", dest="output", metavar="FILE", help="write there instead of stdout"
     )

@@ -7,6 +7,7 @@ is saved, `other` keeps what a newer torchproof wrote and this one does not know
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -47,6 +48,11 @@ class UserError(Exception):
 
     def __str__(self) -> str:
         return one_line(super().__str__())
+
+
+def _plain(cause: str) -> str:
+    """A cause without the numbers, which change from run to run."""
+    return re.sub(r"\d+(\.\d+)?", "#", cause)
 
 
 def one_line(text: str, limit: int = 600) -> str:
@@ -137,11 +143,23 @@ class Finding:
     column: int | None = None
     end_column: int | None = None
     source: str | None = None
+    context: tuple[str, ...] = ()  # the lines around it
+    context_from: int | None = None  # the number of the first of them
+    suspects: str | None = None  # of a hazard: the kind it is if a run shows it
     other: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     @property
     def category(self) -> str:
         return CATEGORIES[self.kind]
+
+    @property
+    def identity(self) -> str:
+        """The same before and after an edit elsewhere: no line, count or value in it.
+
+        The kind is left out, since a suspicion and what a run shows are one finding.
+        """
+        words = (self.code, self.file or "", self.function or "", _plain(self.cause))
+        return hashlib.sha256("\0".join(words).encode()).hexdigest()[:16]
 
     def to_json(self) -> dict[str, Any]:
         plain: dict[str, Any] = {}
@@ -150,20 +168,57 @@ class Finding:
                 plain[item.name] = getattr(self, item.name)
             if item.name == "kind":
                 plain["category"] = self.category
-        plain["evidence"] = list(self.evidence)
+        plain["evidence"], plain["context"] = list(self.evidence), list(self.context)
+        plain["identity"] = self.identity
         return plain | dict(self.other)
 
     @classmethod
     def from_json(cls, plain: Mapping[str, Any]) -> Finding:
         values, other = _sorted_out(cls, plain)
-        other.pop("category", None)
-        values["evidence"] = tuple(values.get("evidence", ()))
+        for derived in ("category", "identity"):
+            other.pop(derived, None)
+        for name in ("evidence", "context"):
+            values[name] = tuple(values.get(name, ()))
         found = cls(**values, other=other)
         if found.kind not in CATEGORIES or found.severity not in SEVERITIES:
             raise TypeError(
                 f"a finding of kind {found.kind}, severity {found.severity}"
             )
         return found
+
+
+@dataclass(frozen=True)
+class CompileSite:
+    """A call of torch.compile in the source, as far as it can be read there.
+
+    Arguments are in the source's own words; one that is not given is None. `order`
+    says how it lies with DDP or FSDP: "before", "after", or None where neither is.
+    """
+
+    file: str
+    line: int
+    end_line: int
+    function: str | None
+    subject: str  # what is compiled
+    backend: str | None = None
+    mode: str | None = None
+    dynamic: str | None = None
+    fullgraph: str | None = None
+    options: str | None = None
+    order: str | None = None
+    observation: str = ""
+    calls: int | None = None  # how often what it made was called, if it was run
+    source: str | None = None
+    other: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+    def to_json(self) -> dict[str, Any]:
+        plain = {k: v for k, v in vars(self).items() if k != "other"}
+        return plain | dict(self.other)
+
+    @classmethod
+    def from_json(cls, plain: Mapping[str, Any]) -> CompileSite:
+        values, other = _sorted_out(cls, plain)
+        return cls(**values, other=other)
 
 
 @dataclass(frozen=True)
@@ -256,6 +311,8 @@ class Run:
     findings: tuple[Finding, ...] = ()
     measurements: tuple[Measurement, ...] = ()
     parts: Mapping[str, Part] = field(default_factory=dict)
+    configuration: tuple[CompileSite, ...] = ()
+    baseline: Mapping[str, Any] | None = None  # the earlier run, in short
     verb: str = "check"
     command: str = ""
     started: str = ""
@@ -274,6 +331,7 @@ class Run:
         plain["findings"] = [finding.to_json() for finding in self.findings]
         plain["measurements"] = [row.to_json() for row in self.measurements]
         plain["parts"] = {name: part.to_json() for name, part in self.parts.items()}
+        plain["configuration"] = [site.to_json() for site in self.configuration]
         return plain | dict(self.other)
 
     @classmethod
@@ -292,7 +350,9 @@ class Run:
             found = tuple(map(Finding.from_json, plain.get("findings", ())))
             parts = {k: Part.from_json(v) for k, v in plain.get("parts", {}).items()}
             rows = tuple(map(Measurement.from_json, plain.get("measurements", ())))
+            sites = tuple(map(CompileSite.from_json, plain.get("configuration", ())))
             values |= {"findings": found, "parts": parts, "measurements": rows}
+            values["configuration"] = sites
             return cls(**values, other=other)
         except (TypeError, AttributeError) as error:
             raise UserError(f"not a torchproof run: {error}") from None

@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 
 from torchproof.records import Run
-from torchproof.report import bench, comparison, json, markdown, terminal
+from torchproof.report import (
+    bench,
+    comparison,
+    github,
+    html,
+    json,
+    markdown,
+    sarif,
+    terminal,
+)
 from torchproof.verdict import Comparison
 
 FORMATS: dict[str, Callable[[Run], str]] = {
     "text": terminal.render,
     "json": json.render,
     "md": markdown.render,
+    "html": html.render,
+    "sarif": sarif.render,
+    "github": github.render,
 }
 
 
@@ -22,13 +35,25 @@ def render(
     colour: bool = False,
     width: int = 80,
     verbose: bool = False,
+    source: bool = True,
 ) -> str:
     """The run in a format; colour, width and verbosity are the terminal's alone."""
+    run = run if source else without_source(run)
     if format != "text":
         return FORMATS[format](run)
     if run.verb == "bench":
         return bench.render(run, width=width)
     return terminal.render(run, colour=colour, width=width, verbose=verbose)
+
+
+def without_source(run: Run) -> Run:
+    """The run without a line of the program's code, for those who may not see it."""
+    findings = tuple(
+        dataclasses.replace(f, source=None, context=(), context_from=None)
+        for f in run.findings
+    )
+    sites = tuple(dataclasses.replace(s, source=None) for s in run.configuration)
+    return dataclasses.replace(run, findings=findings, configuration=sites)
 
 
 def render_comparison(found: Comparison, format: str, *, width: int = 80) -> str:
