@@ -1,4 +1,4 @@
-"""Reads source and never runs it: what would go wrong if it were compiled, and where."""
+"""Reads source and never runs it: what would go wrong if it were compiled."""
 
 from __future__ import annotations
 
