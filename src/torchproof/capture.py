@@ -21,6 +21,7 @@ from torchproof.tracelog import Record, interpret, read_folder
 
 # Where torch defines the frame it compiles in place of an object with `__call__`.
 _AROUND_CALLABLES = "torch/_dynamo/external_utils.py"
+_READABLE = {"user", "library"}  # whose code is told about, torch's own is not
 _WRAPPER_FACTS = ("name", "what", "arguments", "off", "by_torchproof", "in_place")
 
 
@@ -112,7 +113,35 @@ def gather(
         ending="crashed" if seen.crashed else ending,
         exit_code=code,
         error=seen.failure(script=target.kind == "script"),
+        traced=_traced(by_kind.get("lines", ())),
+        compiled=_compiled(by_kind.get("wrapper", ())),
     )
+
+
+def _traced(
+    entries: Iterable[Mapping[str, Any]],
+) -> dict[str, dict[str, tuple[int, ...]]]:
+    """The lines of the program that Dynamo traced, by file and function."""
+    every: dict[str, dict[str, set[int]]] = {}
+    for entry in entries:
+        for file, functions in entry["files"].items():
+            if whose(file) in _READABLE:
+                known = every.setdefault(file, {})
+                for name, lines in functions.items():
+                    known.setdefault(name, set()).update(lines)
+    return {
+        file: {name: tuple(sorted(lines)) for name, lines in functions.items()}
+        for file, functions in every.items()
+    }
+
+
+def _compiled(entries: Iterable[Mapping[str, Any]]) -> dict[str, tuple[str, ...]]:
+    found: dict[str, set[str]] = {}
+    for entry in entries:
+        for file, name in entry["reaches"]:
+            if whose(file) in _READABLE:
+                found.setdefault(file, set()).add(name)
+    return {file: tuple(sorted(names)) for file, names in found.items()}
 
 
 def _events(

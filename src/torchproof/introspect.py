@@ -61,6 +61,18 @@ def code_of(model: Any) -> types.CodeType | None:
     return getattr(function, "__code__", None)
 
 
+def forwards(model: Any, code: types.CodeType) -> list[tuple[str, str]]:
+    """File and qualified name of what a call of the model may run: `code`, and the
+    forward of each class among a module's parts."""
+    modules = getattr(getattr(model, "__self__", model), "modules", None)
+    found = {code: None}
+    for kind in {type(part) for part in modules()} if callable(modules) else ():
+        own = code_of(kind.forward)
+        if own is not None:
+            found[own] = None
+    return sorted((each.co_filename, each.co_qualname) for each in found)
+
+
 def name_of(model: Any) -> str:
     if hasattr(model, "parameters"):
         return type(model).__name__

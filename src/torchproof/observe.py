@@ -17,6 +17,7 @@ from typing import Any
 from torchproof.introspect import (
     called_by_torch,
     code_of,
+    forwards,
     frame_of,
     has_tensor,
     name_of,
@@ -69,6 +70,7 @@ class Observer:
         self.inlined: set[types.CodeType] = set()
         self.strays: dict[tuple[str, int, str], int] = {}
         self.marks: set[tuple[str, int]] = set()
+        self.traced: dict[str, dict[str, set[int]]] = {}  # since the last flush
         self.paused = False  # while torchproof runs the target for its own ends
         self.last_error: Exception | None = None
         self.site: tuple[Frame, ...] | None = None  # where torchproof itself compiles
@@ -84,8 +86,9 @@ class Observer:
         import torch
 
         from torchproof import torch_private
+        from torchproof.torch_private import lines
 
-        self.private = torch_private
+        self.private, self._traced_lines = torch_private, lines.traced_lines
         self._compile = torch.compile
         self.hooks.enter_context(torch_private.trace_records(self._receive))
         self.hooks.enter_context(torch_private.no_code_generation())
@@ -106,6 +109,7 @@ class Observer:
         enter(private.frame_callbacks(self._convert))
         enter(private.graph_callables(self._graph))
         enter(private.inlined_code(self.inlined.add))
+        enter(self._traced_lines(self._line))
         enter(private.module_methods(self._method))
         private.leave_alone(_spied_call.__code__)
 
@@ -154,6 +158,7 @@ class Observer:
             off=compiled is model or self.private.switched_off(),
             by_torchproof=self.site is not None,
             in_place=getattr(model, "__name__", "") == "_call_impl",
+            reaches=[] if wrapper.code is None else forwards(model, wrapper.code),
         )
         return compiled
 
@@ -221,6 +226,10 @@ class Observer:
         runs.add(self.call)
         self.skipped[id(frame.f_code)] = (frame.f_code, failure, runs)
         return self.private.skip_once()
+
+    def _line(self, code: types.CodeType, line: int) -> None:
+        functions = self.traced.setdefault(code.co_filename, {})
+        functions.setdefault(code.co_qualname, set()).add(line)
 
     def _note_marks(self, variables: dict[str, Any]) -> None:
         for name, value in variables.items():
@@ -329,6 +338,7 @@ class Observer:
             for w in self.wrappers
         ]
         strays = [[kind, name, count] for (kind, _, name), count in self.strays.items()]
+        self._flush_lines()
         self.stream.write(
             "counts",
             calls=self.calls,
@@ -339,6 +349,16 @@ class Observer:
             strays=strays,
             marks=sorted(self.marks),
         )
+
+    def _flush_lines(self) -> None:
+        """Only what was not written before; all such entries hold together."""
+        traced, self.traced = self.traced, {}
+        if traced:
+            files = {
+                file: {name: sorted(lines) for name, lines in functions.items()}
+                for file, functions in traced.items()
+            }
+            self.stream.write("lines", files=files)
 
 
 def _spied_call(observer: Observer, model: Any, *args: Any, **kwargs: Any) -> Any:

@@ -118,6 +118,10 @@ class Observation:
     ending: str = "finished"  # finished, timeout, interrupted, crashed
     exit_code: int | None = None
     error: str | None = None  # one line: why the target itself could not run
+    # What Dynamo traced: file -> qualified function -> lines; None where not observed.
+    traced: Mapping[str, Mapping[str, tuple[int, ...]]] | None = None
+    # What was compiled, and what its calls may run: file -> qualified functions.
+    compiled: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
