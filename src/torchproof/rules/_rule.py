@@ -6,12 +6,14 @@ import functools
 import inspect
 import os
 import re
+import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from torchproof.places import Place, qualified_name, source_line
 from torchproof.records import Event, Finding, Frame, Observation, Severity, Status
+from torchproof.rules import pages
 
 SECTIONS = ("Why", "Bad", "Good", "Fix safety")
 
@@ -103,6 +105,7 @@ class Rule:
 
     code: ClassVar[str]
     kind: ClassVar[str]
+    reference: ClassVar[str] = ""  # PyTorch's page; empty: the one of its kind
 
     def matches(self, subject: Subject) -> bool:
         raise AssertionError(f"{type(self).__name__} does not say when it matches")
@@ -155,10 +158,23 @@ class Rule:
         return inspect.cleandoc(cls.__doc__ or "").split("\n")[0]
 
     @classmethod
+    def page(cls) -> str:
+        """Where PyTorch's own documentation speaks of it."""
+        return cls.reference or pages.OF_KIND[cls.kind]
+
+    @classmethod
+    def section(cls, name: str) -> str:
+        """A section of the documentation, without its heading and indent."""
+        text = inspect.cleandoc(cls.__doc__ or "")
+        _, _, rest = f"{text}\n".partition(f"\n## {name}\n")
+        return textwrap.dedent(rest.partition("\n## ")[0]).strip("\n")
+
+    @classmethod
     def documentation(cls) -> str:
         return (
             f"# {cls.code}: {cls.summary()}\n"
             + inspect.cleandoc(cls.__doc__ or "").partition("\n")[2]
+            + f"\n\n## Reference\n{cls.page()}"
         )
 
 

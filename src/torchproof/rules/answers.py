@@ -7,6 +7,7 @@ from typing import Any
 
 from torchproof.places import Place, definition, place_of
 from torchproof.records import Event, Frame, Severity
+from torchproof.rules import pages
 from torchproof.rules._rule import Facts, Rule, Subject
 
 _GENERATED = ("Inductor", "the backend")
@@ -157,6 +158,7 @@ class EarlierLayer(WrongAnswer):
     """
 
     code = "NM402"
+    reference = pages.REPORTING
 
     def matches(self, subject: Subject) -> bool:
         return bool(subject.data.get("layer"))
@@ -198,6 +200,7 @@ class UndeclaredMutation(WrongAnswer):
     """
 
     code = "NM403"
+    reference = pages.CUSTOM_OPERATORS
 
     def matches(self, subject: Subject) -> bool:
         return bool(subject.data.get("undeclared"))
@@ -244,6 +247,7 @@ class OtherRandomNumbers(WrongAnswer):
     """
 
     code = "NM404"
+    reference = pages.RANDOMNESS
 
     def matches(self, subject: Subject) -> bool:
         return bool(subject.data.get("layer") == "the random stream")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from torchproof.records import Severity, Status
+from torchproof.rules import pages
 from torchproof.rules._rule import Subject, sentence
 from torchproof.rules.breaks import GraphBreak, own_hints
 
@@ -204,6 +205,7 @@ class DisabledCall(GraphBreak):
     """
 
     code = "GB106"
+    reference = pages.DISABLE
     types = (r"torch\.compiler\.disable",)
 
     def why(self, subject: Subject) -> str:
@@ -240,6 +242,7 @@ class ExplicitBreak(GraphBreak):
     """
 
     code = "GB107"
+    reference = pages.FULLGRAPH
     types = (
         r"Call to `torch\._dynamo\.(graph_break|skip_frame|step_unsupported)",
         r"Forced graph break",
@@ -281,6 +284,7 @@ class UntraceableCall(GraphBreak):
     """
 
     code = "GB105"
+    reference = pages.CUSTOM_OPERATORS
     types = (*_CALLS, r"numpy function|numpy\.\*")
 
     def matches(self, subject: Subject) -> bool:

@@ -12,6 +12,7 @@ from typing import Any
 
 from torchproof.places import place_of
 from torchproof.records import Event, Frame, Severity
+from torchproof.rules import pages
 from torchproof.rules._rule import Facts, Subject, shorten
 from torchproof.rules.speed import Speed, about, duration, named
 
@@ -196,6 +197,7 @@ class RepeatedBlocks(Speed):
     """
 
     code = "SP513"
+    reference = pages.REGIONS
     kind = "compile_time"
 
     def subjects(self, facts: Facts) -> Iterator[Subject]:
@@ -259,6 +261,7 @@ class LateStart(Speed):
     """
 
     code = "SP512"
+    reference = pages.REGIONS
     kind = "compile_time"
 
     def subjects(self, facts: Facts) -> Iterator[Subject]:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from torchproof.places import Place, definition, place_of, whose
 from torchproof.records import Event
+from torchproof.rules import pages
 from torchproof.rules._rule import Facts, Rule, Subject, shorten
 from torchproof.rules.breaks import GraphBreak, is_error
 from torchproof.rules.python_breaks import OtherBreak
@@ -121,6 +122,7 @@ class FailsOnFakeTensors(CompileError):
     """
 
     code = "CE701"
+    reference = pages.FAKE_TENSORS
     errors = ("TorchRuntimeError", "IndexError", "RuntimeError")
 
     def fix(self, subject: Subject) -> str:
@@ -150,6 +152,7 @@ class MissingFakeKernel(CompileError):
     """
 
     code = "CE702"
+    reference = pages.CUSTOM_OPERATORS
     errors = (
         "TorchRuntimeError",
         "UnsupportedOperatorException",
@@ -227,6 +230,7 @@ class BreakUnderFullgraph(CompileError):
     """
 
     code = "CE704"
+    reference = pages.FULLGRAPH
     errors = ("Unsupported", "UserError", "UncapturedHigherOrderOpError")
     breaks: tuple[GraphBreak, ...] = (OtherBreak(),)
 

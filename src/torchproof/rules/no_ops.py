@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from torchproof.places import Place, place_of
 from torchproof.records import Event, Severity
+from torchproof.rules import pages
 from torchproof.rules._rule import Facts, Rule, Subject, plural
 
 
@@ -238,6 +239,7 @@ class SwitchedOff(NoOp):
     """
 
     code = "NC804"
+    reference = pages.STANCES
 
     def subjects(self, facts: Facts) -> Iterator[Subject]:
         yield from by_site(

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from torchproof.places import Place, place_of, whose
 from torchproof.records import Event, Severity
+from torchproof.rules import pages
 from torchproof.rules._rule import Facts, Subject, plural
 from torchproof.rules.breaks import is_error
 from torchproof.rules.no_ops import NoOp, by_site
@@ -29,6 +30,7 @@ class NothingCompiled(NoOp):
     """
 
     code = "NC805"
+    reference = pages.SKIPPED
 
     def subjects(self, facts: Facts) -> Iterator[Subject]:
         failed = {e.function for e in facts.events("compile_failure") if is_error(e)}

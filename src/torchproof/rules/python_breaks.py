@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from torchproof.rules import pages
 from torchproof.rules._rule import Subject, shorten
 from torchproof.rules.breaks import GraphBreak, move_out, own_hints
 
@@ -69,6 +70,7 @@ class SymbolicArgument(GraphBreak):
     """
 
     code = "GB118"
+    reference = pages.DYNAMIC_SHAPES
     symbol = re.compile(
         r"argument '(\w+)'.* must be (\w+), not Sym\w+|(\w+)=Sym(?:Bool|Int|Float)\b"
     )

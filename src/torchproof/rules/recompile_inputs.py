@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from torchproof.guards import Guard
+from torchproof.rules import pages
 from torchproof.rules._rule import Subject
 from torchproof.rules.recompiles import Recompile, values_seen
 
@@ -25,6 +26,7 @@ class SizeChange(Recompile):
     """
 
     code = "RC201"
+    reference = pages.DYNAMIC_SHAPES
     causes = ("size",)
 
     def changed(self, guard: Guard, subject: Subject) -> str:
@@ -84,6 +86,7 @@ class SizeOne(Recompile):
     """
 
     code = "RC202"
+    reference = pages.DYNAMIC_SHAPES
     causes = ("size_one",)
 
     def changed(self, guard: Guard, subject: Subject) -> str:
@@ -124,6 +127,7 @@ class EqualSizes(Recompile):
     """
 
     code = "RC203"
+    reference = pages.DYNAMIC_SHAPES
     causes = ("equal_sizes",)
 
     def changed(self, guard: Guard, subject: Subject) -> str:
@@ -165,6 +169,7 @@ class ShapeCondition(Recompile):
     """
 
     code = "RC220"
+    reference = pages.DYNAMIC_SHAPES
     causes = ("shape_condition",)
 
     def changed(self, guard: Guard, subject: Subject) -> str:

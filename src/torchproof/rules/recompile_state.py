@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torchproof.guards import Guard
 from torchproof.records import Severity
+from torchproof.rules import pages
 from torchproof.rules._rule import Subject
 from torchproof.rules.recompiles import Recompile, values_seen
 
@@ -316,6 +317,7 @@ class TrainingFlag(Recompile):
     """
 
     code = "RC217"
+    reference = pages.MODULES
     causes = ("training",)
 
     def changed(self, guard: Guard, subject: Subject) -> str:
@@ -352,6 +354,7 @@ class LearningRate(Recompile):
     """
 
     code = "RC218"
+    reference = pages.RATES
     causes = ("learning_rate",)
 
     def changed(self, guard: Guard, subject: Subject) -> str:

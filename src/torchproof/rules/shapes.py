@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from torchproof.places import place_of
 from torchproof.records import Event, Severity
+from torchproof.rules import pages
 from torchproof.rules._rule import Facts, Rule, Subject
 from torchproof.rules.errors import CompileError, user_stack
 
@@ -93,6 +94,7 @@ class UnbackedBranch(CompileError):
     """
 
     code = "DS602"
+    reference = pages.DYNAMIC_SHAPES
     errors = (
         "UserError",
         "GuardOnDataDependentSymNode",

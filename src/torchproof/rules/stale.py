@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from torchproof.records import Severity
+from torchproof.rules import pages
 from torchproof.rules._rule import Rule, Subject
 
 _RESET = "call torch.compiler.reset() after each change"
@@ -104,6 +105,7 @@ class LateHook(StaleAnswer):
     """
 
     code = "NM412"
+    reference = pages.MODULES
     what = "hook"
 
     def message(self, subject: Subject) -> str:
@@ -143,6 +145,7 @@ class NumpySeed(StaleAnswer):
     """
 
     code = "NM413"
+    reference = pages.RANDOMNESS
     what = "numpy_seed"
 
     def message(self, subject: Subject) -> str:
@@ -225,6 +228,7 @@ class LeftOutGuards(StaleAnswer):
     """
 
     code = "NM415"
+    reference = pages.GUARDS
     what = "guards"
 
     def message(self, subject: Subject) -> str:

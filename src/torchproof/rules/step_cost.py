@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from torchproof.records import Severity
+from torchproof.rules import pages
 from torchproof.rules._rule import Facts, Subject, plural
 from torchproof.rules.speed import Speed, about, duration, is_judged, is_slower, named
 
@@ -38,6 +39,7 @@ class GuardCost(Speed):
     """
 
     code = "SP541"
+    reference = pages.GUARDS
 
     def subjects(self, facts: Facts) -> Iterator[Subject]:
         measured = facts.events("guard_cost")
@@ -158,6 +160,7 @@ class ShapeSweep(Speed):
     """
 
     code = "SP531"
+    reference = pages.DYNAMIC_SHAPES
     kind = "recompile"
 
     def subjects(self, facts: Facts) -> Iterator[Subject]:

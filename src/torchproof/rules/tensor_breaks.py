@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from torchproof.rules import pages
 from torchproof.rules._rule import Subject
 from torchproof.rules.breaks import GraphBreak, own_hints
 
@@ -180,6 +181,7 @@ class DataDependentShape(GraphBreak):
     """
 
     code = "GB103"
+    reference = pages.DYNAMIC_SHAPES
     types = (
         r"Dynamic shape operator",
         r"Dynamic slicing",
@@ -313,6 +315,7 @@ class OperatorWithoutFake(GraphBreak):
     """
 
     code = "GB114"
+    reference = pages.CUSTOM_OPERATORS
     types = (
         r"does not support running with fake tensors",
         r"no meta kernel",

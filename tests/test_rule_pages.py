@@ -1,0 +1,54 @@
+"""What a rule says of itself: its sections, and the page of PyTorch it refers to."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+
+from torchproof import rules
+from torchproof.records import CATEGORIES
+from torchproof.rules import pages
+from torchproof.rules._rule import SECTIONS, Rule
+
+KNOWN = {page for page in vars(pages).values() if isinstance(page, str)}
+HOMES = ("https://docs.pytorch.org/docs/stable/", "https://docs.pytorch.org/tutorials/")
+
+
+@pytest.mark.parametrize("rule", rules.RULES, ids=lambda r: r.code)
+def test_rule_refers_to_a_page(rule: Rule) -> None:
+    page = rule.page()
+    assert page.startswith((*HOMES, *pages.BREAK_SITES)) and page.endswith(".html")
+    assert page in KNOWN
+    assert rule.documentation().endswith(f"\n\n## Reference\n{page}")
+
+
+def test_every_kind_has_a_page() -> None:
+    assert set(pages.OF_KIND) == set(CATEGORIES)
+
+
+def test_no_page_is_kept_that_nothing_refers_to() -> None:
+    used = {rule.page() for rule in rules.RULES} | set(pages.OF_KIND.values())
+    kept = {page for page in KNOWN if page.endswith(".html")}
+    assert kept == used
+
+
+def test_the_particular_page_comes_before_that_of_the_kind() -> None:
+    kinds = {code: rules.by_code(code).page() for code in ("GB102", "GB106", "RC218")}
+    assert kinds["GB102"] == pages.OF_KIND["graph_break"]
+    assert kinds["GB106"] == pages.DISABLE and kinds["RC218"] == pages.RATES
+
+
+@pytest.mark.parametrize("rule", rules.RULES, ids=lambda r: r.code)
+def test_sections_can_be_taken_out(rule: Rule) -> None:
+    for name in SECTIONS:
+        text = rule.section(name)
+        assert text and "## " not in text
+    for name in ("Bad", "Good"):
+        assert not rule.section(name).startswith(" ")
+    assert rule.section("Elsewhere") == ""
+
+
+def test_examples_are_python_with_the_indent_taken_off() -> None:
+    good = rules.by_code("GB102").section("Good")
+    assert ast.parse(good).body and "torch.where" in good
