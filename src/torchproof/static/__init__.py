@@ -1,13 +1,31 @@
-"""Reads source and never runs it: what would go wrong if it were compiled."""
+"""Reads source and never runs it: what would go wrong if it were compiled.
+
+Files in, suspicions and the calls of torch.compile out. A file that cannot be read is
+named and left out.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import concurrent.futures
+import itertools
+import multiprocessing
+import os
+import tokenize
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
+from torchproof.records import CompileSite
+from torchproof.static import regions, sites
+from torchproof.static.program import Program
+from torchproof.static.regions import Regions
+from torchproof.static.source import Source
 from torchproof.static.suspicion import Reading, Suspicion
 
 __all__ = ["Reading", "Suspicion", "read"]
+
+_AT_ONCE = 40  # files a process is given
+_ALONE = 80  # files that one process reads as fast as several
+_LEFT_OUT = {"__pycache__", "node_modules", "build", "dist", "venv"}
 
 
 def read(
@@ -18,7 +36,98 @@ def read(
 ) -> Reading:
     """What the files, and the Python files under the folders, give.
 
-    With `roots` (absolute path -> qualified names of functions that are compiled) only
-    what these reach is read as compiled code; without, every `forward` is.
+    With `roots` (path -> qualified names of functions that are compiled) only what
+    these reach is read as compiled code; without, every `forward` is.
     """
-    return Reading()
+    files = list(dict.fromkeys(file for path in paths for file in _files(path)))
+    if roots is not None:
+        return _together(files, roots)
+    found: list[Reading] = []
+    parts = [files[i : i + _AT_ONCE] for i in range(0, len(files), _AT_ONCE)]
+    for done, part in enumerate(_each(parts, len(files))):
+        found.append(part)
+        progress(f"read {min((done + 1) * _AT_ONCE, len(files))} of {len(files)} files")
+    return _sum(found)
+
+
+def _each(parts: list[list[Path]], files: int) -> Iterator[Reading]:
+    if files <= _ALONE or (os.cpu_count() or 1) == 1:
+        yield from map(_apart, parts)
+        return
+    context = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(mp_context=context) as pool:
+        yield from pool.map(_apart, parts)
+
+
+def _apart(files: Iterable[Path]) -> Reading:
+    """Each file for itself."""
+    return _sum(map(_one, files))
+
+
+def _one(path: Path) -> Reading:
+    source = _parsed(path)
+    if isinstance(source, str):
+        return Reading(files=1, problems=(source,))
+    if source is None:
+        return Reading(files=1)
+    program = Program([source])
+    found = Regions(program).walk(program.roots(source))
+    return _reading([source], [*found, *regions.of_file(source)])
+
+
+def _together(files: Iterable[Path], roots: Mapping[str, Iterable[str]]) -> Reading:
+    """Files as one program, and those that they import."""
+    read = [_parsed(Path(path)) for path in dict.fromkeys([*files, *map(Path, roots)])]
+    sources = [source for source in read if isinstance(source, Source)]
+    program = Program(sources, follows=True)
+    found = Regions(program).walk(regions.named(program, roots))
+    whole = [each for source in sources for each in regions.of_file(source)]
+    problems = tuple(text for text in read if isinstance(text, str))
+    return _reading(sources, [*found, *whole], problems)
+
+
+def _reading(
+    sources: Iterable[Source],
+    found: Iterable[Suspicion],
+    problems: tuple[str, ...] = (),
+) -> Reading:
+    sources = list(sources)
+    calls: list[CompileSite] = [s for source in sources for s in sites.of(source)]
+    order = sorted(found, key=lambda s: (s.finding.file or "", s.finding.line or 0))
+    count = len(sources) + len(problems)
+    return Reading(tuple(order), tuple(calls), count, problems)
+
+
+def _sum(readings: Iterable[Reading]) -> Reading:
+    every = list(readings)
+    chain = itertools.chain.from_iterable
+    return Reading(
+        tuple(chain(r.suspicions for r in every)),
+        tuple(chain(r.sites for r in every)),
+        sum(r.files for r in every),
+        tuple(chain(r.problems for r in every)),
+    )
+
+
+def _parsed(path: Path) -> Source | str | None:
+    """A file; None for one that has nothing to do with torch; text on why not."""
+    try:
+        with tokenize.open(path) as file:  # as the file says it is encoded
+            text = file.read()
+        return Source.parse(path, text) if "torch" in text else None
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        line = getattr(error, "lineno", None)
+        place = f"{path}:{line}" if line else str(path)
+        return f"{place} is no Python that can be read: {type(error).__name__}"
+    except OSError as error:
+        return f"{path} cannot be read: {error.strerror}"
+
+
+def _files(path: Path) -> Iterator[Path]:
+    """The Python files under a folder, hidden and generated folders left out."""
+    if not path.is_dir():
+        yield path
+        return
+    for folder, inner, names in os.walk(path):
+        inner[:] = sorted(n for n in inner if n[0] != "." and n not in _LEFT_OUT)
+        yield from (Path(folder, n) for n in sorted(names) if n.endswith(".py"))

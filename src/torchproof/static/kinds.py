@@ -1,0 +1,231 @@
+"""What a value is, as far as tracing is concerned, and what torch's functions give."""
+
+from __future__ import annotations
+
+import ast
+import enum
+import re
+
+
+class Kind(enum.Enum):
+    """Only what is known; all else is UNKNOWN, and nothing is said of it."""
+
+    TENSOR = enum.auto()
+    MASK = enum.auto()  # a boolean tensor
+    TENSORS = enum.auto()  # a tuple or list of tensors
+    SIZE = enum.auto()  # an integer that tracing knows or keeps as a symbol
+    SIZES = enum.auto()
+    NUMBER = enum.auto()  # a Python number that was read out of a tensor
+    PYTHON = enum.auto()  # any other Python value
+    NONE = enum.auto()
+    ARRAY = enum.auto()  # numpy's
+    LAYER = enum.auto()  # a module that gives a tensor
+    MODULES = enum.auto()
+    UNKNOWN = enum.auto()
+
+    @property
+    def is_tensor(self) -> bool:
+        return self in (Kind.TENSOR, Kind.MASK)
+
+
+def join(a: Kind, b: Kind) -> Kind:
+    """What a value is that comes from one of two ways."""
+    if a is b:
+        return a
+    if Kind.NONE in (a, b):  # an optional value, used where it is there
+        return b if a is Kind.NONE else a
+    if a.is_tensor and b.is_tensor:
+        return Kind.TENSOR
+    if {a, b} == {Kind.SIZE, Kind.PYTHON}:
+        return Kind.PYTHON
+    return Kind.UNKNOWN
+
+
+# Attributes of a tensor that are no tensor.
+ATTRIBUTES = {
+    **dict.fromkeys(
+        ("T", "mT", "H", "mH", "data", "grad", "real", "imag"), Kind.TENSOR
+    ),
+    "shape": Kind.SIZES,
+    "ndim": Kind.SIZE,
+    "nbytes": Kind.SIZE,
+    "itemsize": Kind.SIZE,
+    **dict.fromkeys(
+        (
+            *("dtype", "device", "layout", "requires_grad", "is_cuda", "is_sparse"),
+            *("is_leaf", "names", "is_quantized", "is_meta", "grad_fn", "is_nested"),
+        ),
+        Kind.PYTHON,
+    ),
+}
+# Methods of a tensor that give no plain tensor.
+METHODS = {
+    "size": Kind.SIZES,
+    **dict.fromkeys(
+        (
+            *("dim", "numel", "nelement", "element_size", "stride", "storage_offset"),
+            *("get_device", "ndimension", "__len__"),
+        ),
+        Kind.SIZE,
+    ),
+    **dict.fromkeys(
+        (
+            *("is_contiguous", "is_floating_point", "is_complex", "is_signed"),
+            *("data_ptr", "storage", "untyped_storage", "type", "is_shared"),
+            *("is_inference", "has_names", "register_hook", "backward", "is_pinned"),
+            *("is_set_to", "is_same_size", "retain_grad", "is_conj", "is_neg"),
+        ),
+        Kind.PYTHON,
+    ),
+    "item": Kind.NUMBER,
+    "tolist": Kind.NUMBER,
+    "numpy": Kind.ARRAY,
+    **dict.fromkeys(
+        ("split", "chunk", "unbind", "tensor_split", "hsplit"), Kind.TENSORS
+    ),
+    **dict.fromkeys(("topk", "sort", "kthvalue", "svd", "qr", "aminmax"), Kind.TENSORS),
+    **dict.fromkeys(
+        (
+            *("bool", "isnan", "isinf", "isfinite", "eq", "ne", "lt", "le", "gt", "ge"),
+            *("logical_and", "logical_or", "logical_not", "logical_xor", "any", "all"),
+            *("isclose", "greater", "less", "greater_equal", "less_equal", "not_equal"),
+        ),
+        Kind.MASK,
+    ),
+}
+# These give values and indices where a dimension is named.
+WITH_INDICES = {"max", "min", "median", "mode", "cummax", "cummin", "nanmedian"}
+# Methods that tell a tensor from other things; an array or a list has none of them.
+TENSOR_ONLY = {
+    *("view", "unsqueeze", "permute", "contiguous", "expand", "masked_fill", "softmax"),
+    *("detach", "size", "dim", "numel", "item", "float", "half", "bfloat16", "bool"),
+    *("to", "type_as", "expand_as", "view_as", "masked_select", "masked_scatter"),
+    *("unbind", "chunk", "sigmoid", "relu", "tanh", "matmul", "bmm", "index_select"),
+    *("gather", "scatter", "scatter_", "repeat_interleave", "unfold", "norm", "topk"),
+    *("nonzero", "long", "new_zeros", "new_ones", "new_tensor", "is_floating_point"),
+    *("log_softmax", "add_", "mul_", "clamp_", "copy_", "requires_grad_", "ndimension"),
+    *("flatten", "transpose", "squeeze", "clamp", "abs", "exp", "sqrt", "pow", "neg"),
+    *("sum", "mean", "max", "min", "any", "all", "std", "var", "argmax", "cumsum"),
+    *("reshape", "isnan", "isinf", "tolist", "cpu", "cuda", "numpy", "device", "dtype"),
+    *("shape", "ndim", "requires_grad", "backward", "argmin", "log", "cos", "sin"),
+}
+# Words of arrays and data frames too: no sign of a tensor by themselves.
+AMBIGUOUS = {"shape", "ndim", "dtype", "max", "min", "sum", "mean", "reshape", "std"}
+AMBIGUOUS |= {"any", "all", "tolist", "flatten", "transpose", "squeeze", "var"}
+AMBIGUOUS |= {"argmax", "argmin", "cumsum", "log", "cos", "sin", "abs", "exp", "to"}
+
+# Functions of torch that give no plain tensor.
+FUNCTIONS = {
+    **dict.fromkeys(
+        (
+            *("is_tensor", "is_grad_enabled", "is_floating_point", "device", "dtype"),
+            *("get_default_dtype", "is_complex", "is_storage", "manual_seed", "finfo"),
+            *("Generator", "no_grad", "enable_grad", "inference_mode", "compile"),
+            *("set_grad_enabled", "autocast", "is_autocast_enabled", "iinfo", "load"),
+            *(
+                "get_autocast_dtype",
+                "get_autocast_gpu_dtype",
+                "is_inference_mode_enabled",
+            ),
+            *("set_num_threads", "get_num_threads", "initial_seed", "seed", "save"),
+            *("use_deterministic_algorithms", "vmap", "set_default_dtype", "typename"),
+            *("are_deterministic_algorithms_enabled", "get_rng_state", "get_device"),
+        ),
+        Kind.PYTHON,
+    ),
+    **dict.fromkeys(("numel", "sym_int", "sym_max", "sym_min", "sym_float"), Kind.SIZE),
+    **dict.fromkeys(("broadcast_shapes", "Size"), Kind.SIZES),
+    **dict.fromkeys(
+        (
+            *("split", "chunk", "unbind", "tensor_split", "meshgrid", "topk", "sort"),
+            *("broadcast_tensors", "aminmax", "kthvalue", "svd", "qr", "lstm", "gru"),
+            *("var_mean", "std_mean", "frexp", "atleast_1d", "split_with_sizes"),
+        ),
+        Kind.TENSORS,
+    ),
+    **dict.fromkeys(
+        (
+            *("isnan", "isinf", "isfinite", "eq", "ne", "lt", "le", "gt", "ge", "any"),
+            *("all", "logical_and", "logical_or", "logical_not", "logical_xor"),
+            *("isclose", "isin", "bitwise_not", "greater", "less"),
+        ),
+        Kind.MASK,
+    ),
+    **dict.fromkeys(("allclose", "equal", "is_nonzero"), Kind.NUMBER),
+}
+_TORCH = re.compile(r"torch\.(?:nn\.functional\.|special\.|linalg\.|fft\.)?([a-z]\w*)$")
+_LAYER = re.compile(
+    r"torch\.nn\.(?:Linear|LazyLinear|Bilinear|Conv\w+|Lazy\w+|Embedding\w*|Dropout\w*|"
+    r"\w*Norm\w*|ReLU6?|GELU|SiLU|Mish|ELU|CELU|SELU|Tanh\w*|Sigmoid|LogSigmoid|"
+    r"Softmax\w*|LogSoftmax|Softplus|Hardswish|Hardtanh|LeakyReLU|PReLU|GLU|Identity|"
+    r"Flatten|Unflatten|\w+Pool\dd|Upsample\w*|Pad\w*|\w+Pad\dd|PixelShuffle|Fold|"
+    r"Unfold|Sequential|\w+Loss|CosineSimilarity|TransformerEncoder\w*|"
+    r"TransformerDecoder\w*|Transformer)$"
+)
+_TENSOR_TYPE = re.compile(
+    r"(?:torch\.)?(?:\w*Tensor|nn\.Parameter)|jaxtyping\.\w+", re.ASCII
+)
+
+
+def of_torch(dotted: str) -> Kind | None:
+    """What a function of torch returns; None for what is no function of torch."""
+    if dotted.startswith(("torch.cuda.", "torch.jit.", "torch.distributed.")):
+        return Kind.UNKNOWN
+    if (match := _TORCH.match(dotted)) is None:
+        return None
+    return FUNCTIONS.get(match[1], Kind.TENSOR)
+
+
+def of_module(dotted: str) -> Kind:
+    """What an instance of a class of torch.nn is."""
+    if dotted in ("torch.nn.Parameter", "torch.nn.parameter.Parameter"):
+        return Kind.TENSOR
+    if dotted in ("torch.nn.ModuleList", "torch.nn.ModuleDict"):
+        return Kind.MODULES
+    return Kind.LAYER if _LAYER.match(dotted) else Kind.UNKNOWN
+
+
+def of_annotation(node: ast.expr | None) -> Kind:
+    """What an annotation promises. `Tensor | None` is a tensor where it is there."""
+    if node is None:
+        return Kind.UNKNOWN
+    text = node.value if isinstance(node, ast.Constant) else ast.unparse(node)
+    if not isinstance(text, str):
+        return Kind.NONE if text is None else Kind.UNKNOWN
+    return _of_type(text.replace(" ", ""))
+
+
+def _of_type(text: str) -> Kind:
+    text = re.sub(r"^(?:typing\.)?(?:Optional|Annotated)\[(.*)\]$", r"\1", text)
+    choices = [c for c in _split(text, "|") if c != "None"]
+    if len(choices) > 1:
+        found = {_of_type(choice) for choice in choices}
+        if found == {Kind.TENSOR}:
+            return Kind.TENSOR
+        return Kind.PYTHON if found <= {Kind.PYTHON, Kind.SIZE} else Kind.UNKNOWN
+    [text] = choices or ["None"]
+    if _TENSOR_TYPE.fullmatch(text):
+        return Kind.TENSOR
+    if re.fullmatch(r"(?:typing\.)?(?:[Ll]ist|[Tt]uple|Sequence|Iterable)\[.*\]", text):
+        inner = _split(text.partition("[")[2][:-1], ",")
+        whole = {_of_type(part) for part in inner if part != "..."}
+        if whole == {Kind.TENSOR}:
+            return Kind.TENSORS
+        return Kind.PYTHON if whole <= {Kind.PYTHON, Kind.SIZE} else Kind.UNKNOWN
+    if text == "int":
+        return Kind.SIZE
+    if text in ("float", "bool", "str", "bytes", "torch.dtype", "torch.device"):
+        return Kind.PYTHON
+    return Kind.SIZES if text in ("torch.Size", "Size") else Kind.UNKNOWN
+
+
+def _split(text: str, at: str) -> list[str]:
+    """At a sign outside of brackets."""
+    parts, depth = [""], 0
+    for letter in text:
+        depth += (letter == "[") - (letter == "]")
+        if letter == at and not depth:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return [part for part in parts if part]

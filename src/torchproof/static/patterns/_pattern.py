@@ -1,0 +1,57 @@
+"""What every pattern is: it looks at a node of compiled code, or at a whole file."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torchproof.records import Severity
+from torchproof.static.flow import Flow
+from torchproof.static.source import Source
+
+
+@dataclass(frozen=True)
+class Sighting:
+    """A pattern at a node, in words."""
+
+    node: ast.AST
+    message: str
+    cause: str
+    fix: str
+    severity: Severity | None = None  # the pattern's, if it is not said here
+
+
+class Pattern:
+    """A bad pattern inside code that is compiled. `nodes` are what it looks at."""
+
+    code: ClassVar[str]  # of the rule that explains it
+    kind: ClassVar[str]  # what it is if a run shows it
+    nodes: ClassVar[tuple[type[ast.AST], ...]]
+    severity: ClassVar[Severity] = "medium"
+    shown_by: ClassVar[tuple[str, ...]] = ()  # codes of a run that confirm it; its own
+    calls: ClassVar[int] = 1  # that a run needs to show it
+
+    def look(self, node: ast.AST, at: Flow) -> Iterator[Sighting]:
+        raise AssertionError(f"{type(self).__name__} does not say what it looks for")
+
+
+class FilePattern:
+    """A bad pattern anywhere in a file: how the program compiles, captures, scripts.
+
+    What it sees stands without a run, unless `kind` is that of something a run shows.
+    """
+
+    code: ClassVar[str]
+    kind: ClassVar[str] = "config"
+    severity: ClassVar[Severity] = "medium"
+    shown_by: ClassVar[tuple[str, ...]] = ()
+    calls: ClassVar[int] = 1
+
+    def read(self, source: Source) -> Iterator[Sighting]:
+        raise AssertionError(f"{type(self).__name__} does not say what it looks for")
+
+
+def shorten(text: str, limit: int = 60) -> str:
+    return text if len(text) <= limit else text[: limit - 3] + "..."

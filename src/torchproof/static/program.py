@@ -1,0 +1,241 @@
+"""Files that are read together: whose method a call means, and what is compiled."""
+
+from __future__ import annotations
+
+import ast
+import functools
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from torchproof.static import kinds
+from torchproof.static.kinds import Kind
+from torchproof.static.source import Class, Function, Source, walk
+
+COMPILE = ("torch.compile", "torch.compiler.compile")
+_DISABLED = (
+    *("torch.compiler.disable", "torch._dynamo.disable", "torch._disable_dynamo"),
+    *("torch.jit.ignore", "torch.jit.unused", "torch.compiler.allow_in_graph"),
+    *("torch.jit.script", "torch.library.custom_op", "triton.jit"),
+    *("torch.compiler.assume_constant_result", "torch._dynamo.allow_in_graph"),
+)
+_OTHER_FORWARDS = ("torch.autograd.Function", "torch.autograd.function.Function")
+
+
+class Program:
+    """Sources by path. With `follows`, imports of files beside them are read too."""
+
+    def __init__(self, sources: Iterable[Source], *, follows: bool = False) -> None:
+        self.sources = {source.path: source for source in sources}
+        self._follows = follows
+        self._attributes: dict[Class, dict[str, Kind]] = {}
+
+    # -- what names mean ---------------------------------------------------------------
+
+    def find(self, dotted: str, source: Source) -> Class | Function | None:
+        """The class or function of a dotted name, in this file or one it imports."""
+        if dotted in source.classes:
+            return source.classes[dotted]
+        if dotted in source.functions:
+            return source.functions[dotted]
+        owner, _, name = dotted.rpartition(".")
+        if owner in source.classes:
+            return self.method(source.classes[owner], name)
+        if not self._follows or not owner:
+            return None
+        for path in _candidates(owner, source.path):
+            other = self._load(path)
+            if other is not None and name in other.classes:
+                return other.classes[name]
+            if other is not None and name in other.functions:
+                return other.functions[name]
+        return None
+
+    def _load(self, path: Path) -> Source | None:
+        if path not in self.sources:
+            try:
+                text = path.read_text(encoding="utf-8")
+                self.sources[path] = Source.parse(path, text)
+            except (OSError, SyntaxError, ValueError):
+                return None
+        return self.sources[path]
+
+    def line_of(self, cls: Class) -> Iterator[Class]:
+        """A class and its bases, as far as they can be read."""
+        seen: set[Class] = set()
+        waiting = [cls]
+        while waiting:
+            found = waiting.pop(0)
+            if found in seen:
+                continue
+            seen.add(found)
+            yield found
+            for base in found.bases:
+                known = self.find(base, found.source)
+                if isinstance(known, Class):
+                    waiting.append(known)
+
+    def method(self, cls: Class, name: str) -> Function | None:
+        for each in self.line_of(cls):
+            if name in each.methods:
+                return each.methods[name]
+        return None
+
+    def is_module(self, cls: Class) -> bool:
+        """Whether instances are modules: by their bases, else by having a forward."""
+        bases = [base for each in self.line_of(cls) for base in each.bases]
+        if any(base in _OTHER_FORWARDS for base in bases):
+            return False
+        if any(base.startswith("torch.nn.") for base in bases):
+            return True
+        return bool(bases) and self.method(cls, "forward") is not None
+
+    def attribute(self, cls: Class, name: str) -> Kind:
+        """What `self.name` is, as the class and its bases set it."""
+        for each in self.line_of(cls):
+            if each not in self._attributes:
+                self._attributes[each] = dict(_attributes(each))
+            if name in self._attributes[each]:
+                return self._attributes[each][name]
+        return Kind.UNKNOWN
+
+    def callee(self, call: ast.Call, function: Function) -> Function | None:
+        """The function that a call means, where that can be read."""
+        dotted = function.source.dotted(call.func)
+        if dotted is None:
+            return self._of_super(call, function)
+        first, _, rest = dotted.partition(".")
+        if first in ("self", "cls") and function.owner is not None:
+            if "." in rest:
+                return None
+            return self.method(function.owner, rest)
+        found = self.find(f"{function.name}.{dotted}", function.source)
+        found = found or self.find(dotted, function.source)
+        return found if isinstance(found, Function) else None
+
+    def _of_super(self, call: ast.Call, function: Function) -> Function | None:
+        given = call.func
+        if not (isinstance(given, ast.Attribute) and isinstance(given.value, ast.Call)):
+            return None
+        if function.source.dotted(given.value.func) != "super" or not function.owner:
+            return None
+        for each in list(self.line_of(function.owner))[1:]:
+            if given.attr in each.methods:
+                return each.methods[given.attr]
+        return None
+
+    # -- what is compiled --------------------------------------------------------------
+
+    def roots(self, source: Source) -> list[Function]:
+        """The forward of each module, and what is compiled or handed out by name."""
+        found = []
+        for cls in source.classes.values():
+            forward = cls.methods.get("forward")
+            if forward and forward.is_bound and self.is_module(cls):
+                found.append(forward)
+        found += [*_compiled(source), *_handed_out(source)]
+        return [f for f in dict.fromkeys(found) if not is_disabled(f)]
+
+
+def is_disabled(function: Function) -> bool:
+    """Whether Dynamo does not go into it, as its decorators say."""
+    return any(name in _DISABLED for name in function.decorators)
+
+
+def _compiled(source: Source) -> Iterator[Function]:
+    for function in source.functions.values():
+        if any(name in COMPILE for name in function.decorators):
+            yield function
+    for node in source.nodes:
+        if not isinstance(node, ast.Call) or source.dotted(node.func) not in COMPILE:
+            continue
+        given = (source.dotted(node.args[0]) if node.args else None) or ""
+        if given in source.functions:
+            yield source.functions[given]
+        elif "." in given:  # model.step = torch.compile(model.step)
+            name = given.rpartition(".")[2]
+            owners = [c for c in source.classes.values() if name in c.methods]
+            if len(owners) == 1:
+                yield owners[0].methods[name]
+
+
+def _handed_out(source: Source) -> Iterator[Function]:
+    """What a factory returns to be called: the `fn` of `return fn, calls`."""
+    for node in source.nodes:
+        if not isinstance(node, ast.Return) or not isinstance(node.value, ast.Tuple):
+            continue
+        first, *rest = node.value.elts
+        calls = len(rest) == 1 and isinstance(
+            rest[0], ast.List | ast.ListComp | ast.BinOp
+        )
+        inside = source.functions.get(source.function_at(node) or "")
+        if calls and inside is not None and not inside.parameters:
+            found = source.functions.get(source.dotted(first) or "")
+            if found is not None:
+                yield found
+
+
+def _attributes(cls: Class) -> Iterator[tuple[str, Kind]]:
+    """What the class sets on its instances; the first assignment counts."""
+    for child in cls.node.body:
+        if isinstance(child, ast.AnnAssign) and isinstance(child.target, ast.Name):
+            yield child.target.id, kinds.of_annotation(child.annotation)
+        if isinstance(child, ast.Assign) and isinstance(child.value, ast.Constant):
+            for target in child.targets:
+                if isinstance(target, ast.Name):
+                    yield target.id, Kind.PYTHON
+    found: dict[str, Kind] = {}
+    for method in cls.methods.values():
+        for node in walk(method.node):
+            for name, kind in _set_by(node, cls.source, method):
+                found[name] = kinds.join(found.get(name, kind), kind)
+    yield from found.items()
+
+
+def _set_by(
+    node: ast.AST, source: Source, method: Function
+) -> Iterator[tuple[str, Kind]]:
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        named = node.args and isinstance(node.args[0], ast.Constant)
+        if node.func.attr in ("register_buffer", "register_parameter") and named:
+            yield str(node.args[0].value), Kind.TENSOR  # type: ignore[attr-defined]
+    if isinstance(node, ast.Assign):
+        for target in node.targets:
+            dotted = source.dotted(target)
+            if dotted and dotted.startswith("self.") and dotted.count(".") == 1:
+                yield dotted[5:], _assigned(node.value, source, method)
+
+
+def _assigned(value: ast.expr, source: Source, method: Function) -> Kind:
+    if isinstance(value, ast.Constant):
+        return Kind.NONE if value.value is None else Kind.PYTHON
+    if isinstance(value, ast.List | ast.Dict | ast.JoinedStr | ast.Set):
+        return Kind.PYTHON
+    if isinstance(value, ast.Name):
+        for parameter in method.parameters:
+            if parameter.arg == value.id:
+                return kinds.of_annotation(parameter.annotation)
+    if isinstance(value, ast.Call):
+        dotted = source.dotted(value.func) or ""
+        if dotted.startswith("torch.nn.") and not dotted.startswith("torch.nn.f"):
+            return kinds.of_module(dotted)
+        return kinds.of_torch(dotted) or Kind.UNKNOWN
+    return Kind.UNKNOWN
+
+
+@functools.lru_cache(maxsize=4096)
+def _candidates(module: str, beside: Path) -> tuple[Path, ...]:
+    """The files that a module's name may mean, seen from a file. None is imported."""
+    dots = len(module) - len(module.lstrip("."))
+    words = [word for word in module.lstrip(".").split(".") if word]
+    if dots:
+        starts = [beside.parents[dots - 1]] if len(beside.parents) >= dots else []
+    else:
+        package = beside.parent
+        while (package / "__init__.py").exists() and package != package.parent:
+            package = package.parent
+        starts = [package, beside.parent]
+    paths = [start.joinpath(*words) for start in dict.fromkeys(starts)]
+    files = [
+        p for path in paths for p in (path.with_suffix(".py"), path / "__init__.py")
+    ]
+    return tuple(file for file in files if file.is_file())
