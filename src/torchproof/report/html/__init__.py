@@ -1,0 +1,175 @@
+"""A run as one HTML file that loads nothing: page.html filled, with style and script.
+
+Nothing in the run can become markup or code: the templates escape what they print,
+and the page's own policy lets only its one style and one script, by their hashes, work.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torchproof.records import Run
+from torchproof.report import sections
+from torchproof.report.html import charts, headline, history
+from torchproof.report.html.entries import PAGE, Entry, choices, costs, entries
+from torchproof.report.html.text import rich, visible
+
+if TYPE_CHECKING:
+    import jinja2
+
+_HERE = Path(__file__).parent
+
+
+def render(run: Run) -> str:
+    style, script = (_read(name) for name in ("page.css", "page.js"))
+    page = _templates().get_template("page.html")
+    return page.render(
+        **_content(run),
+        style=style,
+        script=script,
+        policy=_policy(style, script),
+        data=_embedded(run),
+    )
+
+
+def _content(run: Run) -> dict[str, Any]:
+    found = entries(run.findings)
+    drawn = {
+        "strategies": charts.strategies(run),
+        "phases": charts.phases(run),
+        "costs": costs(found),
+        "sweeps": charts.sweeps(run),
+    }
+    return {
+        "run": run,
+        "about": _about(run),
+        "contents": _contents(run, drawn),
+        "total": len(found),
+        "headline": headline.headline(run, found),
+        "tiles": headline.tiles(run, found),
+        "shared": charts.shared(run),
+        "missing": _missing(drawn),
+        "shares": charts.shares(run),
+        "tables": _tables(run),
+        "rows": [(row, list(sections.details(row))) for row in charts.plain(run)],
+        "not_ranked": sections.not_ranked(run),
+        "chosen": sections.chosen(run)[1] if run.verb == "bench" else None,
+        "pages": list(_pages(found)),
+        "choices": choices(found),
+        "closed": [e for e in found if e.finding.status != "open"],
+        "changes": history.changes(run),
+        "unlike": history.unlike(run),
+        "environment": dict(_facts(run.environment)),
+        **drawn,
+    }
+
+
+def _about(run: Run) -> list[str]:
+    """What was run, where and when, in a few words."""
+    facts = run.environment
+    told = [facts.get("size"), facts.get("gpu") or facts.get("device")]
+    told += [f"torch {facts['torch']}" if facts.get("torch") else None]
+    told += [f"strategy {run.strategy}" if run.verb == "check" else None]
+    return [str(fact) for fact in (*told, run.started.replace("T", " ")) if fact]
+
+
+def _contents(run: Run, drawn: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The sections this page has, as links."""
+    named = {
+        "strategies": ("Strategies", drawn["strategies"]),
+        "time": ("Time", drawn["phases"] or drawn["costs"] or charts.shares(run)),
+        "shapes": ("Shapes and settings", drawn["sweeps"] or _tables(run)),
+        "findings": (f"Findings ({len(run.findings)})", run.findings),
+        "configuration": ("torch.compile calls", run.configuration),
+        "history": ("Before and after", run.baseline or _closed(run)),
+        "run": ("The run", True),
+    }
+    return [(anchor, label) for anchor, (label, there) in named.items() if there]
+
+
+def _closed(run: Run) -> bool:
+    return any(finding.status != "open" for finding in run.findings)
+
+
+def _missing(drawn: Mapping[str, Any]) -> list[str]:
+    """What the page would draw, had it been measured."""
+    names = {
+        "strategies": "strategies",
+        "phases": "compile phases",
+        "costs": "the cost of findings",
+        "sweeps": "a sweep of shapes",
+    }
+    return [text for key, text in names.items() if not drawn[key]]
+
+
+def _tables(run: Run) -> list[sections.Table]:
+    """Variants that no chart shows."""
+    swept = {sections.TITLES[key] for key in charts.SIZES}
+    found = sections.variants(run)
+    return [t for t in found if not t.title.startswith((*swept, "By "))]
+
+
+def _pages(found: list[Entry]) -> Iterator[list[Entry]]:
+    for start in range(0, len(found), PAGE):
+        yield found[start : start + PAGE]
+
+
+def _facts(environment: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """What is known of the machine; variables that steer torch one by one."""
+    for key, value in environment.items():
+        if isinstance(value, Mapping):
+            yield from ((str(name), str(each)) for name, each in value.items())
+        elif value is not None and value != "":
+            yield key, str(value)
+
+
+# -- the file --------------------------------------------------------------------------
+
+
+def _templates() -> jinja2.Environment:
+    import jinja2  # costs more than the rest of the package, and text needs none of it
+
+    found = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_HERE),
+        autoescape=True,
+        finalize=visible,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    found.filters["rich"] = rich
+    return found
+
+
+def _read(name: str) -> str:
+    return (_HERE / name).read_text(encoding="utf-8").strip()
+
+
+def _policy(style: str, script: str) -> str:
+    rules = {
+        "default-src": "'none'",
+        "style-src": _hash(style),
+        "script-src": _hash(script),
+        "img-src": "data:",  # the page's own icon
+        "base-uri": "'none'",
+        "form-action": "'none'",
+    }
+    return "; ".join(f"{name} {value}" for name, value in rules.items())
+
+
+def _hash(text: str) -> str:
+    digest = hashlib.sha256(text.encode()).digest()
+    return f"'sha256-{base64.b64encode(digest).decode()}'"
+
+
+def _embedded(run: Run) -> str:
+    """The run's own JSON, in which no character can end the element it stands in."""
+    text = json.dumps(run.to_json(), separators=(",", ":"))
+    for sign in "<>&":
+        text = text.replace(sign, f"\\u{ord(sign):04x}")
+    return text

@@ -1,0 +1,280 @@
+"""What the page draws, as records: lengths in percent of the room there is.
+
+A row of a chart is as wide as the page has room for, so that its words stay readable
+on a phone. What was not measured gives no row, and a chart without rows is None.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeGuard
+
+from torchproof.records import Measurement, Run
+from torchproof.report import numbers, sections
+from torchproof.verdict import trouble
+
+SIZES = ("batch", "sequence")
+MOST = 12  # bars of a chart that shows the largest only
+_HUGE = 1e15  # beyond it nothing is a time
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One measurement. `ticks` are the medians of its rounds."""
+
+    name: str
+    tone: str  # eager, faster, slower, level
+    length: float
+    median: str
+    interval: str
+    samples: str
+    verdict: str
+    whisker: tuple[float, float] | None = None
+    ticks: tuple[float, ...] = ()
+    recompiles: int | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Bars:
+    bars: tuple[Bar, ...]
+    end: str  # what the full length stands for
+    reference: float | None = None  # where eager's median is
+    beyond: int = 0  # medians of rounds that the scale does not reach
+    title: str = ""
+
+
+@dataclass(frozen=True)
+class Segment:
+    tone: str  # the colour it has in every bar
+    label: str
+    start: float
+    length: float
+    value: str
+
+
+@dataclass(frozen=True)
+class Phases:
+    """The time that compiling a strategy took, split by what it was spent on."""
+
+    name: str
+    total: str
+    segments: tuple[Segment, ...]
+
+
+@dataclass(frozen=True)
+class Meter:
+    """A share of a whole."""
+
+    name: str
+    length: float
+    value: str
+    note: str = ""
+
+
+def known(value: Any) -> TypeGuard[float]:
+    """A number that can be drawn: not missing, not a number that no clock gives."""
+    return isinstance(value, int | float) and 0 <= value < _HUGE
+
+
+def shared(run: Run) -> dict[str, Any]:
+    """What all rows were measured under: it sets none of them apart."""
+    rows = run.measurements
+    first = rows[0].variant if rows else {}
+    return {
+        key: value
+        for key, value in first.items()
+        if all(key in row.variant and row.variant[key] == value for row in rows)
+    }
+
+
+def plain(run: Run) -> list[Measurement]:
+    """Rows that differ by their strategy alone and whose time may be believed."""
+    same = shared(run)
+    return [
+        row
+        for row in run.measurements
+        if dict(row.variant) == same and not trouble(row) and known(row.median_ms)
+    ]
+
+
+def strategies(run: Run) -> Bars | None:
+    return _bars([(row.strategy, row) for row in plain(run)])
+
+
+def sweeps(run: Run) -> list[Bars]:
+    """One chart for each kind of size that was swept, in the order of the run."""
+    same, groups = shared(run), dict[tuple[str, ...], list[Measurement]]()
+    for row in run.measurements:
+        keys = tuple(key for key in row.variant if key not in same)
+        if keys and set(keys) <= set(SIZES) and not trouble(row):
+            groups.setdefault(keys, []).append(row)
+    found = [_sweep(keys, rows) for keys, rows in groups.items()]
+    return [chart for chart in found if chart]
+
+
+def _sweep(keys: tuple[str, ...], rows: Sequence[Measurement]) -> Bars | None:
+    order = list(dict.fromkeys(_size(row, keys) for row in rows))
+    rows = sorted(rows, key=lambda row: order.index(_size(row, keys)))
+    named = [(f"{_size(row, keys)} {row.strategy}", row) for row in rows]
+    title = " and ".join(f"{key} size" if key == "batch" else key for key in keys)
+    return _bars(
+        [(name, row) for name, row in named if known(row.median_ms)],
+        title=f"By {title}, in the order they were run",
+        reference=False,
+    )
+
+
+def _size(row: Measurement, keys: tuple[str, ...]) -> str:
+    return ", ".join(f"{key} {row.variant[key]}" for key in keys)
+
+
+# -- bars ------------------------------------------------------------------------------
+
+
+def _bars(
+    rows: Sequence[tuple[str, Measurement]], *, title: str = "", reference: bool = True
+) -> Bars | None:
+    if not rows:
+        return None
+    rounds = {name: _rounds(row) for name, row in rows}
+    reach = [_reach(row, rounds[name]) for name, row in rows]
+    end = max(reach) or 1.0
+    eager = next((row for _, row in rows if row.strategy == "eager"), None)
+    drawn = tuple(_bar(name, row, rounds[name], end) for name, row in rows)
+    return Bars(
+        drawn,
+        end=numbers.milliseconds(end),
+        reference=_percent(eager.median_ms, end) if eager and reference else None,
+        beyond=sum(median > end for each in rounds.values() for median in each),
+        title=title,
+    )
+
+
+def _reach(row: Measurement, rounds: Sequence[float]) -> float:
+    """How far its bar goes; one slow round in twenty does not set the scale."""
+    kept = sorted(rounds)[: max(1, round(len(rounds) * 0.95))]
+    edges = (row.median_ms, row.high_ms, *kept)
+    return max(edge for edge in edges if edge is not None and known(edge))
+
+
+def _bar(name: str, row: Measurement, rounds: Sequence[float], end: float) -> Bar:
+    low, high = row.low_ms, row.high_ms
+    spread = known(low) and known(high)
+    amount = numbers.amount(row.samples, "sample") if row.samples else ""
+    return Bar(
+        name,
+        _tone(row),
+        _percent(row.median_ms, end),
+        numbers.milliseconds(row.median_ms),
+        numbers.interval(low, high) if spread else "",
+        amount,
+        row.verdict,
+        (_percent(low, end), _percent(high, end)) if spread else None,
+        tuple(_percent(median, end) for median in rounds if median <= end),
+        (row.counts or {}).get("recompiles"),
+        "; ".join(row.notes),
+    )
+
+
+def _rounds(row: Measurement) -> list[float]:
+    found = [statistics.median(each) for each in row.rounds_ms if each]
+    return [median for median in found if known(median)]
+
+
+def _tone(row: Measurement) -> str:
+    if row.strategy == "eager":
+        return "eager"
+    low, high = row.vs_eager_low, row.vs_eager_high
+    if low is not None and low > 1:
+        return "faster"
+    return "slower" if high is not None and high < 1 else "level"
+
+
+def _percent(value: float | None, end: float) -> float:
+    assert value is not None
+    return round(min(100.0, 100 * value / end), 2)
+
+
+# -- where the time goes ---------------------------------------------------------------
+
+
+def phases(run: Run) -> list[Phases]:
+    """By strategy; the longest fills the room."""
+    rows = [row for row in plain(run) if row.compile_s]
+    rows = rows or [row for row in run.measurements if not trouble(row)]
+    told = [(row, _seconds(row.compile_s)) for row in rows[:MOST]]
+    end = max((sum(spent.values()) for _, spent in told), default=0.0)
+    alone = len({row.strategy for row in rows}) == len(rows)
+    return [
+        Phases(
+            row.strategy if alone else _named(row),
+            numbers.seconds(sum(spent.values())),
+            tuple(_segments(spent, end)),
+        )
+        for row, spent in told
+        if sum(spent.values()) > 0
+    ]
+
+
+def _named(row: Measurement) -> str:
+    return " ".join([row.strategy, *(f"{k} {v}" for k, v in row.variant.items())])
+
+
+def _seconds(spent: Mapping[str, float] | None) -> dict[str, float]:
+    found = (spent or {}).items()
+    return {key: s for key, s in found if key != "total" and known(s) and s > 0}
+
+
+def _segments(spent: Mapping[str, float], end: float) -> Iterator[Segment]:
+    start = 0.0
+    for key, value in spent.items():
+        length = 100 * value / end
+        label = sections.PHASES.get(key, key)
+        told = numbers.seconds(value)
+        yield Segment(_phase(key), label, round(start, 2), round(length, 2), told)
+        start += length
+
+
+def _phase(key: str) -> str:
+    order = ("dynamo", "aot_autograd", "inductor", "triton", "graph_recording")
+    return f"p{order.index(key) if key in order else len(order)}"
+
+
+def shares(run: Run) -> list[tuple[str, list[Meter]]]:
+    """Of the calls, what ran compiled; of a call, what guards and kernels take."""
+    rows = plain(run)
+    found = {
+        "Calls that ran compiled": _compiled(run),
+        "Guards, share of a call": filter(None, map(_guards, rows)),
+        "Kernels at work, share of a call": filter(None, map(_kernels, rows)),
+    }
+    return [(title, told) for title, each in found.items() if (told := list(each))]
+
+
+def _compiled(run: Run) -> Iterator[Meter]:
+    calls, compiled = run.counts.get("calls"), run.counts.get("compiled_calls")
+    if known(calls) and known(compiled) and calls:
+        yield Meter("calls", _share(compiled / calls), f"{compiled} of {calls}")
+
+
+def _guards(row: Measurement) -> Meter | None:
+    part = (row.guards or {}).get("share")
+    if not known(part):
+        return None
+    told = f"{numbers.plain((row.guards or {}).get('lookup_us'))} us"
+    return Meter(row.strategy, _share(part), f"{part:.1%}", told)
+
+
+def _kernels(row: Measurement) -> Meter | None:
+    part = (row.kernels or {}).get("busy_share")
+    if not known(part):
+        return None
+    told = f"{numbers.count((row.kernels or {}).get('per_step'))} of them"
+    return Meter(row.strategy, _share(part), f"{part:.0%}", told)
+
+
+def _share(part: float) -> float:
+    return round(min(100.0, 100 * part), 2)

@@ -1,0 +1,110 @@
+"""Findings as the page lists them, and what its filters can choose from."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from torchproof.records import SEVERITIES, Finding
+from torchproof.report import numbers
+from torchproof.report.html import charts, excerpt
+
+PAGE = 100  # findings that are shown at once
+STATUSES = ("open", "resolved", "intentional")
+
+
+@dataclass(frozen=True)
+class Entry:
+    finding: Finding
+    anchor: str  # the same in a later run, so that a link goes on working
+    place: str
+    cost: str = ""
+    often: str = ""
+
+    @property
+    def lines(self) -> list[excerpt.Line]:
+        return excerpt.lines(self.finding)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A filter: its values, each with how many findings have it."""
+
+    name: str
+    label: str
+    values: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True)
+class Cost:
+    entry: Entry
+    length: float
+
+
+def entries(findings: Iterable[Finding]) -> list[Entry]:
+    """What is open first, then by severity, then by cost."""
+    seen: Counter[str] = Counter()
+    found = []
+    for finding in sorted(findings, key=_rank):
+        name = f"f-{finding.identity}"
+        anchor = f"{name}-{seen[name]}" if seen[name] else name
+        seen[name] += 1
+        found.append(
+            Entry(finding, anchor, place(finding), _cost(finding), _often(finding))
+        )
+    return found
+
+
+def _rank(finding: Finding) -> tuple[int, int, float]:
+    cost = finding.cost_us if charts.known(finding.cost_us) else None
+    status = STATUSES.index(finding.status) if finding.status in STATUSES else 3
+    return status, SEVERITIES.index(finding.severity), -(cost or 0.0)
+
+
+def place(finding: Finding) -> str:
+    """Without the folders above an installed package, which say nothing."""
+    if finding.file is None:
+        return ""
+    file = finding.file.rpartition("/site-packages/")[2]
+    return file if finding.line is None else f"{file}:{finding.line}"
+
+
+def _cost(finding: Finding) -> str:
+    if not charts.known(finding.cost_us):
+        return ""
+    return f"{numbers.plain(finding.cost_us)} us/call"
+
+
+def _often(finding: Finding) -> str:
+    if finding.count is None:
+        return ""
+    times = f"{finding.count} time{'' if finding.count == 1 else 's'}"
+    return times if finding.steps is None else f"{times}, in calls: {finding.steps}"
+
+
+def choices(found: Sequence[Entry]) -> list[Choice]:
+    """Of each filter the values that occur; one that has a single value is no use."""
+    severities = Counter(entry.finding.severity for entry in found)
+    kept = [(name, severities[name]) for name in SEVERITIES if severities[name]]
+    filters = [Choice("severity", "Severity", tuple(kept))]
+    for name, label in (
+        ("category", "Category"),
+        ("kind", "Kind"),
+        ("status", "Status"),
+        ("origin", "Origin"),
+    ):
+        values = Counter(str(getattr(entry.finding, name)) for entry in found)
+        filters.append(Choice(name, label, tuple(values.most_common())))
+    return [each for each in filters if len(each.values) > 1]
+
+
+def costs(found: Sequence[Entry]) -> list[Cost]:
+    """Open findings whose cost was measured, dearest first; no more than a few."""
+    told = [e for e in found if e.cost and e.finding.status == "open"]
+    told.sort(key=lambda entry: -(entry.finding.cost_us or 0.0))
+    most = max((e.finding.cost_us or 0.0 for e in told), default=0.0) or 1.0
+    return [
+        Cost(entry, round(100 * (entry.finding.cost_us or 0.0) / most, 2))
+        for entry in told[: charts.MOST]
+    ]

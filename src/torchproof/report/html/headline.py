@@ -1,0 +1,157 @@
+"""The first thing on the page: one sentence, and the numbers it rests on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from torchproof.records import SEVERITIES, Finding, Measurement, Part, Run
+from torchproof.report import captures, numbers, sections
+from torchproof.report.html import charts
+from torchproof.report.html.entries import Entry
+
+LONGEST = 220  # characters of the worst finding's message
+
+
+@dataclass(frozen=True)
+class Headline:
+    tone: str  # good, bad, open
+    word: str
+    text: str
+    more: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Tile:
+    label: str
+    value: str
+    note: str = ""
+
+
+def headline(run: Run, found: Sequence[Entry]) -> Headline:
+    said = _of_bench(run) if run.verb == "bench" else _of_check(run, found)
+    if run.error or run.ending != "finished":
+        why = run.error or f"the run was ended early ({run.ending})"
+        told = f"{said.text} This is what was seen until then.".strip()
+        return Headline("bad", "not complete", f"Not complete: {why}.", (told,))
+    return said
+
+
+def _of_bench(run: Run) -> Headline:
+    found, _ = sections.chosen(run)
+    tones = {"keep compiled": "good", "not enough evidence": "open"}
+    return Headline(tones.get(found.word, "bad"), found.word, f"{found.text}.")
+
+
+def _of_check(run: Run, found: Sequence[Entry]) -> Headline:
+    open_ = [entry.finding for entry in found if entry.finding.status == "open"]
+    more = tuple(filter(None, (_measured(run), captures.captured(run))))
+    more = tuple(f"{text[:1].upper()}{text[1:]}." for text in more)
+    if not open_:
+        tone, text = _nothing(run)
+        return Headline(tone, "nothing found", text, more)
+    worst = open_[0]
+    tone = "bad" if worst.severity == "high" else "open"
+    word = f"{numbers.amount(len(open_), 'open finding')}"
+    cost = f", {numbers.plain(worst.cost_us)} us of each call" if worst.cost_us else ""
+    text = f"The worst{cost}: {_shortened(worst.message)}."
+    return Headline(tone, word, text, more)
+
+
+def _shortened(message: str) -> str:
+    first = message.partition(";")[0]
+    return first if len(first) <= LONGEST else f"{first[:LONGEST]} ..."
+
+
+def _nothing(run: Run) -> tuple[str, str]:
+    """No open finding: what was looked at, and never more than that."""
+    done = run.parts.get("breaks", Part("skipped"))
+    if done.status == "passed":
+        calls = run.counts.get("calls")
+        told = f" in {numbers.amount(calls, 'call')}" if calls else ""
+        clean = f"No graph break, skipped frame, recompile or error{told}"
+        return "good", f"{clean}{', ' + done.why if done.why else ''}."
+    if any(part.status == "passed" for part in run.parts.values()):
+        return "good", "Nothing found by the parts that ran."
+    return "open", "No part of the check came to a result."
+
+
+def _measured(run: Run) -> str:
+    """What a call takes in eager and compiled; empty where that was not measured."""
+    rows = charts.plain(run)
+    if [row.strategy for row in rows[:1]] != ["eager"] or len(rows) < 2:
+        return ""
+    eager, compiled = rows[:2]
+    text = f"a call takes {numbers.milliseconds(eager.median_ms)} in eager and"
+    text += f" {numbers.milliseconds(compiled.median_ms)} compiled"
+    return text + (f" ({compiled.verdict})" if compiled.verdict else "")
+
+
+# -- tiles -----------------------------------------------------------------------------
+
+
+def tiles(run: Run, found: Sequence[Entry]) -> list[Tile]:
+    """What was not measured has no tile."""
+    rows = charts.plain(run)
+    eager = next((row for row in rows if row.strategy == "eager"), None)
+    told = [] if run.verb == "bench" else [*_counted(run, found)]
+    return [*told, *_worth(_best(run, rows), eager)]
+
+
+def _counted(run: Run, found: Sequence[Entry]) -> Iterator[Tile]:
+    open_ = [entry.finding for entry in found if entry.finding.status == "open"]
+    yield Tile("Open findings", str(len(open_)), _split(open_))
+    counts, calls = run.counts, run.counts.get("calls")
+    if calls is not None and counts.get("compiled_calls") is not None:
+        yield Tile("Compiled calls", f"{counts['compiled_calls']} of {calls}")
+    yield from _count(counts, "graph_breaks", "Graph breaks", "graph")
+    yield from _count(counts, "recompiles", "Recompiles", "skipped frame")
+
+
+def _count(
+    counts: Mapping[str, int | None], name: str, label: str, beside: str
+) -> Iterator[Tile]:
+    number, other = counts.get(name), counts.get(f"{beside.replace(' ', '_')}s")
+    if number is not None:
+        note = "" if other is None else numbers.amount(other, beside)
+        yield Tile(label, str(number), note)
+
+
+def _split(findings: Sequence[Finding]) -> str:
+    tally = [(sum(f.severity == s for f in findings), s) for s in SEVERITIES]
+    return ", ".join(f"{count} {severity}" for count, severity in tally if count)
+
+
+def _best(run: Run, rows: Sequence[Measurement]) -> Measurement | None:
+    """The row the decision keeps, else the fastest compiled one."""
+    kept = sections.chosen(run)[1] if run.verb == "bench" else None
+    if kept is not None and kept.strategy != "eager":
+        return kept
+    compiled = [row for row in rows if row.strategy != "eager"]
+    return min(compiled, key=lambda row: row.median_ms or 0.0, default=None)
+
+
+def _worth(row: Measurement | None, eager: Measurement | None) -> Iterator[Tile]:
+    if row is None:
+        return
+    if row.vs_eager is not None:
+        told = row.verdict or numbers.times(row.vs_eager, None, None)
+        spread = numbers.interval(row.vs_eager_low, row.vs_eager_high)
+        yield Tile("Against eager", told, f"{row.strategy}, {spread}")
+    if row.median_ms is not None:
+        note = f"eager {numbers.milliseconds(eager.median_ms)}" if eager else ""
+        yield Tile("Median call", numbers.milliseconds(row.median_ms), note)
+    if row.first_call_s is not None:
+        yield Tile("First call", numbers.seconds(row.first_call_s), _paid(row))
+    if row.peak_bytes is not None:
+        known = eager is not None and eager.peak_bytes is not None
+        note = f"eager {numbers.size(eager.peak_bytes)}" if eager and known else ""
+        yield Tile("Peak memory", numbers.size(row.peak_bytes), note)
+    if sections.numerics(row) != numbers.UNKNOWN:
+        reference = (row.numerics or {}).get("reference")
+        note = f"judged by {reference}" if reference else ""
+        yield Tile("Outputs", sections.numerics(row), note)
+
+
+def _paid(row: Measurement) -> str:
+    return f"break-even {row.break_even}" if row.break_even else ""
