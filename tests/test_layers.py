@@ -20,7 +20,9 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src" / "torchproof"
 
 MAY_IMPORT: dict[str, set[str]] = {
-    "records": set(),
+    "identity": set(),
+    "records": {"identity"},
+    "modules": set(),
     "samples": set(),
     "layout": set(),
     "torch_private": set(),
@@ -39,12 +41,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     # What a rule says of itself is part of a report.
     "report": {"records", "rules", "verdict"},
     # Source that is read and never run.
-    "static": {"records", "places"},
+    "static": {"records", "modules", "places"},
     # The experiment log: a Markdown file that people write in as well.
     "journal": {"records", "report", "store", "verdict"},
     # What pytest loads; at first use the rest.
     "pytest_plugin": {"records"},
-    "target": {"records", "workloads"},
+    "target": {"records", "modules", "workloads"},
     # In the child process, with torch.
     "introspect": {"records"},
     "streams": set(),
@@ -99,7 +101,9 @@ MAY_IMPORT_LATE = {
 
 # Rooms that never import torch, not even inside a function.
 DESK = (
+    "identity",
     "records",
+    "modules",
     "samples",
     "layout",
     "places",

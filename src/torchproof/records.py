@@ -7,11 +7,12 @@ is saved, `other` keeps what a newer torchproof wrote and this one does not know
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
+
+from torchproof.identity import identity
 
 SCHEMA = 1
 
@@ -48,11 +49,6 @@ class UserError(Exception):
 
     def __str__(self) -> str:
         return one_line(super().__str__())
-
-
-def _plain(cause: str) -> str:
-    """A cause without the numbers, which change from run to run."""
-    return re.sub(r"\d+(\.\d+)?", "#", cause)
 
 
 def one_line(text: str, limit: int = 600) -> str:
@@ -162,8 +158,7 @@ class Finding:
 
         The kind is left out, since a suspicion and what a run shows are one finding.
         """
-        words = (self.code, self.file or "", self.function or "", _plain(self.cause))
-        return hashlib.sha256("\0".join(words).encode()).hexdigest()[:16]
+        return identity(self.code, self.file, self.function, self.cause)
 
     def to_json(self) -> dict[str, Any]:
         plain: dict[str, Any] = {}

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
 
+from torchproof.modules import located
 from torchproof.records import Frame, UserError
 from torchproof.workloads import WORKLOADS
 
@@ -100,20 +101,20 @@ def assert_size(target: Target, size: str | None) -> None:
         raise UserError(f"{target.text} has no size {size!r}: choose one of {known}")
 
 
+def own_file(target: Target) -> Path | None:
+    """The file that a script, a factory or a workload is in; nothing is imported."""
+    if target.kind == "workload":
+        return located(WORKLOADS[target.where].module)
+    if target.kind == "factory" and not target.where.endswith(".py"):
+        return located(target.where)
+    return Path(target.where) if target.kind in {"factory", "script"} else None
+
+
 def keywords(target: Target) -> set[str]:
     """The parameters of the target's factory, read from its source."""
-    path = Path(target.where)
-    if target.kind == "workload" or not target.where.endswith(".py"):
-        module = target.where
-        if target.kind == "workload":
-            module = WORKLOADS[target.where].module
-        try:
-            found = importlib.util.find_spec(module)
-        except (ImportError, ValueError):
-            return set()
-        if found is None or found.origin is None:
-            return set()
-        path = Path(found.origin)
+    path = own_file(target)
+    if path is None:
+        return set()
     try:
         tree = ast.parse(path.read_text(encoding="utf-8"))
     except (OSError, SyntaxError, ValueError):
