@@ -35,6 +35,8 @@ FLAGS = {
     | OUTPUT,
     "compare": {"-h", "--help", "A", "B", "--threshold"} | OUTPUT - {"--no-source"},
     "show": {"-h", "--help", "RUN", "--list"} | OUTPUT,
+    "log": {"-h", "--help", "add | plan | retrospective", "RUN | TEXT | PLAN"}
+    | {"--file", "--list", "--expect", "--target", "--again"},
     "rule": {"-h", "--help", "CODE"},
 }
 PUBLIC = ["Finding", "Run", "bench", "check", "compare"]
@@ -132,7 +134,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 LIGHT = ["--help", "--version", "check --help", "check --list", "rule", "rule GB101"]
 LIGHT += ["show", "show --list", "show --format json", "show --format md"]
-LIGHT += ["compare 20260102 20260102-0304-a"]
+LIGHT += ["compare 20260102 20260102-0304-a", "log", "log add 20260102"]
 
 
 @pytest.mark.parametrize("line", LIGHT)

@@ -9,7 +9,8 @@ import shlex
 import sys
 import textwrap
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from torchproof import flags, output, store
@@ -73,6 +74,7 @@ def _parser() -> argparse.ArgumentParser:
     flags.bench_flags(_verb(verbs, bench, "torchproof bench workload:gpt --modes"))
     flags.compare_flags(_verb(verbs, compare, "torchproof compare before.json after"))
     flags.show_flags(_verb(verbs, show, "torchproof show --list"))
+    flags.log_flags(_verb(verbs, log, 'torchproof log plan "cure the breaks"'))
     rule_flags = _verb(verbs, rule, "torchproof rule GB101")
     rule_flags.add_argument(
         "code", nargs="?", metavar="CODE", help="a rule's code; without it, all rules"
@@ -241,17 +243,60 @@ def show(options: argparse.Namespace) -> int:
 
 def _list_runs(options: argparse.Namespace) -> int:
     rows: list[dict[str, Any]] = []
-    for folder in store.listing():
-        try:
-            run = store.read(folder / "run.json")
-        except UserError as error:
-            print(f"torchproof: {error}", file=sys.stderr)
-            continue
+    for run in _saved():
         count = sum(f.status == "open" for f in run.findings)
         row = {"id": run.id, "verb": run.verb, "target": run.target}
         rows.append(row | {"ending": run.ending, "open_findings": count})
     line = "{id}  {verb} {target}  {ending}, open findings {open_findings}"
     output.rows(rows, lambda row: line.format(**row), options)
+    return 0
+
+
+def _saved() -> Iterator[Run]:
+    """The saved runs; one that cannot be read does not hide the others."""
+    for folder in store.listing():
+        try:
+            yield store.read(folder / "run.json")
+        except UserError as error:
+            print(f"torchproof: {error}", file=sys.stderr)
+
+
+def log(options: argparse.Namespace) -> int:
+    """Print the experiment log, or add what is planned, observed or learned."""
+    from torchproof import journal
+
+    flags.assert_fit_log(options)
+    file, what, again = Path(options.file), options.what, options.again
+    if options.action is None:
+        return _print_log(file, options)
+    if options.action == "add":
+        added = journal.add(file, store.load(what), came_from=what or "", again=again)
+    elif options.action == "plan":
+        expect, target = options.expect, options.target
+        added = journal.plan(file, what or "", expect=expect, target=target)
+    else:
+        added = journal.retrospective(file, list(_saved()), name=what, again=again)
+    print(f"{file}:{added.line}: {added.kind} {added.id}")
+    if added.note:
+        print(f"torchproof: {file}: {added.note}", file=sys.stderr)
+    return 0
+
+
+def _print_log(file: Path, options: argparse.Namespace) -> int:
+    from torchproof import journal
+
+    text = journal.read(file)
+    if text is None:
+        print(
+            f"There is no {file} here. It begins with one of\n"
+            '  torchproof log plan "what you will try"\n'
+            "  torchproof log add RUN"
+        )
+    elif options.list:
+        for entry in journal.entries(text):
+            print(f"{entry.id or '-'}  {entry.date}  {entry.kind}: {entry.title}")
+    else:
+        sys.stdout.write(text)
     return 0
 
 

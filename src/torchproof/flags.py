@@ -13,6 +13,11 @@ from torchproof.records import SEVERITIES, UserError
 FORMATS = ("text", "json", "md", "html", "sarif", "github")
 OF_COMPARISONS = FORMATS[:3]
 EFFORTS = ("static", "quick", "normal", "full")
+OF_LOG: dict[str, tuple[str, ...]] = {  # its actions and their flags
+    "add": ("again",),
+    "plan": ("expect", "target"),
+    "retrospective": ("again",),
+}
 SWEEPS = (
     ("--backends", "NAMES", "which layer breaks it: eager,aot_eager,inductor"),
     ("--dtype", "NAMES", "what precision and compiling give: float32,bfloat16"),
@@ -181,6 +186,58 @@ def show_flags(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--list", action="store_true", help="list the saved runs")
     _output_flags(parser)
+
+
+def log_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "action",
+        nargs="?",
+        choices=tuple(OF_LOG),
+        metavar="add | plan | retrospective",
+        help="an entry to add; without one, the log is printed",
+    )
+    parser.add_argument(
+        "what",
+        nargs="?",
+        metavar="RUN | TEXT | PLAN",
+        help=(
+            "the run to add (the latest), the text of the plan, the plan to look back"
+            " on (the last one)"
+        ),
+    )
+    parser.add_argument(
+        "--file",
+        metavar="FILE",
+        default="experiment-log.md",
+        help="the log, a Markdown file (experiment-log.md)",
+    )
+    parser.add_argument("--list", action="store_true", help="a line for each entry")
+    parser.add_argument(
+        "--expect",
+        metavar="METRIC>=NUMBER,...",
+        default="",
+        help="plan: what it should give: speed>=1.2,graph_breaks=0,findings.high=0",
+    )
+    parser.add_argument(
+        "--target",
+        metavar="TARGET",
+        default="",
+        help="plan: only runs of this target are looked back on",
+    )
+    parser.add_argument(
+        "--again",
+        action="store_true",
+        help="add, retrospective: once more, though it is in the log",
+    )
+
+
+def assert_fit_log(options: argparse.Namespace) -> None:
+    """Flags of another action would be ignored in silence."""
+    allowed = OF_LOG.get(options.action, ("list",))
+    for name in ("list", "expect", "target", "again"):
+        if getattr(options, name) and name not in allowed:
+            said = f"log {options.action}" if options.action else "log"
+            raise UserError(f"torchproof {said} takes no --{name}")
 
 
 def compare_flags(parser: argparse.ArgumentParser) -> None:
