@@ -120,14 +120,15 @@ def _entry(number: int, lines: Sequence[str]) -> Entry:
 
 
 def _stretches(text: str) -> Iterator[tuple[int, list[str]]]:
-    """(line, lines) from each heading, or second `- Entry:`, to the next."""
-    start, found, named = 1, list[str](), False
+    """(line, lines) from each heading, or `- Entry:` without one, to the next."""
+    start, found, awaited = 1, list[str](), False
     for number, line in enumerate(_prose(LINE.split(text)), 1):
         names = (fact := _FACT.fullmatch(line.rstrip())) and fact[1] == "Entry"
-        if re.match(r"#{1,2} ", line) or (names and named):
+        if re.match(r"#{1,2} ", line) or (names and not awaited):
             yield start, found
-            start, found, named = number, [], False
-        named = named or bool(names)
+            start, found = number, []
+            awaited = _HEADING.fullmatch(line.rstrip()) is not None
+        awaited = awaited and not names
         found.append(line)
     yield start, found
 
