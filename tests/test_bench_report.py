@@ -11,7 +11,7 @@ import pytest
 from bench_runs import WRONG, bench, row
 
 from torchproof import report
-from torchproof.records import Finding, Measurement, Part, Run
+from torchproof.records import Measurement, Run
 from torchproof.report import bench as terminal
 from torchproof.report import markdown, numbers, sections
 
@@ -293,54 +293,6 @@ def test_markdown_has_the_baseline_table() -> None:
 
 def test_markdown_cells_do_not_end_early() -> None:
     assert markdown.table(("a",), [("x | y\nz",)]).splitlines()[-1] == "| x \\| y z |"
-
-
-def test_markdown_of_a_check() -> None:
-    finding = Finding(
-        *("GB101", "graph_break", "high", "splits", "why", "fix"),
-        file="model.py",
-        line=42,
-        cost_us=180.5,
-    )
-    low = replace(finding, kind="recompile", code="RC201", severity="low", cost_us=None)
-    checked = bench(
-        [],
-        verb="check",
-        findings=(finding, low),
-        counts={"calls": 3, "graph_breaks": None},
-        parts={"breaks": Part("found")},
-    )
-    assert report.render(checked, "md") == snapshot(
-        """
-        ## Check of `model.py:make`
-
-        `model.py:make`, cpu, torch 2.13.0+cpu, 2 threads, run `20260102-0304-model`
-
-        | calls | graph breaks |
-        | --- | --- |
-        | 3 | - |
-
-        | Category | High | Medium | Low | Total |
-        | --- | --- | --- | --- | --- |
-        | Graph breaks | 1 | 0 | 0 | 1 |
-        | Recompilation | 0 | 0 | 1 | 1 |
-        | Total | 1 | 0 | 1 | 2 |
-
-        ### Findings
-
-        | Place | Code | Severity | Cost | What | Why | Fix |
-        | --- | --- | --- | --- | --- | --- | --- |
-        | model.py:42 | GB101 | high | 180 us | splits | why | fix |
-        | model.py:42 | RC201 | low | - | splits | why | fix |
-
-        ### Parts
-
-        | Part | Status | Why |
-        | --- | --- | --- |
-        | breaks | found |  |
-        """
-    )
-    assert "No open findings." in report.render(replace(checked, findings=()), "md")
 
 
 # -- numbers ---------------------------------------------------------------------------

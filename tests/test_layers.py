@@ -39,13 +39,16 @@ MAY_IMPORT: dict[str, set[str]] = {
     "anatomy": {"records", "places"},
     "verdict": {"records", "samples"},
     # What a rule says of itself is part of a report.
-    "report": {"records", "rules", "verdict"},
+    "report": {"__init__", "records", "rules", "verdict"},
     # Source that is read and never run.
     "static": {"records", "modules", "places"},
     # The experiment log: a Markdown file that people write in as well.
     "journal": {"records", "report", "store", "verdict"},
     # What pytest loads; at first use the rest.
     "pytest_plugin": {"records"},
+    # What a test compiles, watched in its process; pytest_plugin loads it at first use.
+    "budget": {"api", "calls", "capture", "environment", "observe", "records"}
+    | {"report", "rules", "streams", "target", "torch_private"},
     "target": {"records", "modules", "workloads"},
     # In the child process, with torch.
     "introspect": {"records"},
@@ -82,8 +85,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     | {"tracelog"},
     "questions": {"records", "guard_filters", "measure", "strategies"},
     "parts": {"records", "capture", "measure", "strategies", "target"},
-    "api": {"records", "store", "rules", "target", "capture", "measure", "questions"}
-    | {"audit", "parts", "static"},
+    # The source of a target, read beside a run or alone.
+    "reading": {"records", "places", "static", "target"},
+    "history": {"records", "store"},
+    "checking": {"records", "store", "rules", "target", "capture", "audit", "parts"}
+    | {"history", "places", "reading", "static"},
+    "api": {"records", "store", "target", "capture", "checking", "measure"}
+    | {"questions"},
     "flags": {"records"},
     "output": {"records", "report", "verdict"},
     "cli": {"__init__", "flags", "records", "store", "rules", "report", "target"}
@@ -93,7 +101,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 }
 MAY_IMPORT_LATE = {
     "cli": {"api"},
-    "pytest_plugin": {"api", "capture", "report", "target"},
+    "pytest_plugin": {"budget", "report"},
     "__init__": {"api", "boundary", "records", "replay", "runtime", "verdict"},
     "observe": {"torch_private"},
     "anatomy": {"torch_private"},
@@ -120,6 +128,9 @@ DESK = (
     "measure",
     "questions",
     "parts",
+    "reading",
+    "history",
+    "checking",
     "api",
     "flags",
     "output",

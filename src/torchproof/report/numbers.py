@@ -15,7 +15,7 @@ def plain(value: float | None, digits: int = 3) -> str:
 
 
 def decimals(value: float, digits: int = 3) -> int:
-    if value == 0:
+    if value == 0 or not math.isfinite(value):
         return 0
     return max(0, digits - 1 - math.floor(math.log10(abs(value))))
 

@@ -1,0 +1,88 @@
+"""What stands at the top of a report: the target, when, how, and where it ran."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torchproof.records import Run
+from torchproof.report import commands, marks
+
+_MACHINE = ("threads", "cores", "machine", "platform")
+_FACTS = ("torch", "cuda", "python", "gpu", "device", *_MACHINE)
+_READ = {"static"}
+
+
+def heading(run: Run, title: str) -> Iterator[str]:
+    yield f"# {title}: {marks.code(run.target)}"
+    yield marks.bullets(f"**{name}:** {text}" for name, text in _facts(run))
+    if run.error or run.ending != "finished":
+        why = run.error or f"the run was ended early ({run.ending})"
+        yield f"Not complete: {marks.inline(why)}. This is what was seen until then."
+
+
+def _facts(run: Run) -> Iterator[tuple[str, str]]:
+    yield "Target", marks.code(run.target)
+    if run.started:
+        yield "Analysed", marks.inline(_moment(run.started))
+        yield "Last verified", f"{marks.inline(_moment(run.started))}, by this run"
+    if run.verb == "check":
+        told = f", effort {commands.effort(run)}" if run.parts else ""
+        yield "Mode", f"{mode(run)}{told}"
+    yield "Entry point", _entry(run)
+    yield "Strategy", marks.inline(run.strategy)
+    if where := _environment(run):
+        yield "Environment", where
+    if run.command:
+        yield "Command", marks.code(run.command)
+    yield "Run", marks.code(run.id)
+    if run.baseline:
+        before = marks.code(run.baseline.get("id", ""))
+        when = run.baseline.get("started")
+        told = f" of {marks.inline(_moment(str(when)))}" if when else ""
+        yield "Compared with", f"run {before}{told}"
+
+
+def mode(run: Run) -> str:
+    """Whether the program was read, run, or both."""
+    done = {name for name, part in run.parts.items() if part.status != "skipped"}
+    if not done:
+        return "nothing was done"
+    if done <= _READ:
+        return "static (read, not run)"
+    return "both (read and run)" if done & _READ else "measured (run, not read)"
+
+
+def _moment(text: str) -> str:
+    return text.replace("T", " ")
+
+
+def _entry(run: Run) -> str:
+    form = commands.kind(run.target)
+    name = run.target.partition(":")[2]
+    if form == "workload":
+        return f"the bundled workload {marks.code(name)}"
+    if form == "trace":
+        return f"a recorded trace in {marks.code(name)}"
+    if form == "factory":
+        where, _, factory = run.target.rpartition(":")
+        return f"{marks.code(f'{factory}()')} in {marks.code(where)}"
+    if form == "script" and mode(run) != "static (read, not run)":
+        return f"{marks.code(run.target)}, run as a script"
+    return marks.code(run.target)
+
+
+def _environment(run: Run) -> str:
+    facts = run.environment
+    told = [
+        f"{name} {marks.inline(facts[name])}"
+        for name in _FACTS
+        if facts.get(name) is not None
+    ]
+    if facts.get("size"):
+        told.append(f"size {marks.inline(facts['size'])}")
+    if facts.get("train"):
+        told.append("training")
+    steering = facts.get("variables")
+    if isinstance(steering, dict):
+        told += [marks.code(f"{name}={value}") for name, value in steering.items()]
+    return ", ".join(told)
