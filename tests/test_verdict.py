@@ -10,7 +10,7 @@ import pytest
 from bench_runs import ENVIRONMENT, WRONG, bench, row
 
 from torchproof.records import Finding, Measurement, Part, Run, UserError
-from torchproof.verdict import Comparison, Thresholds, compare, findings
+from torchproof.verdict import Comparison, Thresholds, compare
 
 BREAK = Finding(
     code="GB101",
@@ -299,7 +299,7 @@ def test_a_finding_stays_itself_when_lines_and_values_change() -> None:
     moved = replace(
         BREAK, line=50, file="/b/model.py", cause=BREAK.cause.replace("12", "345")
     )
-    assert findings.identity(moved) == findings.identity(BREAK)
+    assert moved.identity == BREAK.identity
     found = compare(check(BREAK), check(moved))
     assert (found.appeared, found.gone, found.verdict) == ((), (), "not significant")
 

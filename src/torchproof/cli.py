@@ -103,6 +103,7 @@ def check(options: argparse.Namespace) -> int:
     from torchproof.target import parse
 
     output.assert_writable(options.output)
+    baseline = store.load(options.baseline) if options.baseline else None
     with output.progress(options) as progress:
         run = api.check(
             parse(options.target, options.script),
@@ -111,6 +112,7 @@ def check(options: argparse.Namespace) -> int:
             skip=flags.names(options.skip),
             select=flags.names(options.select),
             ignore=flags.names(options.ignore),
+            baseline=baseline,
             progress=progress,
             command=options.command,
         )

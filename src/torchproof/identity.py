@@ -18,23 +18,24 @@ _VALUE = re.compile(
         | (?:\d[\d_,]*\d|\d)(?:\.\d*)?(?:[eE][-+]?\d+)?)(?:[a-zA-Z]{1,3}\b|%)?
     | (?<!\w)[su]\d+(?!\w)                             # a symbol for a size
     | (?<![\w.])(?:True|False|None|-?inf|nan)(?!\w)
+    | (?<!\w)torch\.(?:b?float|u?int|complex|bool)\d*(?!\w)
     """,
     re.VERBOSE,
 )
 _MANY = (
     # A list of values, however long, in brackets or in words.
-    re.compile(r"[\[({]\s*(?:\#(?:\s*[,:=*x]\s*(?:\#|\.\.\.))*,?)?\s*[\])}]"),
+    re.compile(r"[\[({]\s*(?:(?:was )?\#(?:\s*[,:=*x]\s*(?:\#|\.\.\.))*,?)?\s*[\])}]"),
     re.compile(
         r"\#(?:\s*(?:,|;|\band\b|\bor\b|\bto\b|\bthen\b|->|x)+\s*(?:\#|\.\.\.))+"
     ),
 )
-_NOUN = re.compile(r"# (\w+?)s\b")
+_NOUN = re.compile(r"# (\w{3,})s\b")
 
 
 def identity(code: str, file: str | None, function: str | None, cause: str) -> str:
     """The same before and after an edit elsewhere, on every machine."""
-    words = (code, _stable_path(file or ""), function or "", plain(cause))
-    return hashlib.sha256("\0".join(words).encode(errors="surrogatepass")).hexdigest()[:16]
+    words = "\0".join((code, _stable_path(file or ""), function or "", plain(cause)))
+    return hashlib.sha256(words.encode(errors="surrogatepass")).hexdigest()[:16]
 
 
 def plain(cause: str) -> str:

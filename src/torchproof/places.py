@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import linecache
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +17,7 @@ _PACKAGE = Path(__file__).parent.as_posix() + "/"
 _INSTALLED = re.compile(r"/(?:site|dist)-packages/([^/]+)")
 _STANDARD = re.compile(r"/lib(?:64)?/python3\.\d+/|/python3\d+\.zip/")
 _COMPILER = {"torch", "functorch", "triton", "torchgen"}
+_COMPREHENSIONS = {"<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"}
 _RESUME = re.compile(r"^torch_dynamo_resume_in_(?P<name>.+)_at_(?P<line>\d+)$")
 
 
@@ -100,21 +102,81 @@ def qualified_name(frame: Frame) -> str:
     return name
 
 
+def plain_name(name: str) -> str:
+    """A code object's qualified name as the source has it: `Net.forward`.
+
+    Code inside a comprehension is its function's; a resume function is the one that
+    was cut in two.
+    """
+    words = [w for w in name.split(".") if w != "<locals>"]
+    while len(words) > 1 and words[-1] in _COMPREHENSIONS:
+        words.pop()
+    return ".".join([*words[:-1], original_name(words[-1])])
+
+
+def shown(file: str) -> str:
+    """Relative to where the user stands if it is below, else as it is."""
+    return file.removeprefix(os.getcwd() + os.sep)
+
+
 def source_line(file: str, line: int) -> str:
     return linecache.getline(file, line).rstrip("\n")
+
+
+def lines_of(file: str) -> list[str]:
+    return linecache.getlines(file)
+
+
+def around(file: str, line: int, reach: int = 3) -> tuple[tuple[str, ...], int | None]:
+    """The lines near one, within its function, and the number of the first."""
+    lines = lines_of(file)
+    if not 1 <= line <= len(lines):
+        return (), None
+    scopes = [s for s in _scopes(file) if s[0] <= line <= s[1]]
+    first, last, _ = max(scopes, default=(1, len(lines), ""))
+    start, end = max(line - reach, first), min(line + reach, last)
+    return tuple(text.rstrip("\r\n") for text in lines[start - 1 : end]), start
+
+
+def statement(file: str, line: int) -> tuple[int, int]:
+    """The first and last line of the statement at a line, without its body."""
+    inside = [s for s in _statements(file) if s[0] <= line <= s[1]]
+    return max(inside, default=(line, line))
+
+
+def forget() -> None:
+    """What is known of files, which may have been edited since."""
+    linecache.checkcache()
+    _scopes.cache_clear()
+    _statements.cache_clear()
+
+
+@functools.lru_cache(maxsize=256)
+def _statements(file: str) -> tuple[tuple[int, int], ...]:
+    """(first line, last line) of each statement, of one with a body its head."""
+    found = []
+    for node in ast.walk(_tree(file)):
+        if isinstance(node, ast.stmt):
+            body = getattr(node, "body", None)
+            end = body[0].lineno - 1 if body else node.end_lineno or node.lineno
+            found.append((node.lineno, max(node.lineno, end)))
+    return tuple(found)
+
+
+def _tree(file: str) -> ast.Module:
+    try:
+        return ast.parse("".join(linecache.getlines(file)))
+    except (SyntaxError, ValueError):
+        return ast.Module([], [])
 
 
 @functools.lru_cache(maxsize=256)
 def _scopes(file: str) -> tuple[tuple[int, int, str], ...]:
     """(first line, last line, name) of each class and function in a file."""
-    try:
-        tree = ast.parse("".join(linecache.getlines(file)))
-    except (SyntaxError, ValueError):
-        return ()
     wanted = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
     return tuple(
         (node.lineno, node.end_lineno or node.lineno, node.name)
-        for node in ast.walk(tree)
+        for node in ast.walk(_tree(file))
         if isinstance(node, wanted)
     )
 

@@ -312,6 +312,7 @@ class Run:
     parts: Mapping[str, Part] = field(default_factory=dict)
     configuration: tuple[CompileSite, ...] = ()
     baseline: Mapping[str, Any] | None = None  # the earlier run, in short
+    options: Mapping[str, Any] = field(default_factory=dict)  # of a check
     verb: str = "check"
     command: str = ""
     started: str = ""

@@ -36,6 +36,8 @@ class Target:
     def name(self) -> str:
         """A short name for the run's id."""
         stem = self.where if self.kind == "workload" else Path(self.where).stem
+        if self.kind == "source":
+            stem = Path(self.where).resolve().name
         if self.kind == "factory" and not self.where.endswith(".py"):
             stem = self.where.rpartition(".")[2]
         return "".join(c if c.isalnum() or c in "-_" else "-" for c in stem) or "target"

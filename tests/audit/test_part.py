@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from torchproof import api, audit
+from torchproof import audit, checking
 from torchproof.audit import running
 from torchproof.capture import Options
-from torchproof.records import Finding, Observation
+from torchproof.records import Finding, Observation, Part
 from torchproof.rules import check
 from torchproof.streams import Followed
 from torchproof.target import Target, parse
@@ -117,11 +117,13 @@ def test_counts_are_unknown_without_cuda(audited: Audit) -> None:
 def test_which_targets_are_run_again(
     monkeypatch: pytest.MonkeyPatch, kind: Any, wanted: list[str], why: str | None
 ) -> None:
-    done = audit.Audited(api.Part("passed"))
+    done = audit.Audited(Part("passed"))
     monkeypatch.setattr(audit, "audit", lambda *args: done)
     target = Target("model.py", kind, "model.py")
     seen = Observation((), {})
-    _, found = api._audited(seen, target, Options(), wanted, tell=lambda text: None)
+    _, found = checking._audited(
+        seen, target, Options(), wanted, tell=lambda text: None
+    )
     part = found.part([])
     assert part.status == ("skipped" if why else "passed")
     assert (why or "") in part.why

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 
 from torchproof.records import Finding, Run
@@ -40,25 +39,19 @@ def place(finding: Finding) -> str:
     return f"{finding.file}:{finding.line}" if finding.file else "-"
 
 
-def identity(finding: Finding) -> tuple[str, str, str, str]:
-    file = (finding.file or "").rpartition("/")[2]  # checkouts lie in other folders
-    cause = re.sub(r"\d+", "#", finding.cause)
-    return finding.code, file, finding.function or "", cause
-
-
 def _complete(run: Run) -> bool:
     return run.ending == "finished" and run.error is None
 
 
 def _without(run: Run, other: Run) -> tuple[Finding, ...]:
     """Two alike in one function count as two."""
-    left = Counter(identity(f) for f in other.findings if f.status == "open")
+    left = Counter(f.identity for f in other.findings if f.status == "open")
     found = []
     for finding in run.findings:
         if finding.status != "open":
             continue
-        if left[identity(finding)]:
-            left[identity(finding)] -= 1
+        if left[finding.identity]:
+            left[finding.identity] -= 1
         else:
             found.append(finding)
     return tuple(found)

@@ -1,0 +1,384 @@
+"""`check`: what each part saw, what the source says, and what an earlier run had."""
+
+from __future__ import annotations
+
+import datetime
+import platform
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from torchproof import audit, history, parts, places, reading, rules, store
+from torchproof.audit import Audited
+from torchproof.capture import Options, observe
+from torchproof.parts import MEASURED, OF_MEASURED, Examination, Found
+from torchproof.records import (
+    SEVERITIES,
+    Event,
+    Finding,
+    Observation,
+    Part,
+    Run,
+    UserError,
+    one_line,
+)
+from torchproof.static import Reading
+from torchproof.static.join import Joined, join
+from torchproof.static.join import alone as not_run
+from torchproof.target import Target, assert_size
+from torchproof.target import parse as parse_target
+
+Progress = Callable[[str], None]
+
+PARTS = (
+    "static",
+    "breaks",
+    "baseline",
+    "batch",
+    "sequence",
+    "latency",
+    "guards",
+    "lifetimes",
+)
+OF_OTHERS = (*OF_MEASURED, *audit.CODES)  # codes that are not of part breaks
+EFFORTS: dict[str, tuple[str, ...]] = {
+    "static": ("static",),
+    "quick": ("static", "breaks"),
+    "normal": ("static", "breaks", "baseline", "batch", "sequence", "latency"),
+    "full": PARTS,
+}
+_NOTHING_RUN = {"torch": None, "device": None, "python": platform.python_version()}
+
+
+@dataclass(frozen=True)
+class Scope:
+    """What a check was asked to look at."""
+
+    effort: str
+    skip: tuple[str, ...]
+    select: tuple[str, ...]
+    ignore: tuple[str, ...]
+
+    @property
+    def wanted(self) -> list[str]:
+        return [name for name in EFFORTS[self.effort] if name not in self.skip]
+
+    def selected(self, findings: Iterable[Finding]) -> list[Finding]:
+        return rules.select(list(findings), list(self.select), list(self.ignore))
+
+    def left_out(self, part: str) -> Part | None:
+        """A part that is not to be done, and why; None for one that is."""
+        if part in self.skip:
+            return Part("skipped", "left out with --skip")
+        if part not in EFFORTS[self.effort]:
+            return Part("skipped", f"not part of --effort {self.effort}")
+        return None
+
+
+def check(
+    target: str | Target,
+    options: Options | None = None,
+    *,
+    effort: str = "normal",
+    skip: Iterable[str] = (),
+    select: Iterable[str] = (),
+    ignore: Iterable[str] = (),
+    baseline: Run | None = None,
+    progress: Progress = lambda text: None,
+    command: str = "",
+    save_in: Path = store.RUNS,
+) -> Run:
+    """What goes wrong when the target compiles; the run is saved and returned.
+
+    `baseline` is the earlier run to compare with; without one it is the latest that
+    was saved of this target, run in the same way.
+    """
+    target = parse_target(target) if isinstance(target, str) else target
+    options = options or Options()
+    scope = Scope(effort, tuple(skip), tuple(select), tuple(ignore))
+    _assert_possible(target, options, scope)
+    store.assert_writable(save_in)
+    places.forget()
+    asked = _asked(target, options, scope)
+    before = baseline or history.latest(target.text, target.name, asked, save_in)
+    done = _Check(target, options, scope, progress)
+    run = replace(done.run(), command=command, options=asked)
+    if before is not None:
+        gone = history.resolved(
+            before,
+            run,
+            parts_of=lambda finding: _parts_of(finding, before, run),
+            suspected=done.suspects,
+        )
+        findings = (*run.findings, *gone)
+        run = replace(run, findings=findings, baseline=history.in_short(before))
+    return store.save(run, save_in)
+
+
+def _asked(target: Target, options: Options, scope: Scope) -> dict[str, Any]:
+    """What was asked for, as it is saved."""
+    return {
+        "effort": scope.effort,
+        "skip": list(scope.skip),
+        "select": list(scope.select),
+        "ignore": list(scope.ignore),
+        "compile": dict(options.compile),
+        "as_written": options.as_written,
+        "train": options.train,
+        "device": options.device,
+        "size": options.size,
+        "arguments": list(target.arguments),
+    }
+
+
+def _assert_possible(target: Target, options: Options, scope: Scope) -> None:
+    """What can be said to be wrong before anything runs."""
+    if scope.effort not in EFFORTS:
+        known = ", ".join(EFFORTS)
+        raise UserError(f"no effort {scope.effort!r}: choose one of {known}")
+    if target.kind == "source" and scope.effort != "static":
+        raise UserError(
+            f"{target.text} is a folder, which cannot be run: --effort static reads it"
+        )
+    if target.kind == "trace" and scope.effort == "static":
+        raise UserError(
+            f"{target.text} is a trace, which holds no source: --effort static reads"
+            " files and folders"
+        )
+    assert_size(target, options.size)
+    if unknown := sorted(set(scope.skip) - set(PARTS)):
+        raise UserError(f"no part {unknown[0]!r} to skip: parts are {', '.join(PARTS)}")
+    scope.selected([])  # a wrong code fails before the run
+
+
+class _Check:
+    """One check: runs its parts, and keeps what was read and what stays open."""
+
+    def __init__(
+        self, target: Target, options: Options, scope: Scope, progress: Progress
+    ) -> None:
+        self.target, self.options = target, options
+        self.scope, self.progress = scope, progress
+        self.read = Reading()
+        self.joined = Joined(())
+
+    def run(self) -> Run:
+        started = datetime.datetime.now()
+        wanted = self.scope.wanted
+        seen, measured = _seen(self.target, self.options, wanted, self.progress)
+        seen, audited = _audited(
+            seen, self.target, self.options, wanted, tell=self.progress
+        )
+        every = rules.with_costs(rules.check(seen), measured.gaps)
+        told = self._read(seen, every, measured, audited)
+        found = self.scope.selected(reading.with_source(self.joined.findings))
+        found.sort(key=lambda f: (f.status != "open", SEVERITIES.index(f.severity)))
+        own = {
+            "static": told or reading.part(self.read, found),
+            "breaks": _breaks(seen, every=every, found=found),
+            "lifetimes": audited.part(found),
+        }
+        return Run(
+            id=f"{started:%Y%m%d-%H%M}-{self.target.name}",
+            target=self.target.text,
+            strategy=self._strategy(seen),
+            environment=seen.environment,
+            counts=_counts(seen, every, "breaks" not in wanted) | audited.counts,
+            findings=tuple(found),
+            measurements=tuple(measured.rows),
+            parts={
+                name: self.scope.left_out(name)
+                or measured.part(name, found)
+                or own.get(name, own["breaks"])
+                for name in PARTS
+            },
+            configuration=reading.configuration(self.read, seen.events),
+            started=started.isoformat(timespec="seconds"),
+            ending=seen.ending,
+            exit_code=seen.exit_code,
+            error=one_line(seen.error) if seen.error else None,
+        )
+
+    def _strategy(self, seen: Observation) -> str:
+        if self.scope.effort == "static":
+            return "-"
+        return "as-written" if _as_written(seen, self.target) else "full"
+
+    def _read(
+        self,
+        seen: Observation,
+        every: list[Finding],
+        measured: Found,
+        audited: Audited,
+    ) -> Part | None:
+        """Reads the source and joins it with the run; why not, where it cannot."""
+        self.joined = Joined(tuple(every))
+        if "static" not in self.scope.wanted:
+            return None
+        if self.target.kind == "trace":
+            return Part("skipped", "a trace holds no source")
+        self.progress("reading the source")
+        if seen.traced is None:
+            self.read = reading.alone(self.target, self.progress)
+        else:
+            self.read = reading.beside(self.target, seen, self.progress)
+        if self.scope.effort == "static":
+            self.joined = not_run(self.read.suspicions)
+        else:
+            decided = reading.what_was_seen(seen, _unseen(measured, audited))
+            self.joined = join(self.read.suspicions, every, decided)
+        return None
+
+    def suspects(self, finding: Finding) -> bool:
+        """Whether a finding that is not in this run may be there all the same."""
+        if not self.scope.selected([finding]):
+            return True
+        if finding.origin == "static":
+            known = {s.finding.identity for s in self.read.suspicions}
+            return finding.identity in known
+        return any(
+            finding.code.startswith(each.shown_by)
+            and finding.function == each.finding.function
+            for each in self.joined.undecided
+            if each.shown_by
+        )
+
+
+def _unseen(measured: Found, audited: Audited) -> dict[str, str]:
+    """Codes that nothing in this check could show, and the part that does."""
+    done = {name for name, part in measured.parts.items() if part.status == "passed"}
+    if audited.status.status == "passed":
+        done.add("lifetimes")
+    made = {**parts.CODES, "lifetimes": audit.CODES}
+    shown = {code for name in done for code in made[name]}
+    return {c: n for n, codes in made.items() for c in codes if c not in shown}
+
+
+def _parts_of(finding: Finding, before: Run, run: Run) -> list[str]:
+    """The parts that can make a finding; none where the two runs do not compare."""
+    if finding.origin == "static":
+        return ["static"]
+    if finding.code.startswith(audit.CODES):
+        devices = {each.environment.get("device") for each in (before, run)}
+        return ["lifetimes"] if len(devices) == 1 else []
+    made = [n for n, codes in parts.CODES.items() if finding.code.startswith(codes)]
+    return made or ["breaks"]
+
+
+def _seen(
+    target: Target, options: Options, wanted: list[str], progress: Progress
+) -> tuple[Observation, Found]:
+    """What the parts saw; those that measure, where the target can run again."""
+    seen = Observation((), _NOTHING_RUN)
+    if "breaks" in wanted:
+        seen = observe(target, options, progress)
+    why = None
+    if target.kind == "script":
+        why = "a script is run once; torchproof bench measures it"
+    elif target.kind == "trace":
+        why = "a trace cannot be run"
+    elif seen.error or seen.ending != "finished":
+        why = "the target did not run to its end"
+    measuring = [name for name in wanted if name in MEASURED]
+    if why or not measuring:
+        skipped = {name: Part("skipped", why or "") for name in measuring}
+        return seen, Found(parts=skipped)
+    found = Examination(target, options, progress).run(measuring)
+    ending = "interrupted" if found.interrupted else seen.ending
+    return replace(
+        seen,
+        events=(*seen.events, *found.events),
+        environment={**seen.environment, **found.environment},
+        ending=ending,
+    ), found
+
+
+def _audited(
+    seen: Observation,
+    target: Target,
+    options: Options,
+    wanted: list[str],
+    *,
+    tell: Progress,
+) -> tuple[Observation, Audited]:
+    """What part lifetimes adds to what was seen, if it is wanted and possible."""
+    why = _why_not_audited(target, wanted, seen)
+    if "lifetimes" not in wanted or why:
+        return seen, audit.skipped(why or "")
+    found = audit.audit(target, options, tell)
+    return replace(
+        seen,
+        events=(*seen.events, *found.events),
+        environment={**seen.environment, **found.environment},
+        ending="interrupted" if found.interrupted else seen.ending,
+    ), found
+
+
+def _why_not_audited(
+    target: Target, wanted: list[str], seen: Observation
+) -> str | None:
+    if target.kind == "trace":
+        return "a trace cannot be run"
+    if target.kind == "script" and "breaks" in wanted:
+        return "a script is run once; with --skip breaks this part runs it"
+    if seen.error or seen.ending != "finished":
+        return "the target did not run to its end"
+    return None
+
+
+def _as_written(observation: Observation, target: Target) -> bool:
+    """Whether the program compiled itself, rather than torchproof for it."""
+    if target.kind in {"script", "trace"}:
+        return True
+    return not any(
+        e.data["by_torchproof"] for e in observation.events if e.kind == "wrapper"
+    )
+
+
+def counts_of(
+    observation: Observation, found: list[Finding] | None = None
+) -> dict[str, int | None]:
+    """The counts of a run, from its events and all of its findings."""
+    events = observation.events
+    found = rules.check(observation) if found is None else found
+    return {
+        "calls": observation.calls,
+        "compiled_calls": observation.compiled_calls,
+        "graphs": sum(event.kind == "graph" for event in events),
+        "graph_breaks": sum(f.kind in {"graph_break", "skipped_frame"} for f in found),
+        "skipped_frames": len({_skipped(event) for event in events} - {None}),
+        "recompiles": sum(event.kind == "recompile" for event in events),
+        **audit.skipped("").counts,  # those of part lifetimes
+    }
+
+
+def _counts(
+    observation: Observation, every: list[Finding], unseen: bool
+) -> dict[str, Any]:
+    """What was not observed is None, never 0."""
+    counts = counts_of(observation, every)
+    return dict.fromkeys(counts) if unseen else counts
+
+
+def _skipped(event: Event) -> tuple[str, int, str] | None:
+    """The function a frame belonged to that Dynamo gave up on."""
+    if event.function is None or not (
+        event.data.get("skips")
+        or (event.kind == "compile_failure" and not event.data.get("raised"))
+    ):
+        return None
+    return event.function.file, event.function.line, event.function.function
+
+
+def _breaks(
+    observation: Observation, *, every: list[Finding], found: list[Finding]
+) -> Part:
+    if observation.error or observation.ending != "finished":
+        return Part("failed", observation.error or f"ended by {observation.ending}")
+    count, total = (
+        sum(f.status == "open" and not f.code.startswith(OF_OTHERS) for f in each)
+        for each in (found, every)
+    )
+    hidden = f"{total - count} left out by --select or --ignore"
+    return Part("found" if count else "passed", hidden if total > count else "")

@@ -1,0 +1,96 @@
+"""The earlier run of a target: which one it is, and what is gone since."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from torchproof import store
+from torchproof.records import SEVERITIES, Finding, Run, UserError
+
+_MOST_READ = 50  # saved runs that are looked into for the latest of a target
+# What changes which findings there are, in the same code.
+_SAME = ("arguments", "as_written", "compile", "device", "size", "train")
+
+
+def latest(
+    target: str, name: str, options: Mapping[str, Any], root: Path = store.RUNS
+) -> Run | None:
+    """The latest complete check of a target, run in the same way; None without one."""
+    folders = [path for path in store.listing(root) if name in path.name]
+    folders.sort(key=lambda path: (path / "run.json").stat().st_mtime, reverse=True)
+    for folder in folders[:_MOST_READ]:
+        try:
+            run = store.read(folder / "run.json")
+        except UserError:
+            continue  # damaged, or of a newer torchproof
+        alike = all(run.options.get(key) == options.get(key) for key in _SAME)
+        if run.verb == "check" and run.target == target and _complete(run) and alike:
+            return run
+    return None
+
+
+def in_short(run: Run) -> dict[str, Any]:
+    """What a table of before and after needs, so that one saved run is enough."""
+    rows = [row.to_json() for row in run.measurements]
+    still_open = Counter(f.severity for f in run.findings if f.status == "open")
+    return {
+        "id": run.id,
+        "target": run.target,
+        "started": run.started,
+        "command": run.command,
+        "counts": dict(run.counts),
+        "environment": dict(run.environment),
+        "measurements": [
+            {k: v for k, v in row.items() if k != "rounds_ms"} for row in rows
+        ],
+        "findings": {severity: still_open[severity] for severity in SEVERITIES},
+    }
+
+
+def resolved(
+    before: Run,
+    run: Run,
+    *,
+    parts_of: Callable[[Finding], Iterable[str]],
+    suspected: Callable[[Finding], bool],
+) -> list[Finding]:
+    """Open findings of the earlier run that this one, which looked, does not have.
+
+    `parts_of` names the parts of a check that can make a finding; `suspected` says
+    that the code still suggests it, though this run did not show it. Two alike in one
+    function count as two.
+    """
+    if not _complete(run):
+        return []
+    left = Counter(f.identity for f in run.findings)
+    gone = []
+    for finding in before.findings:
+        if finding.status != "open":
+            continue
+        if left[finding.identity]:
+            left[finding.identity] -= 1
+            continue
+        names = [n for n in parts_of(finding) if _done(before, n)]
+        looked = bool(names) and all(_done(run, name) for name in names)
+        if looked and _read_alike(finding, before, run) and not suspected(finding):
+            gone.append(replace(finding, status="resolved"))
+    return gone
+
+
+def _complete(run: Run) -> bool:
+    return run.ending == "finished" and run.error is None
+
+
+def _done(run: Run, part: str) -> bool:
+    return part in run.parts and run.parts[part].status in {"passed", "found"}
+
+
+def _read_alike(finding: Finding, before: Run, run: Run) -> bool:
+    """Reading alone takes every forward as compiled; beside a run, what it reaches."""
+    if finding.origin != "static":
+        return True
+    return len({r.options.get("effort") == "static" for r in (before, run)}) == 1

@@ -1,0 +1,196 @@
+"""The source of a target: what of it is read, and what that adds to a run.
+
+Code of installed packages is read only where it is the target itself.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from torchproof import places, static
+from torchproof.records import (
+    CompileSite,
+    Event,
+    Finding,
+    Frame,
+    Observation,
+    Part,
+    UserError,
+)
+from torchproof.static import Reading
+from torchproof.static.imports import followed
+from torchproof.static.join import Seen, absolute
+from torchproof.static.source import Source
+from torchproof.target import Target, own_file
+
+Progress = Callable[[str], None]
+
+
+# -- what is read ----------------------------------------------------------------------
+
+
+def alone(target: Target, progress: Progress) -> Reading:
+    """The target's source, every `forward` in it taken as compiled."""
+    own = Path(target.where) if target.kind == "source" else own_file(target)
+    if own is None:
+        raise UserError(f"no Python file of {target.where} is found to read")
+    paths = [own] if target.kind == "source" else followed([own])
+    found = _shown(static.read(paths, progress=progress))
+    if found.files <= len(found.problems):
+        why = found.problems[0] if found.problems else "it holds no Python file"
+        raise UserError(f"nothing can be read of {target.text}: {why}")
+    return found
+
+
+def beside(target: Target, seen: Observation, progress: Progress) -> Reading:
+    """The code that the run compiled or could have, and where it was compiled."""
+    roots, own = _roots(seen), own_file(target)
+    files = {absolute(str(own)): None} if own else {}
+    called = (place.file for _, place in _wrappers(seen.events))
+    files |= {absolute(f): None for f in called if places.whose(f) == "user"}
+    files |= dict.fromkeys(roots)
+    paths = [path for path in map(Path, files) if path.is_file()]
+    return _shown(static.read(paths, roots=roots, progress=progress))
+
+
+def _roots(seen: Observation) -> dict[str, list[str]]:
+    """The user's functions that were compiled or traced, by absolute path."""
+    found: dict[str, dict[str, None]] = {}
+    for each in (seen.compiled, seen.traced or {}):
+        for file, functions in each.items():
+            if places.whose(file) == "user":
+                known = found.setdefault(absolute(file), {})
+                known |= dict.fromkeys(map(places.plain_name, functions))
+    return {file: list(names) for file, names in found.items()}
+
+
+def _shown(found: Reading) -> Reading:
+    """With the files as a run names them."""
+    suspicions = tuple(
+        replace(s, finding=replace(s.finding, file=places.shown(s.finding.file or "")))
+        for s in found.suspicions
+    )
+    sites = tuple(replace(s, file=places.shown(s.file)) for s in found.sites)
+    return replace(found, suspicions=suspicions, sites=sites)
+
+
+def part(found: Reading, findings: Iterable[Finding]) -> Part:
+    """The status of part static."""
+    count = found.files
+    told = f"{count} file read" if count == 1 else f"{count} files read"
+    if found.problems:
+        more = len(found.problems) - 3
+        listed = [*found.problems[:3], *([f"{more} more"] if more > 0 else [])]
+        told += f", not understood: {'; '.join(listed)}"
+    some = any(f.status == "open" and f.origin != "dynamic" for f in findings)
+    return Part("found" if some else "passed", told)
+
+
+# -- what a run can say about source ---------------------------------------------------
+
+
+def what_was_seen(seen: Observation, unseen: Mapping[str, str]) -> Seen:
+    """`unseen`: codes that no part of this check could show, and the part that does."""
+    traced = None
+    if seen.traced is not None:
+        traced = {
+            absolute(file): frozenset(n for lines in functions.values() for n in lines)
+            for file, functions in seen.traced.items()
+        }
+    stopped = frozenset(
+        (absolute(frame.file), frame.line)
+        for event in seen.events
+        if event.kind == "compile_failure" or event.data.get("skips")
+        for frame in event.frames
+        if frame in (event.frames[-1], places.place_of(event.frames).frame)
+    )
+    return Seen(traced, stopped, seen.calls, unseen)
+
+
+def configuration(found: Reading, events: Iterable[Event]) -> tuple[CompileSite, ...]:
+    """Each torch.compile call in the source, with what the run saw of it.
+
+    Then those that only the run saw: calls in code that was not read.
+    """
+    sites = list(found.sites)
+    for event, place in _wrappers(events):
+        index = _site_at(sites, place)
+        calls = event.data["calls"]
+        if index is None:
+            sites.append(_only_seen(event, place))
+        elif calls is not None:
+            known = sites[index]
+            sites[index] = replace(known, calls=(known.calls or 0) + calls)
+    return tuple(sites)
+
+
+def _wrappers(events: Iterable[Event]) -> Iterator[tuple[Event, Frame]]:
+    """The program's own calls of torch.compile, and where it makes them."""
+    for event in events:
+        if event.kind == "wrapper" and not event.data["by_torchproof"]:
+            for frame in reversed(event.frames):
+                if places.whose(frame.file) in {"user", "library"}:
+                    yield event, frame
+                    break
+
+
+def _site_at(sites: list[CompileSite], place: Frame) -> int | None:
+    file = absolute(place.file)
+    for index, site in enumerate(sites):
+        inside = site.line <= place.line <= max(site.line, site.end_line)
+        if inside and absolute(site.file) == file:
+            return index
+    return None
+
+
+def _only_seen(event: Event, place: Frame) -> CompileSite:
+    given = event.data["arguments"]
+    names = ("backend", "mode", "dynamic", "fullgraph", "options")
+    return CompileSite(
+        file=places.shown(place.file),
+        line=place.line,
+        end_line=place.line,
+        function=places.qualified_name(place),
+        subject=event.data["name"],
+        calls=event.data["calls"],
+        source=places.source_line(place.file, place.line) or None,
+        **{name: given[name] for name in names if name in given},
+    )
+
+
+# -- what source says about findings ---------------------------------------------------
+
+
+def with_source(findings: Iterable[Finding]) -> list[Finding]:
+    """With the lines around each, and `intentional` where a comment says so."""
+    commented = functools.cache(_commented)
+    found = []
+    for finding in findings:
+        if finding.file and finding.line:
+            lines, first = places.around(finding.file, finding.line)
+            finding = replace(finding, context=lines, context_from=first)
+            source = commented(finding.file)
+            if source and _is_meant(finding, source):
+                finding = replace(finding, status="intentional")
+        found.append(finding)
+    return found
+
+
+def _commented(file: str) -> Source | None:
+    """The file, if a comment in it can speak to torchproof."""
+    text = "".join(places.lines_of(file))
+    if "torchproof:" not in text:
+        return None
+    try:
+        return Source.parse(Path(file), text)
+    except (SyntaxError, ValueError):
+        return None
+
+
+def _is_meant(finding: Finding, source: Source) -> bool:
+    assert finding.line is not None
+    first, last = places.statement(finding.file or "", finding.line)
+    return finding.status == "open" and source.ignores(first, last, finding.code)
