@@ -5,6 +5,7 @@ PYTHON ?= python3
 TORCH_INDEX ?=
 
 BIN := .venv/bin
+DEMO := .torchproof/demo
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 INSTALLED := .venv/.installed
 
@@ -15,15 +16,21 @@ TORCH_FROM = $(if $(TORCH_INDEX),--no-deps --index-url $(TORCH_INDEX))
 .PHONY: demo test lint format docs prove clean
 
 demo: $(INSTALLED)
+	@rm -f $(DEMO)/check.html $(DEMO)/bench.html; mkdir -p $(DEMO)
 	@# Exit code 1 is a finding, 2 a failure.
 	@echo "A vision-language model as it was first written:"; echo
 	$(BIN)/torchproof check workload:nanovlm-original --effort quick -q || test $$? -eq 1
+	@$(BIN)/torchproof show --format html -q -o $(DEMO)/check.html
 	@echo; echo "The same model, cured, in training:"; echo
 	$(BIN)/torchproof check workload:nanovlm --train --effort quick -q
 	@echo; echo "What compiling it is worth:"; echo
 	$(BIN)/torchproof bench workload:nanovlm --strategies full,regional --sittings 1
+	@$(BIN)/torchproof show --format html -q -o $(DEMO)/bench.html
 	@echo; $(BIN)/torchproof show --list
 	@echo "The runs are saved in .torchproof/runs"
+	@echo; echo "Two of them as pages, to open in a browser:"
+	@echo "  $(CURDIR)/$(DEMO)/check.html"
+	@echo "  $(CURDIR)/$(DEMO)/bench.html"
 
 test: lint
 	$(BIN)/pytest -q -n 2 --dist worksteal -m "not gpu and not slow"

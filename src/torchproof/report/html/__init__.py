@@ -17,12 +17,17 @@ from torchproof.records import Run
 from torchproof.report import sections
 from torchproof.report.html import charts, headline, history
 from torchproof.report.html.entries import PAGE, Entry, choices, costs, entries
-from torchproof.report.html.text import rich, visible
+from torchproof.report.html.text import brief, rich, visible
+from torchproof.rules import RULES
+from torchproof.rules._rule import Rule
 
 if TYPE_CHECKING:
     import jinja2
 
 _HERE = Path(__file__).parent
+# Between findings that wait as text until they are asked for. No text of others holds
+# it, since `visible` writes such characters out.
+_SEPARATOR = "\x1e"
 
 
 def render(run: Run) -> str:
@@ -50,6 +55,7 @@ def _content(run: Run) -> dict[str, Any]:
         "about": _about(run),
         "contents": _contents(run, drawn),
         "total": len(found),
+        "separator": _SEPARATOR,
         "headline": headline.headline(run, found),
         "tiles": headline.tiles(run, found),
         "shared": charts.shared(run),
@@ -61,6 +67,7 @@ def _content(run: Run) -> dict[str, Any]:
         "chosen": sections.chosen(run)[1] if run.verb == "bench" else None,
         "pages": list(_pages(found)),
         "choices": choices(found),
+        "rules": _rules(run),
         "closed": [e for e in found if e.finding.status != "open"],
         "changes": history.changes(run),
         "unlike": history.unlike(run),
@@ -87,9 +94,16 @@ def _contents(run: Run, drawn: Mapping[str, Any]) -> list[tuple[str, str]]:
         "findings": (f"Findings ({len(run.findings)})", run.findings),
         "configuration": ("torch.compile calls", run.configuration),
         "history": ("Before and after", run.baseline or _closed(run)),
+        "rules": ("Rules", _rules(run)),
         "run": ("The run", True),
     }
     return [(anchor, label) for anchor, (label, there) in named.items() if there]
+
+
+def _rules(run: Run) -> dict[str, Rule]:
+    """Of each code among the findings the rule; a newer torchproof has others."""
+    codes = {finding.code for finding in run.findings}
+    return {rule.code: rule for rule in RULES if rule.code in codes}
 
 
 def _closed(run: Run) -> bool:
@@ -142,7 +156,7 @@ def _templates() -> jinja2.Environment:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    found.filters["rich"] = rich
+    found.filters |= {"rich": rich, "brief": brief}
     return found
 
 

@@ -154,10 +154,11 @@ def _bars(
 
 
 def _reach(row: Measurement, rounds: Sequence[float]) -> float:
-    """How far its bar goes; one slow round in twenty does not set the scale."""
-    kept = sorted(rounds)[: max(1, round(len(rounds) * 0.95))]
-    edges = (row.median_ms, row.high_ms, *kept)
-    return max(edge for edge in edges if edge is not None and known(edge))
+    """How far its bar goes; a few rounds far slower than the rest set no scale."""
+    edges = [edge for edge in (row.median_ms, row.high_ms) if known(edge)]
+    usual = sorted(rounds)[: max(1, round(len(rounds) * 0.9))]
+    limit = 1.3 * max([*edges, *usual])
+    return max([*edges, *(median for median in rounds if median <= limit)])
 
 
 def _bar(name: str, row: Measurement, rounds: Sequence[float], end: float) -> Bar:

@@ -4,6 +4,16 @@
 (() => {
   const by = (id) => document.getElementById(id);
   const list = by("list");
+  const signs = { amp: "&", lt: "<", gt: ">", "#34": '"', "#39": "'" };
+  const words = (html) =>
+    html.replace(/<[^>]*>/g, "").replace(/&(amp|lt|gt|#34|#39);/g, (_, s) => signs[s]);
+  const attributes = (html) => {
+    const start = html.slice(0, html.indexOf(">"));
+    const data = {};
+    for (const [, name, value] of start.matchAll(/data-(\w+)="([^"]*)"/g))
+      data[name] = words(value);
+    return { id: start.match(/ id="([^"]*)"/)[1], data };
+  };
   const PAGE = 100;
 
   const theme = by("theme");
@@ -33,14 +43,24 @@
   paint();
   if (!list) return;
 
-  const pages = [...document.querySelectorAll("template.page")];
-  const every = [...list.children].concat(
-    pages.flatMap((page) => [...page.content.children]),
+  // Findings beyond the first page wait as text: thousands of them open at once.
+  const waiting = [...document.querySelectorAll("script.page")].flatMap((page) =>
+    page.text.split("\x1e").slice(0, -1),
   );
-  const texts = new Map();
+  const every = [...list.children]
+    .map((element) => ({ id: element.id, data: element.dataset, element }))
+    .concat(waiting.map((html) => ({ ...attributes(html), html })));
+  const elementOf = (finding) => {
+    if (!finding.element) {
+      const box = document.createElement("template");
+      box.innerHTML = finding.html;
+      finding.element = document.importNode(box.content, true).firstElementChild;
+    }
+    return finding.element;
+  };
   const textOf = (finding) => {
-    if (!texts.has(finding)) texts.set(finding, finding.textContent.toLowerCase());
-    return texts.get(finding);
+    finding.text ??= (finding.element?.textContent ?? words(finding.html)).toLowerCase();
+    return finding.text;
   };
   const filters = by("filters");
   const search = by("search");
@@ -51,12 +71,12 @@
   let shown = PAGE;
   let matching = every;
 
-  const matches = (finding, words, off) =>
-    !off.has(finding.dataset.severity) &&
-    selects.every((s) => !s.value || finding.dataset[s.name] === s.value) &&
-    words.every((word) => textOf(finding).includes(word));
+  const matches = (finding, wanted, off) =>
+    !off.has(finding.data.severity) &&
+    selects.every((s) => !s.value || finding.data[s.name] === s.value) &&
+    wanted.every((word) => textOf(finding).includes(word));
   const draw = () => {
-    list.replaceChildren(...matching.slice(0, shown));
+    list.replaceChildren(...matching.slice(0, shown).map(elementOf));
     const count = Math.min(shown, matching.length);
     const of = matching.length === every.length ? "" : ` of ${every.length}`;
     by("count").textContent =
@@ -71,9 +91,9 @@
     }
   };
   const apply = () => {
-    const words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
+    const wanted = search.value.toLowerCase().split(/\s+/).filter(Boolean);
     const off = new Set(boxes.filter((box) => !box.checked).map((box) => box.value));
-    matching = every.filter((finding) => matches(finding, words, off));
+    matching = every.filter((finding) => matches(finding, wanted, off));
     shown = PAGE;
     draw();
   };
@@ -86,12 +106,16 @@
   const reveal = () => {
     const wanted = location.hash.slice(1);
     const index = every.findIndex((finding) => finding.id === wanted);
-    if (index < 0) return;
+    if (index < 0) {
+      const rule = wanted && by(wanted);
+      if (rule instanceof HTMLDetailsElement) rule.open = true;
+      return;
+    }
     clear();
     shown = Math.max(PAGE, index + 1);
     draw();
-    every[index].open = true;
-    every[index].scrollIntoView();
+    every[index].element.open = true;
+    every[index].element.scrollIntoView({ behavior: "instant" });
   };
 
   filters.hidden = by("count").hidden = false;

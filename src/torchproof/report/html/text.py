@@ -14,6 +14,11 @@ _HIDDEN = re.compile(
     "\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ufeff\uffa0\ufff9-\ufffb"
     "\ud800-\udfff\U000e0000-\U000e007f]"
 )
+# More marks on one letter than any language puts there cover the lines around it.
+_PILED = re.compile(
+    "([\u0300-\u036f\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe20-\ufe2f]{4})"
+    "[\u0300-\u036f\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe20-\ufe2f]+"
+)
 _SPANS = re.compile(r"`([^`\n]+)`|(https?://[^\s<>\"'`]+[^\s<>\"'`.,;:!?)\]])")
 _LINK = Markup('<a href="{0}" rel="noreferrer noopener">{0}</a>')
 
@@ -22,6 +27,7 @@ def visible(value: Any) -> Any:
     """What a template prints, with `<U+202E>` in place of what cannot be seen."""
     if isinstance(value, Markup) or not isinstance(value, str):
         return value
+    value = value if value.isascii() else _PILED.sub(r"\1", value)
     return _HIDDEN.sub(lambda found: f"\u27e8U+{ord(found[0]):04X}\u27e9", value)
 
 
@@ -38,3 +44,8 @@ def rich(text: str) -> Markup:
         end = found.end()
     pieces.append(escape(visible(text[end:])))
     return Markup("").join(pieces)
+
+
+def brief(text: str, limit: int = 60) -> str:
+    """A name that would leave no room for what is said of it, cut."""
+    return text if len(text) <= limit else f"{text[:limit]} ..."

@@ -1,0 +1,327 @@
+"""The HTML report as text: what is in the file, and what must not be."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import hashlib
+import html
+import json
+import re
+from html.parser import HTMLParser
+
+import bench_runs
+import html_runs
+import pytest
+
+from torchproof import report
+from torchproof.records import Finding, Part, Run
+from torchproof.report.html import charts, excerpt, headline, history
+from torchproof.report.html.entries import entries
+from torchproof.report.html.text import rich, visible
+
+
+class Reader(HTMLParser):
+    """Every tag with its attributes, and the words outside of style and script."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.words: list[str] = []
+        self._raw = False
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        self._raw = tag in ("style", "script")
+
+    def handle_endtag(self, tag: str) -> None:
+        self._raw = False
+
+    def handle_data(self, data: str) -> None:
+        if not self._raw:
+            self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.words).split())
+
+
+def page(run: Run, *, source: bool = True) -> Reader:
+    return Reader(report.render(run, "html", source=source))
+
+
+def element(text: str, start: str, name: str) -> str:
+    return text.partition(start)[2].partition(f"</{name}>")[0]
+
+
+# -- the file --------------------------------------------------------------------------
+
+
+def test_the_policy_lets_only_the_pages_own_style_and_script_work() -> None:
+    text = report.render(html_runs.check(), "html")
+    policy = html.unescape(re.search(r'Policy" content="([^"]*)"', text)[1])
+    for name, start in (("style", "<style>"), ("script", "<script>")):
+        own = element(text, start, name)
+        digest = base64.b64encode(hashlib.sha256(own.encode()).digest()).decode()
+        assert f"{name}-src 'sha256-{digest}'" in policy
+    assert policy.startswith("default-src 'none'")
+    assert "unsafe" not in policy and "http" not in policy
+
+
+def test_nothing_is_loaded_and_no_tag_carries_style_or_code() -> None:
+    found = page(html_runs.check())
+    loads = {"img", "link", "iframe", "object", "embed", "audio", "video", "source"}
+    for tag, values in found.tags:
+        if tag in loads:
+            assert (tag, values["rel"]) == ("link", "icon")
+            assert values["href"].startswith("data:")
+        assert not [name for name in values if name.startswith("on")], tag
+        assert "src" not in values and "style" not in values, tag
+        if tag == "a":
+            assert re.match(r"#|https://", values["href"])
+    style = element(report.render(html_runs.check(), "html"), "<style>", "style")
+    assert "url(" not in style and "@import" not in style
+
+
+def test_the_run_is_in_the_page_as_data() -> None:
+    run = html_runs.hostile()
+    text = report.render(run, "html")
+    start = '<script type="application/json" id="run-json">'
+    data = element(text, start, "script")
+    assert not set(data) & set("<>&") and data.isascii()
+    assert Run.from_json(json.loads(data)).id == run.id
+    same = Run.from_json(
+        json.loads(element(report.render(html_runs.check(), "html"), start, "script"))
+    )
+    assert json.dumps(same.to_json()) == json.dumps(html_runs.check().to_json())
+
+
+def test_a_usual_page_is_small() -> None:
+    assert len(report.render(html_runs.check(), "html").encode()) < 150_000
+
+
+def test_any_text_can_be_written_to_a_file() -> None:
+    assert report.render(html_runs.hostile(), "html").encode()
+
+
+def test_without_source_no_line_of_code_is_in_the_file() -> None:
+    run = html_runs.check()
+    site = dataclasses.replace(run.configuration[0], source="model = compile(SECRET)")
+    run = dataclasses.replace(run, configuration=(site,))
+    shown = report.render(run, "html")
+    hidden = report.render(run, "html", source=False)
+    for line in ("scores = self.score(x)", "scores.clamp", "SECRET"):
+        assert line in shown
+        assert line not in hidden
+    assert "splits the graph of Model.forward" in hidden
+
+
+# -- what it says ----------------------------------------------------------------------
+
+
+def test_what_was_not_measured_is_said_once_and_not_drawn() -> None:
+    bare = page(html_runs.check(measurements=(), findings=(), counts={}, baseline=None))
+    assert (
+        "Not measured in this run, so not drawn: strategies, compile phases, the cost"
+        " of findings, a sweep of shapes." in bare.text
+    )
+    assert not [tag for tag, _ in bare.tags if tag == "svg"]
+    full = page(html_runs.check())
+    assert "Not measured in this run" not in full.text
+
+
+def test_the_verdict_of_a_check_names_the_worst_finding_and_its_cost() -> None:
+    cheap = html_runs.finding(cost_us=3.0, message="cheap", cause="b")
+    dear = html_runs.finding(cost_us=300.0, message="dear", cause="c")
+    low = html_runs.finding(severity="low", cost_us=999.0, cause="d")
+    run = html_runs.check(findings=(low, cheap, dear))
+    said = headline.headline(run, entries(run.findings))
+    assert (said.tone, said.word) == ("bad", "3 open findings")
+    assert said.text == "The worst, 300 us of each call: dear."
+
+
+def test_the_verdict_of_a_clean_check_says_no_more_than_was_looked_at() -> None:
+    run = html_runs.check(findings=(), parts={"breaks": Part("passed")})
+    assert headline.headline(run, []).text == (
+        "No graph break, skipped frame, recompile or error in 6 calls."
+    )
+    run = html_runs.check(findings=(), parts={"static": Part("passed")})
+    assert headline.headline(run, []).text == "Nothing found by the parts that ran."
+    run = html_runs.check(findings=(), parts={"breaks": Part("failed", "why")})
+    assert headline.headline(run, []).tone == "open"
+
+
+def test_a_run_that_was_cut_short_says_so_first() -> None:
+    run = html_runs.check(ending="timeout")
+    said = headline.headline(run, entries(run.findings))
+    assert said.text == "Not complete: the run was ended early (timeout)."
+    assert "This is what was seen until then." in said.more[0]
+
+
+def test_the_verdict_of_a_bench_is_its_decision() -> None:
+    run = bench_runs.bench([html_runs.row("eager", 1.0), html_runs.row("full", 0.5)])
+    said = headline.headline(run, [])
+    assert (said.tone, said.word) == ("good", "keep compiled")
+    assert "full is 2.00x faster" in said.text
+    slow = bench_runs.bench([html_runs.row("eager", 1.0), html_runs.row("full", 2.0)])
+    assert headline.headline(slow, []).word == "stay eager"
+
+
+def test_resolved_and_intentional_ones_are_listed_and_not_counted() -> None:
+    found = page(html_runs.check())
+    assert "3 open findings" in found.text
+    assert "Resolved since then 1" in found.text
+    assert "Intended by the code, not counted 1" in found.text
+
+
+# -- charts ----------------------------------------------------------------------------
+
+
+def test_bars_are_as_long_as_what_they_stand_for() -> None:
+    run = bench_runs.bench(
+        [html_runs.row("eager", 2.0), html_runs.row("full", 1.0, eager_ms=2.0)]
+    )
+    chart = charts.strategies(run)
+    eager, full = chart.bars
+    assert full.length == pytest.approx(eager.length / 2, rel=0.01)
+    assert chart.reference == eager.length
+    assert full.whisker[0] < full.length < full.whisker[1]
+    assert (eager.tone, full.tone) == ("eager", "faster")
+    assert max(*eager.ticks, *full.ticks, eager.whisker[1]) == pytest.approx(100)
+
+
+def test_one_slow_round_does_not_flatten_the_chart() -> None:
+    row = html_runs.row("eager", 1.0)
+    slow = dataclasses.replace(row, rounds_ms=(*row.rounds_ms, (50.0,)))
+    chart = charts.strategies(bench_runs.bench([slow]))
+    assert chart.beyond == 1
+    assert chart.bars[0].length > 80
+
+
+def test_wrong_rows_and_numbers_that_no_clock_gives_have_no_bar() -> None:
+    rows = [
+        html_runs.row("eager", 1.0),
+        html_runs.row("wrong", 0.1, **bench_runs.WRONG),
+        dataclasses.replace(html_runs.row("lost", 1.0), median_ms=float("nan")),
+        dataclasses.replace(html_runs.row("huge", 1.0), median_ms=1e300),
+    ]
+    run = bench_runs.bench(rows)
+    assert [bar.name for bar in charts.strategies(run).bars] == ["eager"]
+    assert "wrong gives wrong outputs" in page(run).text
+
+
+def test_phases_add_up_to_the_time_compiling_took() -> None:
+    run = bench_runs.bench([html_runs.row("eager", 1.0), html_runs.row("full", 0.5)])
+    (row,) = charts.phases(run)
+    assert row.total == "8.20 s"
+    assert sum(part.length for part in row.segments) == pytest.approx(100)
+    assert [part.label for part in row.segments][1] == "AOTAutograd"
+
+
+def test_a_sweep_marks_the_sizes_that_were_compiled_again() -> None:
+    run = html_runs.check()
+    (chart,) = charts.sweeps(run)
+    again = {bar.name: bar.recompiles for bar in chart.bars if bar.tone != "eager"}
+    assert again == {"batch 2 full": 0, "batch 4 full": 1, "batch 3 full": 0}
+    assert page(run).text.count("\u25c6 1 recompile") == 1
+    assert [bar.name for bar in charts.strategies(run).bars] == ["eager", "full"]
+
+
+def test_a_size_that_all_rows_share_sets_none_apart() -> None:
+    rows = [
+        html_runs.row(name, ms, variant={"batch": 8})
+        for name, ms in (("eager", 1.0), ("full", 0.5))
+    ]
+    run = bench_runs.bench(rows)
+    assert len(charts.strategies(run).bars) == 2
+    assert charts.sweeps(run) == []
+    assert "Strategies batch 8" in page(run).text
+
+
+# -- text ------------------------------------------------------------------------------
+
+
+def test_code_and_addresses_in_a_sentence_are_marked() -> None:
+    said = rich("call `a<b>` or see https://pytorch.org/x?a=1&b=2.")
+    assert said == (
+        "call <code>a&lt;b&gt;</code> or see "
+        '<a href="https://pytorch.org/x?a=1&amp;b=2" rel="noreferrer noopener">'
+        "https://pytorch.org/x?a=1&amp;b=2</a>."
+    )
+    assert "<a" not in rich("javascript:alert(1) data:text/html,x")
+
+
+def test_what_cannot_be_seen_is_written_out() -> None:
+    shown = visible(html_runs.HIDDEN)
+    assert "\u27e8U+202E\u27e9" in shown and "\u27e8U+D800\u27e9" in shown
+    assert not set(shown) & set("\u202e\u2066\u200b\u2028\x00\x1b\ufeff\ud800")
+    assert visible("plain\n\ttext \u05d0\u4e2d") == "plain\n\ttext \u05d0\u4e2d"
+    assert len(visible("e" + "\u0301" * 50)) == 5
+
+
+def lines(**more: object) -> list[excerpt.Line]:
+    return excerpt.lines(html_runs.finding(**more))
+
+
+def test_the_line_and_its_columns_are_marked() -> None:
+    shown = lines()
+    assert [line.number for line in shown] == [10, 11, 12, 13, 14]
+    (here,) = [line for line in shown if line.here]
+    assert (here.before, here.marked) == ("    if ", "scores.max().item()")
+    assert here.after == " > self.limit:"
+    assert shown[0].before == "def forward(self, x):"
+
+
+def test_without_columns_what_the_message_quotes_is_marked() -> None:
+    (here,) = [line for line in lines(column=None, end_column=None) if line.here]
+    assert here.marked == "scores.max().item()"
+    (here,) = [
+        line for line in lines(column=None, end_column=None, message="?") if line.here
+    ]
+    assert here.marked == "if scores.max().item() > self.limit:"
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"line": None},
+        {"source": None, "context": ()},
+        {"source": "  ", "context": ("", " "), "context_from": 11},
+    ],
+)
+def test_no_code_where_there_is_none(more: dict[str, object]) -> None:
+    assert lines(**more) == []
+
+
+def test_context_of_other_lines_is_not_shown_as_that_of_the_finding() -> None:
+    (only,) = lines(context_from=500)
+    assert only.number == 12 and only.here
+
+
+def test_links_to_a_finding_outlive_other_edits() -> None:
+    found = html_runs.finding()
+    moved = dataclasses.replace(found, line=99, count=3)
+    first, again = entries([found, moved])
+    assert entries([moved])[0].anchor == first.anchor
+    assert first.anchor != again.anchor
+
+
+def test_before_and_after() -> None:
+    told = {
+        c.name: (c.before, c.after, c.tone) for c in history.changes(html_runs.check())
+    }
+    assert told["open findings, high"] == ("4", "1", "good")
+    assert told["graph breaks"] == ("5", "2", "good")
+    assert told["open findings, low"] == ("0", "1", "bad")
+    assert told["calls"] == ("6", "6", "")
+    assert told["eager: median call"][0] == "1.10 ms"
+    assert history.unlike(html_runs.check()) == ["threads 4, then 2"]
+    assert history.changes(html_runs.check(baseline=None)) == []
+
+
+def test_a_code_that_no_rule_has_gets_no_link() -> None:
+    strange = Finding("ZZ999", "config", "low", "m", "c", "f")
+    found = page(html_runs.check(findings=(strange,)))
+    assert not [v for tag, v in found.tags if tag == "a" and "ZZ999" in v["href"]]
+    assert "torchproof rule ZZ999" in found.text
