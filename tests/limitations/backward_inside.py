@@ -1,0 +1,39 @@
+"""`backward()` inside of what is compiled cuts the graph.
+
+A training step compiled as one function falls apart into forward, backward in eager,
+and optimizer.
+
+Way round: compile forward and loss; the backward of what was compiled is compiled as
+well.
+
+Group: breaks
+Code: GB110
+"""
+
+import torch
+from torch._dynamo.testing import CompileCounter
+
+weight = torch.ones(2, requires_grad=True)
+
+
+def step(x):
+    loss = (weight * x).sum()
+    loss.backward()
+    return loss.detach() * 2
+
+
+counter, failed = CompileCounter(), False
+try:
+    torch.compile(step, backend=counter, fullgraph=True)(torch.ones(2))
+except torch._dynamo.exc.Unsupported as failure:
+    failed = "backward" in str(failure)
+assert failed
+
+
+# The way round
+def loss_of(x):
+    return (weight * x).sum()
+
+
+torch.compile(loss_of, backend=counter, fullgraph=True)(torch.ones(2)).backward()
+assert counter.frame_count == 1 and weight.grad is not None

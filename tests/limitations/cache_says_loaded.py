@@ -1,0 +1,33 @@
+"""`load_cache_artifacts` answers the same whether anything will be found or not.
+
+It tells what was unpacked. One setting that differs, and everything is compiled again.
+
+Way round: count the hits of a first call.
+
+Group: diagnosis
+Needs: inductor
+"""
+
+import os
+import tempfile
+
+import torch
+from torch._dynamo.utils import counters
+
+
+def first_call(**setting):
+    torch._dynamo.reset()
+    counters.clear()
+    with torch._inductor.config.patch(**setting):
+        torch.compile(lambda x: x.sin() * 2)(torch.ones(64))
+    return counters["inductor"]["fxgraph_cache_hit"]
+
+
+first_call()
+saved, _ = torch.compiler.save_cache_artifacts()
+os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp()
+told = torch.compiler.load_cache_artifacts(saved)
+assert told.inductor_artifacts and first_call(epilogue_fusion=False) == 0
+
+# The way round
+assert first_call() == 1

@@ -1,0 +1,42 @@
+"""A compilation that hangs in one thread stops every other one in the process.
+
+Compiling takes a lock for the whole process. What is compiled already still runs.
+
+Way round: a stance that compiles nothing for the other threads; a process of its own
+for what may hang; `torchproof.compile`, which gives up after a deadline.
+
+Group: lazy
+"""
+
+import threading
+
+import torch
+
+begun, release, done = threading.Event(), threading.Event(), threading.Event()
+
+
+def hanging(graph, example_inputs):
+    begun.set()
+    release.wait(60)
+    return graph
+
+
+def other():
+    torch.compile(lambda x: x * 2, backend="eager")(torch.ones(2))
+    done.set()
+
+
+first = torch.compile(lambda x: x + 1, backend=hanging)
+threads = [threading.Thread(target=first, args=(torch.ones(2),))]
+threads[0].start()
+begun.wait(60)
+threads.append(threading.Thread(target=other))
+threads[1].start()
+assert not done.wait(1)
+
+# The way round
+with torch.compiler.set_stance("force_eager"):
+    torch.compile(lambda x: x * 3, backend="eager")(torch.ones(2))
+release.set()
+for thread in threads:
+    thread.join()

@@ -1,0 +1,27 @@
+"""Once recorded, a CUDA graph overwrites earlier outputs without an error.
+
+The error of the warm-up does not come any more: the tensor that was kept has the
+numbers of a later call.
+
+Way round: copy what is kept; `torchproof check --effort full` and `torchproof.step` see
+to it.
+
+Group: graphs
+Code: CG301
+Needs: cuda
+"""
+
+import torch
+
+fast = torch.compile(lambda x: x * 2 + 1, mode="reduce-overhead")
+ones, fives = (torch.full((8,), value, device="cuda") for value in (1.0, 5.0))
+for _ in range(4):
+    fast(ones)
+kept = fast(ones)
+fast(fives)
+assert kept.tolist() == [11] * 8
+
+# The way round
+kept = fast(ones).clone()
+fast(fives)
+assert kept.tolist() == [3] * 8

@@ -1,0 +1,30 @@
+"""`print` and `logging` of tensors cut the graph.
+
+Way round: `torch._dynamo.config.reorderable_logging_functions`, which prints after the
+graph, or `if not torch.compiler.is_compiling()`.
+
+Group: breaks
+Code: GB104
+Reference: https://github.com/pytorch/pytorch/issues/123288
+"""
+
+import torch
+from torch._dynamo.testing import CompileCounter
+
+
+def talking(x):
+    y = x + 1
+    print("seen", y)
+    return y * 2
+
+
+counter = CompileCounter()
+torch.compile(talking, backend=counter)(torch.ones(2))
+assert counter.frame_count == 2
+
+# The way round
+torch._dynamo.reset()
+counter.clear()
+torch._dynamo.config.reorderable_logging_functions.add(print)
+torch.compile(talking, backend=counter)(torch.ones(2))
+assert counter.frame_count == 1

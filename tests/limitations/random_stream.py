@@ -1,0 +1,35 @@
+"""Inductor draws other random numbers than eager from the same seed.
+
+Dropout masks, noise and samples differ, so losses cannot be compared step by step.
+
+Way round: `fallback_random`, which draws as eager does; it is slower.
+
+Group: wrong
+Code: NM404
+Needs: inductor
+"""
+
+import torch
+
+
+def noise(x):
+    return x + torch.rand_like(x)
+
+
+def make():
+    return noise, [(torch.zeros(8),)]
+
+
+def same():
+    torch.manual_seed(0)
+    eager = noise(torch.zeros(8))
+    torch.manual_seed(0)
+    return torch.equal(torch.compile(noise)(torch.zeros(8)), eager)
+
+
+assert not same()
+
+# The way round
+torch._dynamo.reset()
+torch._inductor.config.fallback_random = True
+assert same()
