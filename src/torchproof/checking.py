@@ -218,7 +218,6 @@ class _Check:
             return None
         if self.target.kind == "trace":
             return Part("skipped", "a trace holds no source")
-        self.progress("reading the source")
         if seen.traced is None:
             self.read = reading.alone(self.target, self.progress)
         else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 from torchproof.records import SEVERITIES, Finding, Part, Run
@@ -20,23 +21,56 @@ _INDENT = "   "
 def render(
     run: Run, *, colour: bool = False, width: int = 80, verbose: bool = False
 ) -> str:
-    """Open findings in full, intentional ones as a line each."""
+    """Open findings in full; those that nothing shows, or that are gone, as a line."""
     width = max(width, 40)
     lines = [*_header(run, width), ""]
+    short: dict[str, list[Finding]] = {}
     for finding in run.findings:
-        if finding.status == "open" or verbose:
+        heading = None if verbose else _heading(finding, run)
+        if heading:
+            short.setdefault(heading, []).append(finding)
+        else:
             lines += [*_finding(finding, colour, width, verbose), ""]
-    quiet = [f for f in run.findings if f.status != "open" and not verbose]
-    if quiet:
-        lines.append("Intended by the code, not counted:")
-        for finding in quiet:
+    for heading, findings in short.items():
+        lines += _wrap(heading, width)
+        for finding in findings:
             text = f"{_place(finding)}  {finding.code}  {finding.message}"
             lines += _wrap(text, width, _INDENT, _INDENT * 2)
         lines.append("")
     return "\n".join([*lines, *_footer(run, width)]) + "\n"
 
 
+def findings(run: Run, *, width: int = 80) -> str:
+    """What was found, for those who have no saved run to lead to."""
+    told = [[*_finding(f, False, width, False), ""] for f in run.findings]
+    return "\n".join([*_header(run, width), "", *chain.from_iterable(told)])
+
+
+def _heading(finding: Finding, run: Run) -> str | None:
+    """Under which heading a finding is a line of its own; None for one in full."""
+    if finding.status == "resolved":
+        return f"Resolved since run {(run.baseline or {}).get('id', '-')}:"
+    if finding.status == "intentional":
+        return "Intended by the code, not counted:"
+    if finding.kind == "hazard" and not _only_read(run):
+        return "Suspected from the source, not shown by this run:"
+    return None
+
+
+def _only_read(run: Run) -> bool:
+    """Whether nothing was run: --effort static."""
+    return run.options.get("effort") == "static"
+
+
 def _header(run: Run, width: int) -> Iterator[str]:
+    if _only_read(run):
+        told = run.parts["static"].why or "not read"
+        yield from _wrap(f"{run.target}: {told}, nothing was run", width)
+        return
+    yield from _run_header(run, width)
+
+
+def _run_header(run: Run, width: int) -> Iterator[str]:
     def count(name: str) -> str:
         return "-" if run.counts.get(name) is None else str(run.counts[name])
 
@@ -142,24 +176,9 @@ def _marked(finding: Finding, source: str) -> tuple[int, int]:
 
 def _footer(run: Run, width: int) -> Iterator[str]:
     still_open = [f for f in run.findings if f.status == "open"]
-    done = run.parts.get("breaks", Part("skipped"))
-    told = done.why and done.status in ("passed", "found")
-    more = f", {done.why}" if told else ""
-    if still_open:
-        tally = [(sum(f.severity == s for f in still_open), s) for s in SEVERITIES]
-        split = ", ".join(f"{count} {severity}" for count, severity in tally if count)
-        noun = "finding" if len(still_open) == 1 else "findings"
-        yield f"{len(still_open)} {noun} ({split}){more}."
-    elif done.status == "failed":
-        yield "Nothing found until then."
-    elif done.status == "passed":
-        nothing = "Nothing else found" if run.findings else "Nothing found"
-        clean = ": no graph break, skipped frame, recompile or error"
-        yield f"{nothing}{more or clean}."
-    elif any(part.status == "passed" for part in run.parts.values()):
-        yield "Nothing found by the parts that ran."
+    yield _tally(run, still_open)
     for name, part in run.parts.items():
-        if name == "breaks" or not part.why:
+        if name in ("breaks", "static") or not part.why:
             continue
         if part.status == "failed":
             yield from _wrap(f"Part {name} failed: {part.why}.", width, "", "  ")
@@ -167,12 +186,42 @@ def _footer(run: Run, width: int) -> Iterator[str]:
             yield from _wrap(f"Part {name} passed, {part.why}.", width, "", "  ")
     for why, names in _left_out(run).items():
         yield from _wrap(f"Not checked, {why}: {', '.join(names)}.", width, "", "  ")
+    read = run.parts.get("static", Part("skipped")).why
+    if "not understood" in read and not _only_read(run):
+        yield from _wrap(f"Part static: {read}.", width, "", "  ")
     if still_open:
         yield f"Explain one:  torchproof rule {still_open[0].code}"
     if run.findings:
         yield f"All evidence: torchproof show {run.id} -v"
     else:
         yield f"Saved as run {run.id}."
+
+
+def _tally(run: Run, still_open: list[Finding]) -> str:
+    """How many there are, or what was not found; hazards of a run apart."""
+    done = run.parts.get("breaks", Part("skipped"))
+    told = done.why and done.status in ("passed", "found")
+    more = f", {done.why}" if told else ""
+    shown = [f for f in still_open if _heading(f, run) is None]
+    hazards = len(still_open) - len(shown)
+    also = f"; {hazards} suspected from the source" if hazards else ""
+    if shown:
+        tally = [(sum(f.severity == s for f in shown), s) for s in SEVERITIES]
+        split = ", ".join(f"{count} {severity}" for count, severity in tally if count)
+        noun = "finding" if len(shown) == 1 else "findings"
+        return f"{len(shown)} {noun} ({split}){more}{also}."
+    if done.status == "failed":
+        return f"Nothing found until then{also}."
+    if done.status == "passed":
+        nothing = "Nothing else found" if run.findings else "Nothing found"
+        clean = ": no graph break, skipped frame, recompile or error"
+        return f"{nothing}{more or clean}{also}."
+    if _only_read(run):
+        return "Nothing found."
+    ran = any(part.status in ("passed", "found") for part in run.parts.values())
+    return (
+        f"Nothing found by the parts that ran{also}." if ran else "Nothing was checked."
+    )
 
 
 def _left_out(run: Run) -> dict[str, list[str]]:
