@@ -136,7 +136,7 @@ def test_the_verdict_of_a_check_names_the_worst_finding_and_its_cost() -> None:
     dear = html_runs.finding(cost_us=300.0, message="dear", cause="c")
     low = html_runs.finding(severity="low", cost_us=999.0, cause="d")
     run = html_runs.check(findings=(low, cheap, dear))
-    said = headline.headline(run, entries(run.findings))
+    said = headline.headline(run, entries(run))
     assert (said.tone, said.word) == ("bad", "3 open findings")
     assert said.text == "The worst, 300 us of each call: dear."
 
@@ -154,7 +154,7 @@ def test_the_verdict_of_a_clean_check_says_no_more_than_was_looked_at() -> None:
 
 def test_a_run_that_was_cut_short_says_so_first() -> None:
     run = html_runs.check(ending="timeout")
-    said = headline.headline(run, entries(run.findings))
+    said = headline.headline(run, entries(run))
     assert said.text == "Not complete: the run was ended early (timeout)."
     assert "This is what was seen until then." in said.more[0]
 
@@ -302,8 +302,8 @@ def test_context_of_other_lines_is_not_shown_as_that_of_the_finding() -> None:
 def test_links_to_a_finding_outlive_other_edits() -> None:
     found = html_runs.finding()
     moved = dataclasses.replace(found, line=99, count=3)
-    first, again = entries([found, moved])
-    assert entries([moved])[0].anchor == first.anchor
+    first, again = entries(html_runs.check(findings=(found, moved)))
+    assert entries(html_runs.check(findings=(moved,)))[0].anchor == first.anchor
     assert first.anchor != again.anchor
 
 

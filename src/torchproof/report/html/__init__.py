@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torchproof.records import Run
-from torchproof.report import sections
+from torchproof.report import commands, sections
 from torchproof.report.html import charts, headline, history
 from torchproof.report.html.entries import PAGE, Entry, choices, costs, entries
 from torchproof.report.html.text import brief, rich, visible
@@ -43,7 +43,7 @@ def render(run: Run) -> str:
 
 
 def _content(run: Run) -> dict[str, Any]:
-    found = entries(run.findings)
+    found = entries(run)
     drawn = {
         "strategies": charts.strategies(run),
         "phases": charts.phases(run),
@@ -71,6 +71,7 @@ def _content(run: Run) -> dict[str, Any]:
         "closed": [e for e in found if e.finding.status != "open"],
         "changes": history.changes(run),
         "unlike": history.unlike(run),
+        "commands": list(commands.diagnostics(run)) if run.verb == "check" else [],
         "environment": dict(_facts(run.environment)),
         **drawn,
     }

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from torchproof.records import SEVERITIES, Finding
-from torchproof.report import numbers
+from torchproof.records import SEVERITIES, Finding, Run
+from torchproof.report import commands, numbers
+from torchproof.report.entries import impact, place, reference
 from torchproof.report.html import charts, excerpt
 
 PAGE = 100  # findings that are shown at once
@@ -17,14 +18,30 @@ STATUSES = ("open", "resolved", "intentional")
 @dataclass(frozen=True)
 class Entry:
     finding: Finding
+    run: Run
     anchor: str  # the same in a later run, so that a link goes on working
-    place: str
     cost: str = ""
     often: str = ""
 
     @property
+    def place(self) -> str:
+        return place(self.finding) if self.finding.file else ""
+
+    @property
     def lines(self) -> list[excerpt.Line]:
         return excerpt.lines(self.finding)
+
+    @property
+    def impact(self) -> str:
+        return impact(self.finding)
+
+    @property
+    def reference(self) -> str | None:
+        return reference(self.finding)
+
+    @property
+    def verification(self) -> str:
+        return commands.verification(self.finding, self.run)
 
 
 @dataclass(frozen=True)
@@ -42,17 +59,16 @@ class Cost:
     length: float
 
 
-def entries(findings: Iterable[Finding]) -> list[Entry]:
+def entries(run: Run) -> list[Entry]:
     """What is open first, then by severity, then by cost."""
     seen: Counter[str] = Counter()
     found = []
-    for finding in sorted(findings, key=_rank):
+    for finding in sorted(run.findings, key=_rank):
         name = f"f-{finding.identity}"
         anchor = f"{name}-{seen[name]}" if seen[name] else name
         seen[name] += 1
-        found.append(
-            Entry(finding, anchor, place(finding), _cost(finding), _often(finding))
-        )
+        told = _cost(finding), _often(finding, run)
+        found.append(Entry(finding, run, anchor, *told))
     return found
 
 
@@ -62,25 +78,20 @@ def _rank(finding: Finding) -> tuple[int, int, float]:
     return status, SEVERITIES.index(finding.severity), -(cost or 0.0)
 
 
-def place(finding: Finding) -> str:
-    """Without the folders above an installed package, which say nothing."""
-    if finding.file is None:
-        return ""
-    file = finding.file.rpartition("/site-packages/")[2]
-    return file if finding.line is None else f"{file}:{finding.line}"
-
-
 def _cost(finding: Finding) -> str:
     if not charts.known(finding.cost_us):
         return ""
     return f"{numbers.plain(finding.cost_us)} us/call"
 
 
-def _often(finding: Finding) -> str:
-    if finding.count is None:
-        return ""
-    times = f"{finding.count} time{'' if finding.count == 1 else 's'}"
-    return times if finding.steps is None else f"{times}, in calls: {finding.steps}"
+def _often(finding: Finding, run: Run) -> str:
+    """`in 5 of 6 calls, 12 times`; empty where nobody counted."""
+    calls, told = run.counts.get("calls"), []
+    if finding.steps is not None and calls:
+        told.append(f"in {finding.steps} of {numbers.amount(calls, 'call')}")
+    if finding.count is not None and finding.count != finding.steps:
+        told.append(numbers.amount(finding.count, "time"))
+    return ", ".join(told)
 
 
 def choices(found: Sequence[Entry]) -> list[Choice]:
