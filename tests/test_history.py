@@ -1,0 +1,151 @@
+"""Which earlier run belongs to a check, and what of it is gone."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from torchproof import history, store
+from torchproof.records import Finding, Measurement, Part, Run
+
+BREAK = Finding(
+    code="GB101",
+    kind="graph_break",
+    severity="high",
+    message="`x.item()` splits the graph",
+    cause="`x.item()` needs the value",
+    fix="keep it a tensor",
+    file="model.py",
+    line=5,
+    function="Net.forward",
+)
+HAZARD = replace(BREAK, code="GB104", kind="hazard", origin="static", severity="low")
+DONE = {"static": Part("found"), "breaks": Part("found")}
+QUICK = {"effort": "quick", "train": False}
+
+
+def run(*findings: Finding, **changes: Any) -> Run:
+    made = Run(
+        id="20260102-0304-model",
+        target="model.py:make",
+        strategy="full",
+        environment={"device": "cpu"},
+        counts={"graph_breaks": len(findings)},
+        findings=findings,
+        parts=DONE,
+        options=QUICK,
+        started="2026-01-02T03:04:05",
+    )
+    return replace(made, **changes)
+
+
+def parts_of(finding: Finding) -> Iterable[str]:
+    return ["static" if finding.origin == "static" else "breaks"]
+
+
+def gone(before: Run, after: Run, *, suspected: bool = False) -> tuple[Finding, ...]:
+    found = history.resolved(
+        before, after, parts_of=parts_of, suspected=lambda finding: suspected
+    )
+    assert all(f.status == "resolved" for f in found)
+    return tuple(replace(f, status="open") for f in found)
+
+
+# -- what is gone ----------------------------------------------------------------------
+
+
+def test_what_is_not_there_any_more_is_resolved() -> None:
+    assert gone(run(BREAK, HAZARD), run()) == (BREAK, HAZARD)
+    moved = replace(BREAK, line=50, message="in 2 of 9 calls", severity="low")
+    assert gone(run(BREAK), run(moved)) == ()
+
+
+def test_of_two_alike_one_may_be_gone() -> None:
+    twin = replace(BREAK, line=9)
+    assert len(gone(run(BREAK, twin), run(BREAK))) == 1
+    assert gone(run(BREAK, twin), run(BREAK, twin)) == ()
+
+
+@pytest.mark.parametrize("status", ["resolved", "intentional"])
+def test_only_what_was_open_can_be_resolved(status: Any) -> None:
+    assert gone(run(replace(BREAK, status=status)), run()) == ()
+
+
+def test_what_is_meant_now_is_not_gone() -> None:
+    assert gone(run(BREAK), run(replace(BREAK, status="intentional"))) == ()
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        run(ending="interrupted"),
+        run(ending="timeout"),
+        run(error="the script ended with exit code 1"),
+        run(parts={**DONE, "breaks": Part("skipped", "left out with --skip")}),
+        run(parts={**DONE, "breaks": Part("failed", "interrupted")}),
+        run(parts={}),
+    ],
+)
+def test_a_run_that_did_not_look_resolves_nothing(after: Run) -> None:
+    assert gone(run(BREAK), after) == ()
+
+
+def test_what_the_source_still_suggests_is_not_gone() -> None:
+    assert gone(run(BREAK), run(), suspected=True) == ()
+
+
+def test_reading_alone_and_beside_a_run_do_not_compare() -> None:
+    read = run(options={"effort": "static"})
+    assert gone(run(HAZARD), read) == ()
+    assert gone(replace(read, findings=(HAZARD,)), run()) == ()
+    assert gone(replace(read, findings=(HAZARD,)), read) == (HAZARD,)
+
+
+# -- which run it is -------------------------------------------------------------------
+
+
+def saved(folder: Path, made: Run, when: int) -> Run:
+    made = store.save(made, folder)
+    os.utime(folder / made.id / "run.json", (when, when))
+    return made
+
+
+def test_it_is_the_latest_complete_check_of_the_target_run_alike(
+    tmp_path: Path,
+) -> None:
+    wanted = saved(tmp_path, run(BREAK), 20)
+    saved(tmp_path, run(), 10)
+    others: tuple[dict[str, Any], ...] = (
+        {"target": "other.py:make"},
+        {"verb": "bench"},
+        {"ending": "interrupted"},
+        {"error": "it failed"},
+        {"options": {**QUICK, "train": True}},
+    )
+    for change in others:
+        saved(tmp_path, run(**change), 30)
+    (tmp_path / "20260102-0399-model").mkdir()
+    (tmp_path / "20260102-0399-model" / "run.json").write_text("{")
+    normal = {"effort": "normal", "train": False, "skip": ["latency"]}
+    assert history.latest("model.py:make", "model", normal, tmp_path) == wanted
+    assert history.latest("none.py:make", "none", normal, tmp_path) is None
+    assert history.latest("model.py:make", "model", QUICK, tmp_path / "no") is None
+
+
+def test_in_short_it_has_all_but_the_samples_and_is_json() -> None:
+    row = Measurement("full", median_ms=1.5, rounds_ms=((1.0, 2.0),))
+    low = replace(BREAK, severity="low")
+    meant = replace(BREAK, status="intentional")
+    short = history.in_short(run(BREAK, BREAK, low, meant, measurements=(row,)))
+    assert short["findings"] == {"high": 2, "medium": 0, "low": 1}
+    assert short["counts"] == {"graph_breaks": 4}
+    [kept] = short["measurements"]
+    assert "rounds_ms" not in kept and Measurement.from_json(kept).median_ms == 1.5
+    assert json.loads(json.dumps(short)) == short
+    assert {"id", "started", "command", "environment", "target"} <= set(short)

@@ -1,0 +1,256 @@
+"""What of a target's source is read, and what source and run say of each other."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from torchproof import places, reading
+from torchproof.modules import located
+from torchproof.records import (
+    CompileSite,
+    Event,
+    Finding,
+    Frame,
+    Observation,
+    UserError,
+)
+from torchproof.static import Reading
+from torchproof.static.imports import followed
+from torchproof.target import parse
+
+FOUND = Finding("GB101", "graph_break", "high", "m", "c", "f", "model.py", 3, "f")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    places.forget()
+    return tmp_path
+
+
+def write(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(textwrap.dedent(text))
+    return path
+
+
+# -- files, found without importing ----------------------------------------------------
+
+
+def test_a_module_is_located_and_nothing_is_imported(folder: Path) -> None:
+    write(folder / "loud" / "__init__.py", "raise SystemExit('imported')")
+    inner = write(folder / "loud" / "inner.py", "raise SystemExit('imported')")
+    write(folder / "bare" / "deep" / "m.py", "")  # without __init__.py
+    assert located("loud.inner") == inner
+    assert located("loud") == folder / "loud" / "__init__.py"
+    assert located("bare.deep.m") == folder / "bare" / "deep" / "m.py"
+    assert located("loud.none") is None and located("no_such_thing.x") is None
+    assert located("sys") is None  # it has no file
+    assert "loud" not in sys.modules
+
+
+def test_the_users_own_imports_are_followed_and_others_are_not(folder: Path) -> None:
+    write(folder / "pack" / "__init__.py", "")
+    write(folder / "pack" / "blocks.py", "from . import parts\nimport pack.cycle\n")
+    write(folder / "pack" / "parts.py", "import json, torch, numpy\n")
+    write(folder / "pack" / "cycle.py", "from pack.blocks import Block\n")
+    write(folder / "pack" / "unused.py", "")
+    main = write(folder / "main.py", "def late():\n    from pack.blocks import B\n")
+    names = [str(path.relative_to(folder)) for path in followed([main])]
+    assert sorted(names) == [
+        "main.py",
+        "pack/__init__.py",
+        "pack/blocks.py",
+        "pack/cycle.py",
+        "pack/parts.py",
+    ]
+
+
+def test_a_file_that_is_no_python_is_left_to_the_reader(folder: Path) -> None:
+    assert followed([write(folder / "m.py", "def (:")]) == [folder / "m.py"]
+
+
+@pytest.mark.parametrize("text", ["", "import torch\ndef broken(:"])
+def test_where_nothing_can_be_read_the_check_cannot_run(
+    folder: Path, text: str
+) -> None:
+    name = "broken.py" if text else "empty.txt"
+    write(folder / "src" / name, text)
+    with pytest.raises(UserError, match="nothing can be read of src"):
+        reading.alone(parse("src"), print)
+
+
+def test_a_file_that_is_not_understood_is_named_beside_the_others(
+    folder: Path,
+) -> None:
+    write(folder / "src" / "a.py", "import torch\ndef broken(:\n")
+    write(folder / "src" / "b.py", "import torch\n")
+    found = reading.alone(parse("src"), print)
+    part = reading.part(found, [])
+    assert (part.status, found.files) == ("passed", 2)
+    assert part.why.startswith("2 files read, not understood:") and "a.py" in part.why
+
+
+# -- what a run says about source ------------------------------------------------------
+
+
+def test_lines_at_which_tracing_ended_for_good(folder: Path) -> None:
+    def event(kind: str, line: int, **data: Any) -> Event:
+        inner = Frame("/v/site-packages/torch/nn/modules/linear.py", 9, "forward")
+        return Event(kind, frames=(Frame("model.py", line, "f"), inner), data=data)
+
+    events = (
+        event("graph_break", 3),
+        event("graph_break", 4, skips=True),
+        event("compile_failure", 5),
+        event("graph", 6),
+    )
+    traced = {"model.py": {"f": (3, 4), "g": (8,)}}
+    seen = Observation(events, {}, calls=2, traced=traced)
+    told = reading.what_was_seen(seen, {"CG": "lifetimes"})
+    file = str(folder / "model.py")
+    assert told.traced == {file: frozenset({3, 4, 8})}
+    assert {line for at, line in told.stopped if at == file} == {4, 5}
+    assert (told.calls, told.unseen) == (2, {"CG": "lifetimes"})
+
+
+@pytest.mark.parametrize(
+    ("name", "plain"),
+    [
+        ("Net.forward", "Net.forward"),
+        ("make.<locals>.Net.forward", "make.Net.forward"),
+        ("Net.torch_dynamo_resume_in_forward_at_14", "Net.forward"),
+        ("f.<locals>.<listcomp>", "f"),
+        ("f.<locals>.<lambda>", "f.<lambda>"),
+    ],
+)
+def test_functions_have_the_names_of_the_source(name: str, plain: str) -> None:
+    assert places.plain_name(name) == plain
+
+
+# -- where torch.compile is called -----------------------------------------------------
+
+
+def wrapper(file: str, line: int, calls: int | None, **changes: Any) -> Event:
+    data = {"by_torchproof": False, "calls": calls, "name": "Net", "arguments": {}}
+    frames = (Frame(file, line, "main"), Frame("/site-packages/torch/x.py", 1, "c"))
+    return Event("wrapper", frames=frames, data={**data, **changes})
+
+
+SITE = CompileSite("train.py", 10, 12, None, "model", mode="'max-autotune'")
+
+
+def test_a_site_gets_the_calls_of_all_it_made(folder: Path) -> None:
+    events = [wrapper(str(folder / "train.py"), line, 3) for line in (11, 12)]
+    [site] = reading.configuration(Reading(sites=(SITE,)), events)
+    assert site == replace(SITE, calls=6)
+    [unknown] = reading.configuration(
+        Reading(sites=(SITE,)), [wrapper("train.py", 11, None)]
+    )
+    assert unknown.calls is None
+    [never] = reading.configuration(Reading(sites=(SITE,)), [])
+    assert never.calls is None
+
+
+def test_a_site_that_only_the_run_saw_is_told_as_it_was_seen(folder: Path) -> None:
+    write(folder / "other.py", "import torch\nnet = fast(net)\n")
+    events = [
+        wrapper("other.py", 2, 4, arguments={"mode": "reduce-overhead"}),
+        wrapper("other.py", 2, 9, by_torchproof=True),
+    ]
+    site, seen = reading.configuration(Reading(sites=(SITE,)), events)
+    assert site == SITE
+    assert (seen.file, seen.line, seen.subject, seen.calls) == ("other.py", 2, "Net", 4)
+    assert (seen.mode, seen.backend) == ("reduce-overhead", None)
+    assert seen.source == "net = fast(net)"
+
+
+# -- what source says about findings ---------------------------------------------------
+
+PROGRAM = """\
+def before(x):
+    return x
+def f(x):
+    y = x + 1
+    if y.sum() > 0:
+        z = (y
+             .item())  # torchproof: ignore[GB101]
+        return z
+    return y
+"""
+
+
+def test_context_stays_within_the_function(folder: Path) -> None:
+    write(folder / "model.py", PROGRAM)
+    [found] = reading.with_source([replace(FOUND, line=4)])
+    assert found.context_from == 3
+    assert found.context == tuple(PROGRAM.splitlines()[2:7])
+    [end] = reading.with_source([replace(FOUND, line=9)])
+    assert (end.context_from, len(end.context)) == (6, 4)
+
+
+@pytest.mark.parametrize("change", [{"file": "gone.py"}, {"line": 99}, {"line": None}])
+def test_without_the_line_there_is_no_context(
+    folder: Path, change: dict[str, Any]
+) -> None:
+    write(folder / "model.py", PROGRAM)
+    [found] = reading.with_source([replace(FOUND, **change)])
+    assert (found.context, found.context_from, found.status) == ((), None, "open")
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "status"),
+    [
+        (6, "GB101", "intentional"),  # the comment is where the statement ends
+        (7, "GB101", "intentional"),
+        (6, "GB102", "open"),
+        (5, "GB101", "open"),  # the statement around it
+    ],
+)
+def test_a_comment_says_that_a_finding_is_meant(
+    folder: Path, line: int, code: str, status: str
+) -> None:
+    write(folder / "model.py", PROGRAM)
+    [found] = reading.with_source([replace(FOUND, line=line, code=code)])
+    assert found.status == status
+
+
+def test_the_same_words_in_a_string_say_nothing(folder: Path) -> None:
+    write(folder / "model.py", 'x = f("# torchproof: ignore")\n')
+    [found] = reading.with_source([replace(FOUND, line=1)])
+    assert found.status == "open"
+
+
+def test_an_edited_file_is_read_anew(folder: Path) -> None:
+    write(folder / "model.py", PROGRAM)
+    reading.with_source([FOUND])
+    write(folder / "model.py", "\n\n\n\n" + PROGRAM)
+    places.forget()
+    [found] = reading.with_source([replace(FOUND, line=7)])
+    assert found.context[0] == "def f(x):"
+
+
+def test_static_effort_loads_no_torch(tmp_path: Path) -> None:
+    write(tmp_path / "model.py", "import torch\nraise SystemExit('imported')\n")
+    program = (
+        "import sys, torchproof\n"
+        "run = torchproof.check('model.py:make', effort='static')\n"
+        "assert run.environment['torch'] is None\n"
+        "assert set(run.counts.values()) == {None}\n"
+        "sys.exit('torch' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr or "torch was imported"
