@@ -1,7 +1,57 @@
+"""Open findings as annotations of a GitHub job: workflow commands, worst first.
+
+GitHub shows ten of each level for a step, so the order decides which.
+"""
+
 from __future__ import annotations
 
-from torchproof.records import Run
+from collections.abc import Iterator
+
+from torchproof.records import SEVERITIES, Finding, Run
+from torchproof.report.marks import line
+
+LEVELS = {"high": "error", "medium": "warning", "low": "notice"}
 
 
 def render(run: Run) -> str:
-    raise NotImplementedError
+    still_open = [f for f in run.findings if f.status == "open"]
+    still_open.sort(key=lambda f: SEVERITIES.index(f.severity))
+    return "\n".join([*map(_annotation, still_open), _summary(run, still_open)]) + "\n"
+
+
+def _annotation(finding: Finding) -> str:
+    properties = ",".join(f"{k}={_property(v)}" for k, v in _properties(finding))
+    why, fix = (line(text).rstrip(".") for text in (finding.cause, finding.fix))
+    text = f"{line(finding.message)}\nWhy: {why}.\nFix: {fix}."
+    return f"::{LEVELS[finding.severity]} {properties}::{_data(text)}"
+
+
+def _properties(finding: Finding) -> Iterator[tuple[str, object]]:
+    if finding.file:
+        yield "file", line(finding.file)
+        if finding.line:
+            yield "line", finding.line
+            if finding.column and finding.end_column:
+                yield "endLine", finding.line
+                yield "col", finding.column
+                yield "endColumn", finding.end_column
+    yield "title", f"{finding.code} {finding.category}"
+
+
+def _data(text: str) -> str:
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(value: object) -> str:
+    return _data(str(value)).replace(":", "%3A").replace(",", "%2C")
+
+
+def _summary(run: Run, still_open: list[Finding]) -> str:
+    """One line that is no command, whatever the target is called."""
+    tally = [(sum(f.severity == s for f in still_open), s) for s in SEVERITIES]
+    split = ", ".join(f"{count} {severity}" for count, severity in tally if count)
+    noun = "finding" if len(still_open) == 1 else "findings"
+    told = f"{len(still_open)} open {noun}" + (f" ({split})" if split else "")
+    resolved = sum(f.status == "resolved" for f in run.findings)
+    told += f", {resolved} resolved" if resolved else ""
+    return f"torchproof: {told} in {line(run.target)}, run {line(run.id)}"

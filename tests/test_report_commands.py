@@ -1,0 +1,145 @@
+"""The commands a report shows: the real command line understands every one."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from dataclasses import replace
+from typing import Any
+
+import check_runs
+import pytest
+from check_runs import ITEM, READ
+
+from torchproof import audit, checking, cli, parts, rules
+from torchproof.records import Finding, Part, Run
+from torchproof.report import commands
+
+TARGETS = {
+    "workload:gpt": "torchproof check workload:gpt --train --size=tiny --format md",
+    "my dir/model.py:make": "torchproof check 'my dir/model.py:make' -o 'a b.md' -v",
+    "package.module:make": "torchproof check package.module:make --skip batch",
+    "train.py": "torchproof check train.py --timeout 9 --effort full -- --lr 1 'a b'",
+    "trace:recorded": "torchproof check trace:recorded --select GB,RC",
+    "src": "torchproof check src --effort static --fail-on never",
+}
+WRITTEN = "torchproof check model.py:make --as-written --device cpu --baseline x"
+TARGETS["model.py:make"] = WRITTEN
+
+
+def runs() -> list[Run]:
+    return [
+        check_runs.check(ITEM, READ, target=target, command=command)
+        for target, command in TARGETS.items()
+    ]
+
+
+def parsed(line: str) -> argparse.Namespace:
+    """As `main` reads it, without what stands before and after."""
+    words = shlex.split(line)
+    while "=" in words[0]:
+        words.pop(0)
+    assert words.pop(0) == "torchproof", line
+    cut = words.index("--") if "--" in words else len(words)
+    options = cli._parser().parse_args(words[:cut])
+    options.script = words[cut + 1 :]
+    return options
+
+
+def all_of(run: Run) -> list[str]:
+    shown = [command for _, command in commands.diagnostics(run)]
+    shown += [commands.verification(finding, run) for finding in run.findings]
+    shown += [commands.measuring(run) or "", commands.ablation(run) or ""]
+    return [line for line in shown if line and " python " not in f" {line} "]
+
+
+@pytest.mark.parametrize("run", runs(), ids=lambda run: run.target)
+def test_every_command_is_understood_and_about_the_target(run: Run) -> None:
+    lines = all_of(run)
+    assert len(lines) > 2
+    for line in lines:
+        options = parsed(line)
+        assert options.target in {run.target, "trace:trace"}, line
+        if options.target == run.target and "static" not in line:
+            kept, script = commands.how(run)
+            assert options.script == script
+            assert shlex.join(kept) in line
+
+
+def test_how_the_target_was_run_is_kept_and_what_was_shown_is_not() -> None:
+    kept = {run.target: commands.how(run) for run in runs()}
+    assert kept["workload:gpt"] == (["--train", "--size=tiny"], [])
+    assert kept["my dir/model.py:make"] == ([], [])
+    assert kept["train.py"] == (["--timeout", "9"], ["--lr", "1", "a b"])
+    assert kept["model.py:make"] == (["--as-written", "--device", "cpu"], [])
+
+
+def test_every_flag_of_check_is_kept_or_left_out_on_purpose() -> None:
+    parser = argparse.ArgumentParser()
+    from torchproof import flags
+
+    flags.check_flags(parser)
+    valued, switches = set[str](), set[str]()
+    for action in parser._actions:
+        kind = switches if action.nargs == 0 else valued
+        kind |= set(action.option_strings)
+    assert valued == {*commands.HOW, *commands.OTHERS, *commands.SHOWN}
+    assert set(commands.HOW_SWITCHES) <= switches
+
+
+def test_a_call_from_python_has_a_command_too() -> None:
+    where = {"train": True, "size": "small"}
+    run = check_runs.check(ITEM, command="", target="workload:gpt", environment=where)
+    assert commands.of(run, "bench") == (
+        "torchproof bench workload:gpt --train --size small"
+    )
+
+
+@pytest.mark.parametrize(
+    ("target", "kind"),
+    [
+        ("workload:gpt", "workload"),
+        ("a/b.py:make", "factory"),
+        ("a.b:make", "factory"),
+        ("train.py", "script"),
+        ("trace:a/b", "trace"),
+        ("src/models", "source"),
+        ("c:/x", "source"),
+    ],
+)
+def test_what_a_target_is(target: str, kind: str) -> None:
+    assert commands.kind(target) == kind
+
+
+def needed(code: str) -> set[str]:
+    """The parts that a verification leaves in."""
+    line = commands.verification(replace(ITEM, code=code), check_runs.check())
+    options = parsed(line)
+    assert options.select == code and options.fail_on == "low"
+    return set(checking.EFFORTS[options.effort]) - set(options.skip.split(","))
+
+
+@pytest.mark.parametrize("rule", rules.RULES, ids=lambda rule: rule.code)
+def test_a_verification_runs_the_parts_that_show_the_finding(rule: Any) -> None:
+    own = {
+        name for name, codes in parts.CODES.items() if rule.code.startswith(codes)
+    } or ({"lifetimes"} if rule.code.startswith(audit.CODES) else {"breaks"})
+    assert own <= needed(rule.code) <= own | {"baseline", "static"}
+
+
+def test_parts_are_those_of_check() -> None:
+    assert commands.PARTS == checking.PARTS
+
+
+def test_what_was_only_read_is_read_again() -> None:
+    finding: Finding = READ
+    options = parsed(commands.verification(finding, check_runs.check()))
+    assert (options.effort, options.train) == ("static", False)
+
+
+@pytest.mark.parametrize("effort", ["static", "quick", "normal"])
+def test_effort_is_what_the_parts_say(effort: str) -> None:
+    done = {"breaks": Part("passed"), "guards": Part("skipped", f"--effort {effort}")}
+    assert commands.effort(check_runs.check(parts=done)) == "full"
+    left = {**done, "lifetimes": Part("skipped", f"not part of --effort {effort}")}
+    assert commands.effort(check_runs.check(parts=left)) == effort
