@@ -59,6 +59,8 @@ class Runs:
 class Observer:
     """Installs the hooks, keeps the counts, and writes the stream."""
 
+    generates_code = False
+
     def __init__(self, stream: Stream, *, calls_are_wrapper_calls: bool) -> None:
         self.stream = stream
         self.calls_are_wrapper_calls = calls_are_wrapper_calls
@@ -91,7 +93,8 @@ class Observer:
         self.private, self._traced_lines = torch_private, lines.traced_lines
         self._compile = torch.compile
         self.hooks.enter_context(torch_private.trace_records(self._receive))
-        self.hooks.enter_context(torch_private.no_code_generation())
+        if not self.generates_code:
+            self.hooks.enter_context(torch_private.no_code_generation())
 
         @functools.wraps(torch.compile)
         def compile(model: Any = None, **kwargs: Any) -> Any:

@@ -56,6 +56,10 @@ def without_source(run: Run) -> Run:
     return dataclasses.replace(run, findings=findings, configuration=sites)
 
 
+def render_findings(run: Run, *, width: int = 80) -> str:
+    return terminal.findings(run, width=width)
+
+
 def render_comparison(found: Comparison, format: str, *, width: int = 80) -> str:
     if format == "json":
         return comparison.to_json(found)
