@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -60,7 +60,7 @@ def _content(run: Run) -> dict[str, Any]:
         "tiles": headline.tiles(run, found),
         "shared": charts.shared(run),
         "missing": _missing(drawn),
-        "shares": charts.shares(run),
+        "shares": _shares(run, drawn),
         "tables": _tables(run),
         "rows": [(row, list(sections.details(row))) for row in charts.plain(run)],
         "not_ranked": sections.not_ranked(run),
@@ -90,7 +90,7 @@ def _contents(run: Run, drawn: Mapping[str, Any]) -> list[tuple[str, str]]:
     """The sections this page has, as links."""
     named = {
         "strategies": ("Strategies", drawn["strategies"]),
-        "time": ("Time", drawn["phases"] or drawn["costs"] or charts.shares(run)),
+        "time": ("Time", drawn["phases"] or drawn["costs"] or _shares(run, drawn)),
         "shapes": ("Shapes and settings", drawn["sweeps"] or _tables(run)),
         "findings": (f"Findings ({len(run.findings)})", run.findings),
         "configuration": ("torch.compile calls", run.configuration),
@@ -109,6 +109,12 @@ def _rules(run: Run) -> dict[str, Rule]:
 
 def _closed(run: Run) -> bool:
     return any(finding.status != "open" for finding in run.findings)
+
+
+def _shares(run: Run, drawn: Mapping[str, Any]) -> Sequence[charts.Shares]:
+    """How many calls ran compiled says nothing of time by itself: a number tells it."""
+    found = charts.shares(run)
+    return found if len(found) > 1 or drawn["phases"] or drawn["costs"] else ()
 
 
 def _missing(drawn: Mapping[str, Any]) -> list[str]:

@@ -74,6 +74,9 @@ class Meter:
     note: str = ""
 
 
+Shares = tuple[str, list[Meter]]  # a title and what stands below it
+
+
 def known(value: Any) -> TypeGuard[float]:
     """A number that can be drawn: not missing, not a number that no clock gives."""
     return isinstance(value, int | float) and 0 <= value < _HUGE
@@ -244,7 +247,7 @@ def _phase(key: str) -> str:
     return f"p{order.index(key) if key in order else len(order)}"
 
 
-def shares(run: Run) -> list[tuple[str, list[Meter]]]:
+def shares(run: Run) -> list[Shares]:
     """Of the calls, what ran compiled; of a call, what guards and kernels take."""
     rows = plain(run)
     found = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from torchproof.records import SEVERITIES, Finding, Run
 from torchproof.report import commands, numbers
@@ -12,6 +13,7 @@ from torchproof.report.entries import impact, place, reference
 from torchproof.report.html import charts, excerpt
 
 PAGE = 100  # findings that are shown at once
+_HOME = Path(__file__).parents[3].as_posix() + "/"  # what holds the package
 STATUSES = ("open", "resolved", "intentional")
 
 
@@ -25,7 +27,8 @@ class Entry:
 
     @property
     def place(self) -> str:
-        return place(self.finding) if self.finding.file else ""
+        """Empty where it has none; files of torchproof itself without their folder."""
+        return place(self.finding).removeprefix(_HOME) if self.finding.file else ""
 
     @property
     def lines(self) -> list[excerpt.Line]:

@@ -118,7 +118,7 @@
     every[index].element.scrollIntoView({ behavior: "instant" });
   };
 
-  filters.hidden = by("count").hidden = false;
+  filters.hidden = by("act").hidden = false;
   filters.addEventListener("input", apply);
   by("clear").addEventListener("click", clear);
   unfold.addEventListener("click", () => {
