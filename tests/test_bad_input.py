@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from commands import Done, all_of
+from forked_commands import torchproof
 
 from torchproof import cli, store
 from torchproof.records import Run
@@ -95,7 +95,7 @@ PARENT = {
     "no Python script": ("check notes.txt", "notes.txt is no Python script"),
     "no Python file": ("check folder/notes:make", "folder/notes is no Python file"),
     "no module": ("check not-a-module:make", "neither a file nor a module name"),
-    "folder": ("check folder", "folder is a folder: give a file.py:factory"),
+    "folder": ("check folder", "which cannot be run: --effort static reads"),
     "unknown workload": (
         "check workload:nope",
         "choose one of arrcoc, arrcoc-o",
@@ -164,57 +164,51 @@ SCRIPTS = {
     "script raises": ("raises.py", "exit code 1: RuntimeError: out of luck"),
 }
 CASES = PARENT | {
-    name: (f"check -q {rest}", said) for name, (rest, said) in (CHILD | SCRIPTS).items()
+    name: (f"check -q {rest}", said) for name, (rest, said) in CHILD.items()
 }
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("bad")
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
     for name, text in FILES.items():
-        (root / name).parent.mkdir(exist_ok=True)
-        (root / name).write_text(text, encoding="latin-1")
-    (root / "empty").mkdir()
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text, encoding="latin-1")
+    (tmp_path / "empty").mkdir()
     for name in ("20260101-0000-a", "20260101-0000-b"):
-        (root / ".torchproof/runs" / name).mkdir(parents=True)
-        (root / ".torchproof/runs" / name / "run.json").write_text("{}")
-    return root
+        (tmp_path / ".torchproof/runs" / name).mkdir(parents=True)
+        (tmp_path / ".torchproof/runs" / name / "run.json").write_text("{}")
+    return tmp_path
 
 
-@pytest.fixture(scope="module")
-def answers(folder: Path) -> dict[str, Done]:
-    return all_of({name: line.split() for name, (line, _) in CASES.items()}, folder)
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_one_line_and_exit_code_2(name: str, answers: dict[str, Done]) -> None:
-    done, said = answers[name], CASES[name][1]
+def refused(arguments: str, said: str, folder: Path) -> str:
+    """What is on stdout beside the one line on stderr."""
+    done = torchproof(*arguments.split(), cwd=folder)
     assert done.returncode == 2, done.stdout + done.stderr
     assert said in done.stderr
     assert done.stderr.startswith("torchproof")
     assert done.stderr.count("\n") == 1, done.stderr
-    if name not in SCRIPTS:  # what a script did until then is the answer
-        assert done.stdout == ""
+    return done.stdout
 
 
-def test_a_script_that_fails_is_saved_with_its_error(
-    folder: Path, answers: dict[str, Done]
-) -> None:
-    saved = {
-        run["target"]: run
-        for path in folder.glob(".torchproof/runs/*-*-*/run.json")
-        if (run := json.loads(path.read_text()))
-    }
-    assert set(saved) == {script for script, _ in SCRIPTS.values()}
-    for script, said in SCRIPTS.values():
-        assert said in saved[script]["error"]
-        assert saved[script]["parts"]["breaks"]["status"] == "failed"
-    assert saved["exit3.py"]["exit_code"] == 3
-    assert saved["killed.py"]["ending"] == "crashed"
-
-
-def test_nothing_is_overwritten(folder: Path, answers: dict[str, Done]) -> None:
+@pytest.mark.parametrize("name", CASES)
+def test_one_line_and_exit_code_2(name: str, folder: Path) -> None:
+    assert refused(*CASES[name], folder) == ""
     assert (folder / "there.json").read_text() == FILES["there.json"]
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_what_a_script_did_until_it_failed_is_saved(name: str, folder: Path) -> None:
+    script, said = SCRIPTS[name]
+    assert refused(f"check -q {script}", said, folder)
+    runs = [json.loads(p.read_text()) for p in folder.glob(".torchproof/runs/*/*.json")]
+    [saved] = filter(None, runs)  # those that the folder came with are empty
+    assert saved["target"] == script
+    assert said in saved["error"]
+    assert saved["parts"]["breaks"]["status"] == "failed"
+    if script == "exit3.py":
+        assert saved["exit_code"] == 3
+    if script == "killed.py":
+        assert saved["ending"] == "crashed"
 
 
 def test_a_crash_is_no_finding(

@@ -3,38 +3,30 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import textwrap
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import commands
+import forked_commands
 import psutil
 import pytest
+from commands import Done
 
 
 def check(
-    folder: Path, source: str, *flags: str, arguments: tuple[str, ...] = ()
-) -> tuple[dict[str, Any], subprocess.CompletedProcess[str]]:
+    folder: Path,
+    source: str,
+    *flags: str,
+    arguments: tuple[str, ...] = (),
+    run: Callable[..., Done] = forked_commands.torchproof,
+) -> tuple[dict[str, Any], Done]:
     """`torchproof check script.py` in a folder; the run as JSON, and the process."""
     (folder / "script.py").write_text(textwrap.dedent(source))
-    command = [
-        sys.executable,
-        "-m",
-        "torchproof",
-        "check",
-        "script.py",
-        "--format",
-        "json",
-    ]
-    done = subprocess.run(
-        [*command, "--fail-on", "never", *flags, "--", *arguments],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    told = ["check", "script.py", "--format", "json", "--fail-on", "never", *flags]
+    done = run(*told, "--", *arguments, cwd=folder)
     return (json.loads(done.stdout) if done.stdout else {}), done
 
 
@@ -79,7 +71,9 @@ WAYS = """\
 
 
 def test_every_way_of_compiling_is_seen_as_written(tmp_path: Path) -> None:
-    run, done = check(tmp_path, WAYS, arguments=("--rate", "3"))
+    run, done = check(
+        tmp_path, WAYS, arguments=("--rate", "3"), run=commands.torchproof
+    )
     assert done.returncode == 0, done.stderr
     assert run["strategy"] == "as-written"
     assert run["counts"]["calls"] == 14
@@ -213,6 +207,6 @@ def test_switched_off_by_environment(
 ) -> None:
     monkeypatch.setenv("TORCH_COMPILE_DISABLE", "1")
     source = "import torch\nf = torch.compile(lambda x: x + 1)\nf(torch.ones(2))\n"
-    run, _ = check(tmp_path, source)
+    run, _ = check(tmp_path, source, run=commands.torchproof)
     [found] = run["findings"]
     assert found["code"] == "NC804" and "TORCH_COMPILE_DISABLE=1" in found["message"]

@@ -1,0 +1,178 @@
+"""Runs `torchproof` in processes that are forked where torch is loaded.
+
+They are those a user gets, with their folder, streams, exit codes and children, but for
+the seconds that each of them would take to import torch. So nothing that is read while
+torch is imported (TORCH_LOGS, TORCH_TRACE) can be given to them, and a script finds
+torch imported.
+"""
+
+from __future__ import annotations
+
+import importlib
+import multiprocessing
+import os
+import subprocess
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from multiprocessing import resource_tracker
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+from commands import Done
+
+PATIENCE_S = 300.0
+
+
+def torchproof(*arguments: str, cwd: Path) -> Done:
+    """As `commands.torchproof`, at the cost of what the command itself does."""
+    return _forked(_command, arguments, cwd)
+
+
+def python(source: str, *, cwd: Path) -> Done:
+    """A program as `python -c` runs it."""
+    return _forked(_program, (source,), cwd)
+
+
+def _forked(act: Callable[..., int], told: Sequence[str], cwd: Path) -> Done:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["warm_torch"])
+    with tempfile.TemporaryDirectory() as scratch:
+        outputs = Path(scratch, "stdout"), Path(scratch, "stderr")
+        surroundings = str(cwd), dict(os.environ), tuple(map(str, outputs))
+        process = context.Process(target=_serve, args=(act, told, surroundings))
+        process.start()
+        process.join(PATIENCE_S)
+        if process.exitcode is None:
+            process.kill()
+            raise AssertionError(f"it did not end: {' '.join(told)}")
+        stdout, stderr = (path.read_text() for path in outputs)
+    return Done(told, process.exitcode, stdout, stderr)
+
+
+def _serve(
+    act: Callable[..., int],
+    told: Sequence[str],
+    surroundings: tuple[str, Mapping[str, str], Sequence[str]],
+) -> None:
+    cwd, env, outputs = surroundings
+    _place(cwd, env)
+    for number, path in enumerate(outputs, 1):
+        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), number)
+    _fork_children()
+    _end(lambda: act(*told))
+
+
+def _command(*arguments: str) -> int:
+    from torchproof import cli
+
+    return cli.main(list(arguments))
+
+
+def _program(source: str) -> int:
+    main = ModuleType("__main__")
+    sys.modules["__main__"] = main
+    exec(compile(source, "<string>", "exec"), main.__dict__)
+    return 0
+
+
+def _fork_children() -> None:
+    """What torchproof starts from here on is forked too."""
+    from torchproof import streams
+    from torchproof.measure import process
+
+    kept = ("PIPE", "DEVNULL", "run", "TimeoutExpired")
+    forking = SimpleNamespace(
+        Popen=Forked, **{name: getattr(subprocess, name) for name in kept}
+    )
+    for module in (streams, process):
+        module.subprocess = forking  # type: ignore[attr-defined]
+
+
+def _place(cwd: str, env: Mapping[str, str]) -> None:
+    os.chdir(cwd)
+    sys.path.insert(0, cwd)
+    os.environ.clear()
+    os.environ.update(env)
+    # Killed with its process; the test's own tracker would complain of what it left.
+    resource_tracker._resource_tracker._fd = None  # type: ignore[attr-defined]
+
+
+def _end(act: Callable[[], int]) -> None:
+    """Ends this process as Python does at the end of a program."""
+    code: Any = 1
+    try:
+        code = act()
+    except SystemExit as raised:
+        code = raised.code
+    except BaseException:
+        traceback.print_exc()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code or 0)
+
+
+class Forked:
+    """Stands in for `subprocess.Popen` of `python -m MODULE ...`."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        stdin: int | None = None,
+        stdout: Any = None,
+        stderr: Any = None,
+        **settings: Any,
+    ) -> None:
+        self.returncode: int | None = None
+        self.stdin = None
+        read = None
+        if stdin == subprocess.PIPE:
+            read, write = os.pipe()
+            self.stdin = os.fdopen(write, "wb")
+        self.pid = os.fork()
+        if self.pid == 0:
+            _become(command, env, (read, stdout, stderr))
+        if read is not None:
+            os.close(read)
+
+    def poll(self) -> int | None:
+        return self._ended(os.WNOHANG)
+
+    def wait(self) -> int | None:
+        return self._ended(0)
+
+    def _ended(self, options: int) -> int | None:
+        if self.returncode is None:
+            pid, status = os.waitpid(self.pid, options)
+            if pid:
+                self.returncode = os.waitstatus_to_exitcode(status)
+        return self.returncode
+
+
+def _become(
+    command: Sequence[str], env: Mapping[str, str], streams: Sequence[Any]
+) -> None:
+    os.setsid()
+    _place(os.getcwd(), env)
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for number, given in enumerate(streams):
+        if given == subprocess.DEVNULL:
+            os.dup2(nowhere, number)
+        elif given is not None:
+            os.dup2(given if isinstance(given, int) else given.fileno(), number)
+    sys.stdin = os.fdopen(0, encoding="utf-8", closefd=False)
+    from torchproof import script
+
+    # Torch is imported already.
+    script.when_imported = lambda name, act: act()
+    arguments = list(command[command.index("-m") + 1 :])
+    if arguments[0] == "torchproof.layout":
+        del arguments[:2]
+    module = importlib.import_module(arguments[0])
+    if not hasattr(module, "main"):
+        module = importlib.import_module(f"{arguments[0]}.__main__")
+    _end(lambda: int(module.main(arguments[1:])))
