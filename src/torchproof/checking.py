@@ -236,9 +236,11 @@ class _Check:
         if finding.origin == "static":
             known = {s.finding.identity for s in self.read.suspicions}
             return finding.identity in known
+        # The line may have moved; its words tell that it is the same.
+        words = finding.function, (finding.source or "").strip()
         return any(
             finding.code.startswith(each.shown_by)
-            and finding.function == each.finding.function
+            and (each.finding.function, (each.finding.source or "").strip()) == words
             for each in self.joined.undecided
             if each.shown_by
         )

@@ -1,0 +1,191 @@
+"""Reading the source joined with real runs: confirmed, refuted, out of reach, gone."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import commands
+import pytest
+
+from torchproof import capture, checking, store
+from torchproof.records import Finding, Run
+
+MODEL = """
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+        self.careful = False
+
+    def forward(self, x):
+        y = self.linear(x)
+        if y.sum() > 0:  # shown
+            y = y + 1
+        if x.shape[0] > 64:
+            if y.mean() > 3:  # out of reach
+                y = y * 2
+        total = y.max().item()  # meant  # torchproof: ignore[GB101]
+        return y * total
+
+
+def make():
+    return Net(), [(torch.randn({rows}, 8),) for _ in range({calls})]
+"""
+
+Check = Callable[..., Run]
+
+
+@pytest.fixture
+def check(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, observe: Any
+) -> Callable[..., Run]:
+    """A check of a program at effort quick, by the real child."""
+
+    def observed(target: Any, options: capture.Options, progress: Any) -> Any:
+        return observe(str(tmp_path / target.text))
+
+    def run(text: str, **given: Any) -> Run:
+        (tmp_path / "model.py").write_text(text)
+        given.setdefault("effort", "quick")
+        return checking.check("model.py:make", **given)
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(checking, "observe", observed)
+    return run
+
+
+def model(*, above: int = 0, rows: int = 4, calls: int = 3) -> str:
+    text = MODEL.format(rows=rows, calls=calls)
+    return "# a line\n" * above + text
+
+
+def at(run: Run, mark: str) -> list[Finding]:
+    lines = Path("model.py").read_text().splitlines()
+    number = next(i for i, text in enumerate(lines, 1) if f"# {mark}" in text)
+    return [f for f in run.findings if f.line == number]
+
+
+def test_source_and_run_are_joined(check: Check) -> None:
+    run = check(model())
+    [shown] = at(run, "shown")
+    assert (shown.origin, shown.kind, shown.status) == ("both", "graph_break", "open")
+    assert shown.severity == "high" and shown.count
+    assert shown.context and shown.source in shown.context
+    [hazard] = at(run, "out of reach")
+    assert (hazard.origin, hazard.kind, hazard.severity) == ("static", "hazard", "low")
+    assert hazard.suspects == "graph_break"
+    assert hazard.message.endswith("; this run did not compile this line")
+    [meant] = at(run, "meant")
+    assert meant.status == "intentional" and meant.origin == "dynamic"
+    assert run.parts["static"].status == "found"
+    assert run.parts["static"].why == "1 file read"
+    assert run.options["effort"] == "quick" and run.baseline is None
+
+
+def test_what_the_source_suggests_a_run_can_refute(check: Check) -> None:
+    captured = (
+        "import torch._dynamo\ntorch._dynamo.config.capture_scalar_outputs = True"
+    )
+    text = f"{captured}\n{model()}".replace("  # torchproof: ignore[GB101]", "")
+    alone = check(text, effort="static")
+    assert [f.code for f in at(alone, "meant")] == ["GB101"]
+    joined = check(text)
+    assert at(joined, "meant") == []
+    assert not [f for f in joined.findings if f.status == "resolved"], "it never was"
+
+
+def test_static_part_can_be_left_out(check: Check) -> None:
+    run = check(model(), skip=["static"])
+    assert {f.origin for f in run.findings} == {"dynamic"}
+    assert run.parts["static"].why == "left out with --skip"
+    assert run.configuration == ()
+
+
+def test_identities_survive_edits_elsewhere(check: Check) -> None:
+    before = check(model())
+    after = check(model(above=7, rows=6, calls=5))
+    assert [f.identity for f in after.findings] == [f.identity for f in before.findings]
+    assert [f.line for f in after.findings] != [f.line for f in before.findings]
+    assert after.baseline and after.baseline["id"] == before.id
+
+
+def test_what_was_mended_is_resolved_once(check: Check) -> None:
+    first = check(model())
+    [shown] = at(first, "shown")
+    mended = model(above=2).replace("if y.sum() > 0:", "if x.dim() > 0:")
+    second = check(mended)
+    gone = [f for f in second.findings if f.status == "resolved"]
+    assert [f.identity for f in gone] == [shown.identity]
+    assert gone[0].line == shown.line, "where it was"
+    assert second.baseline and second.baseline["findings"]["high"] == 1
+    assert store.load(second.id) == second
+    third = check(mended)
+    assert not [f for f in third.findings if f.status == "resolved"]
+    named = check(mended, baseline=first)
+    assert [f.identity for f in named.findings if f.status == "resolved"] == [
+        shown.identity
+    ]
+
+
+def test_what_was_not_looked_for_is_not_resolved(check: Check) -> None:
+    check(model())
+    clean = "import torch\n\ndef make():\n    return torch.sin, [(torch.ones(2),)]\n"
+    for narrow in ({"skip": ["breaks"]}, {"select": ["RC"]}, {"effort": "static"}):
+        run = check(clean, **narrow)
+        gone = [f for f in run.findings if f.status == "resolved"]
+        assert {f.origin for f in gone} <= {"static"}, narrow
+        assert not [f for f in gone if f.kind != "hazard"], narrow
+
+
+# -- the command line ------------------------------------------------------------------
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    (tmp_path / "src").mkdir()
+    text = model().replace("import torch\n", "import torch\nraise SystemExit(3)\n", 1)
+    (tmp_path / "src" / "model.py").write_text(textwrap.dedent(text))
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "target", ["src", "src/model.py", "src/model.py:make", "src.model:make"]
+)
+def test_static_effort_reads_what_could_not_even_be_imported(
+    target: str, program: Path
+) -> None:
+    command = ("check", target, "--effort", "static", "--format", "json")
+    done = commands.torchproof(*command, cwd=program)
+    assert done.returncode == 0, done.stderr  # nothing high
+    run = json.loads(done.stdout)
+    assert {f["kind"] for f in run["findings"]} == {"hazard"}
+    assert {f["file"] for f in run["findings"]} == {"src/model.py"}
+    assert run["parts"]["static"] == {"status": "found", "why": "1 file read"}
+    assert run["parts"]["breaks"]["why"] == "not part of --effort static"
+    assert run["environment"]["torch"] is None and run["counts"]["calls"] is None
+
+
+def test_a_folder_is_read_and_not_run(program: Path) -> None:
+    done = commands.torchproof("check", "src", cwd=program)
+    assert done.returncode == 2 and "--effort static" in done.stderr
+    done = commands.torchproof("check", "src", "--effort", "static", cwd=program)
+    assert done.stdout.startswith("src: 1 file read, nothing was run\n")
+    medium = ("check", "src", "--effort", "static", "--fail-on", "medium")
+    assert commands.torchproof(*medium, cwd=program).returncode == 1
+    ignored = commands.torchproof(*medium, "--ignore", "GB", cwd=program)
+    assert ignored.returncode == 0 and "Nothing found." in ignored.stdout
+
+
+def test_a_baseline_that_is_not_there_fails_before_the_work(program: Path) -> None:
+    command = ("check", "src", "--effort", "static", "--baseline", "nope")
+    done = commands.torchproof(*command, cwd=program)
+    assert done.returncode == 2 and "no run 'nope'" in done.stderr
+    assert not (program / ".torchproof").exists()
