@@ -108,10 +108,12 @@ def test_any_text_can_be_written_to_a_file() -> None:
 def test_without_source_no_line_of_code_is_in_the_file() -> None:
     run = html_runs.check()
     site = dataclasses.replace(run.configuration[0], source="model = compile(SECRET)")
-    run = dataclasses.replace(run, configuration=(site,))
+    quoting = 'torch: computed as follows: # File "model.py", line 9, code: y = HIDDEN'
+    found = html_runs.finding(evidence=(quoting,))
+    run = dataclasses.replace(run, configuration=(site,), findings=(found,))
     shown = report.render(run, "html")
     hidden = report.render(run, "html", source=False)
-    for line in ("scores = self.score(x)", "scores.clamp", "SECRET"):
+    for line in ("scores = self.score(x)", "scores.clamp", "SECRET", "HIDDEN"):
         assert line in shown
         assert line not in hidden
     assert "splits the graph of Model.forward" in hidden

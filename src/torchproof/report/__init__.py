@@ -48,8 +48,15 @@ def render(
 
 def without_source(run: Run) -> Run:
     """The run without a line of the program's code, for those who may not see it."""
+    # Torch quotes lines of the program behind the file it names.
     findings = tuple(
-        dataclasses.replace(f, source=None, context=(), context_from=None)
+        dataclasses.replace(
+            f,
+            source=None,
+            context=(),
+            context_from=None,
+            evidence=tuple(text.partition(' # File "')[0] for text in f.evidence),
+        )
         for f in run.findings
     )
     sites = tuple(dataclasses.replace(s, source=None) for s in run.configuration)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from torchproof.records import Run
 from torchproof.report import commands, sections
 from torchproof.report.html import charts, headline, history
-from torchproof.report.html.entries import PAGE, Entry, choices, costs, entries
+from torchproof.report.html.entries import PAGE, Entry, at_home, choices, costs, entries
 from torchproof.report.html.text import brief, rich, visible
 from torchproof.rules import RULES
 from torchproof.rules._rule import Rule
@@ -82,7 +83,8 @@ def _about(run: Run) -> list[str]:
     facts = run.environment
     told = [facts.get("size"), facts.get("gpu") or facts.get("device")]
     told += [f"torch {facts['torch']}" if facts.get("torch") else None]
-    told += [f"strategy {run.strategy}" if run.verb == "check" else None]
+    compiled = run.verb == "check" and run.strategy not in ("", "-")
+    told += [f"strategy {run.strategy}" if compiled else None]
     return [str(fact) for fact in (*told, run.started.replace("T", " ")) if fact]
 
 
@@ -163,8 +165,13 @@ def _templates() -> jinja2.Environment:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    found.filters |= {"rich": rich, "brief": brief}
+    found.filters |= {"rich": rich, "brief": brief, "dedent": _dedented}
+    found.filters["at_home"] = at_home
     return found
+
+
+def _dedented(text: str) -> str:
+    return textwrap.dedent(text).strip("\n")
 
 
 def _read(name: str) -> str:

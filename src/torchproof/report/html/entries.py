@@ -27,8 +27,8 @@ class Entry:
 
     @property
     def place(self) -> str:
-        """Empty where it has none; files of torchproof itself without their folder."""
-        return place(self.finding).removeprefix(_HOME) if self.finding.file else ""
+        """Empty where it has none."""
+        return at_home(place(self.finding)) if self.finding.file else ""
 
     @property
     def lines(self) -> list[excerpt.Line]:
@@ -60,6 +60,11 @@ class Choice:
 class Cost:
     entry: Entry
     length: float
+
+
+def at_home(path: str) -> str:
+    """Files of torchproof itself without the folder that holds the package."""
+    return path.removeprefix(_HOME)
 
 
 def entries(run: Run) -> list[Entry]:
