@@ -15,7 +15,8 @@ from torchproof.calls import answers, seed
 from torchproof.numerics import Reference, reference
 from torchproof.target import Loaded
 
-pytestmark = pytest.mark.gpu
+# What torch recommends on a GPU is no error of the program under test.
+pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore")]
 
 
 class Block(nn.Module):

@@ -14,7 +14,8 @@ from torch import nn
 
 import torchproof
 
-pytestmark = pytest.mark.gpu
+# What torch recommends on a GPU is no error of the program under test.
+pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore")]
 
 
 class Net(nn.Module):

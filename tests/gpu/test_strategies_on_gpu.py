@@ -19,7 +19,8 @@ from torchproof.records import Frame
 from torchproof.strategies import parse
 from torchproof.target import Loaded
 
-pytestmark = pytest.mark.gpu
+# What torch recommends on a GPU is no error of the program under test.
+pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore")]
 
 ROOT = Path(__file__).resolve().parents[2]
 
