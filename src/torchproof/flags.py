@@ -33,7 +33,7 @@ def check_flags(parser: argparse.ArgumentParser) -> None:
         metavar="TARGET",
         help=(
             "workload:NAME, file.py:factory, package.module:factory, script.py [--"
-            " args...], trace:DIR"
+            " args...], trace:DIR; with --effort static any file or folder"
         ),
     )
     parser.add_argument(
