@@ -157,7 +157,8 @@ def test_the_verdict_of_a_clean_check_says_no_more_than_was_looked_at() -> None:
 def test_a_run_that_was_cut_short_says_so_first() -> None:
     run = html_runs.check(ending="timeout")
     said = headline.headline(run, entries(run))
-    assert said.text == "Not complete: the run was ended early (timeout)."
+    assert said.word == "not complete"
+    assert said.text == "The run was ended early (timeout)."
     assert "This is what was seen until then." in said.more[0]
 
 
@@ -228,6 +229,17 @@ def test_a_sweep_marks_the_sizes_that_were_compiled_again() -> None:
     assert again == {"batch 2 full": 0, "batch 4 full": 1, "batch 3 full": 0}
     assert page(run).text.count("\u25c6 1 recompile") == 1
     assert [bar.name for bar in charts.strategies(run).bars] == ["eager", "full"]
+
+
+def test_a_sweep_of_one_strategy_names_it_once() -> None:
+    rows = [
+        html_runs.row("full", size * 1.0, variant={"sequence": size}, vs_eager=None)
+        for size in (128, 192)
+    ]
+    (chart,) = charts.sweeps(bench_runs.bench(rows))
+    assert chart.title == "By sequence, in the order they were run (full)"
+    assert [bar.name for bar in chart.bars] == ["sequence 128", "sequence 192"]
+    assert {bar.verdict for bar in chart.bars} == {""}  # no eager to compare with
 
 
 def test_a_size_that_all_rows_share_sets_none_apart() -> None:

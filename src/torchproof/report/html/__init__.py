@@ -7,6 +7,7 @@ and the page's own policy lets only its one style and one script, by their hashe
 from __future__ import annotations
 
 import base64
+import functools
 import hashlib
 import json
 import textwrap
@@ -154,6 +155,7 @@ def _facts(environment: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 # -- the file --------------------------------------------------------------------------
 
 
+@functools.cache
 def _templates() -> jinja2.Environment:
     import jinja2  # costs more than the rest of the package, and text needs none of it
 

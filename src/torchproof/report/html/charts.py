@@ -121,13 +121,17 @@ def sweeps(run: Run) -> list[Bars]:
 def _sweep(keys: tuple[str, ...], rows: Sequence[Measurement]) -> Bars | None:
     order = list(dict.fromkeys(_size(row, keys) for row in rows))
     rows = sorted(rows, key=lambda row: order.index(_size(row, keys)))
-    named = [(f"{_size(row, keys)} {row.strategy}", row) for row in rows]
     title = " and ".join(f"{key} size" if key == "batch" else key for key in keys)
-    return _bars(
-        [(name, row) for name, row in named if known(row.median_ms)],
-        title=f"By {title}, in the order they were run",
-        reference=False,
-    )
+    title = f"By {title}, in the order they were run"
+    names = {row.strategy for row in rows}
+    if len(names) == 1:
+        title += f" ({names.pop()})"
+    named = [
+        (f"{_size(row, keys)} {row.strategy}" if names else _size(row, keys), row)
+        for row in rows
+        if known(row.median_ms)
+    ]
+    return _bars(named, title=title, reference=False)
 
 
 def _size(row: Measurement, keys: tuple[str, ...]) -> str:
@@ -175,7 +179,7 @@ def _bar(name: str, row: Measurement, rounds: Sequence[float], end: float) -> Ba
         numbers.milliseconds(row.median_ms),
         numbers.interval(low, high) if spread else "",
         amount,
-        row.verdict,
+        row.verdict if row.vs_eager is not None else "",
         (_percent(low, end), _percent(high, end)) if spread else None,
         tuple(_percent(median, end) for median in rounds if median <= end),
         (row.counts or {}).get("recompiles"),

@@ -33,7 +33,7 @@ def headline(run: Run, found: Sequence[Entry]) -> Headline:
     if run.error or run.ending != "finished":
         why = run.error or f"the run was ended early ({run.ending})"
         told = f"{said.text} This is what was seen until then.".strip()
-        return Headline("bad", "not complete", f"Not complete: {why}.", (told,))
+        return Headline("bad", "not complete", f"{why[:1].upper()}{why[1:]}.", (told,))
     return said
 
 
@@ -154,4 +154,5 @@ def _worth(row: Measurement | None, eager: Measurement | None) -> Iterator[Tile]
 
 
 def _paid(row: Measurement) -> str:
-    return f"break-even {row.break_even}" if row.break_even else ""
+    paid = row.break_even or ""
+    return f"break-even {paid}" if paid.startswith(("after", "never")) else paid
