@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
-from torchproof.static import kinds
+from torchproof.static import kinds, signs
 from torchproof.static.kinds import Kind, join
 from torchproof.static.program import Program
-from torchproof.static.source import Class, Function, walk
+from torchproof.static.source import Function
 
 # Calls whose answer is known while Dynamo traces.
 _TRUE = {"is_compiling", "is_dynamo_compiling", "is_torchdynamo_compiling"}
@@ -28,7 +28,7 @@ class Values:
         self.function, self.program = function, program
         self.kinds: dict[ast.AST, Kind] = {}
         self.environment: dict[str, Kind] = {}
-        looks = _looks_like_tensors(function)
+        looks = signs.tensors(function)
         for parameter in function.parameters:
             name = parameter.arg
             kind = kinds.of_annotation(parameter.annotation)
@@ -337,39 +337,3 @@ def _combined(left: Kind, right: Kind) -> Kind:
     if {left, right} == {Kind.SIZE, Kind.PYTHON}:
         return Kind.PYTHON
     return left if left is right else Kind.UNKNOWN
-
-
-def _looks_like_tensors(function: Function) -> set[str]:
-    """Names on which something is done that is done to tensors only."""
-    return {name for node in walk(function.node) for name in _signs(node, function)}
-
-
-def _signs(node: ast.AST, function: Function) -> Iterator[str]:
-    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-        sure = node.attr in kinds.TENSOR_ONLY - kinds.AMBIGUOUS
-        if sure or (node.attr in kinds.AMBIGUOUS and _is_forward(function)):
-            yield node.value.id
-    if isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Name):
-        dotted = function.source.dotted(node.func) or ""
-        if kinds.of_torch(dotted) in (Kind.TENSOR, Kind.MASK, Kind.TENSORS) and (
-            not dotted.endswith(_MAKERS)
-        ):
-            yield node.args[0].id
-
-
-# Functions of torch that take something else than a tensor first.
-_MAKERS = tuple(
-    f".{name}"
-    for name in (
-        *("tensor", "zeros", "ones", "full", "empty", "rand", "randn", "arange", "eye"),
-        *("randint", "linspace", "from_numpy", "as_tensor", "stack", "cat", "randperm"),
-        *("concat", "logspace", "hstack", "vstack", "tril_indices", "triu_indices"),
-        *("hann_window", "block_diag", "meshgrid", "broadcast_tensors", "einsum"),
-        *("scalar_tensor", "normal", "fftfreq", "rfftfreq", "asarray", "frombuffer"),
-    )
-)
-
-
-def _is_forward(function: Function) -> bool:
-    owner: Class | None = function.owner
-    return owner is not None and function.node.name == "forward"

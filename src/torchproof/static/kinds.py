@@ -95,7 +95,7 @@ METHODS = {
 }
 # These give values and indices where a dimension is named.
 WITH_INDICES = {"max", "min", "median", "mode", "cummax", "cummin", "nanmedian"}
-# Methods that tell a tensor from other things; an array or a list has none of them.
+# Words by which a tensor is told from other things, in code that is compiled.
 TENSOR_ONLY = {
     *("view", "unsqueeze", "permute", "contiguous", "expand", "masked_fill", "softmax"),
     *("detach", "size", "dim", "numel", "item", "float", "half", "bfloat16", "bool"),
@@ -109,11 +109,6 @@ TENSOR_ONLY = {
     *("reshape", "isnan", "isinf", "tolist", "cpu", "cuda", "numpy", "device", "dtype"),
     *("shape", "ndim", "requires_grad", "backward", "argmin", "log", "cos", "sin"),
 }
-# Words of arrays and data frames too: no sign of a tensor by themselves.
-AMBIGUOUS = {"shape", "ndim", "dtype", "max", "min", "sum", "mean", "reshape", "std"}
-AMBIGUOUS |= {"any", "all", "tolist", "flatten", "transpose", "squeeze", "var"}
-AMBIGUOUS |= {"argmax", "argmin", "cumsum", "log", "cos", "sin", "abs", "exp", "to"}
-
 # Functions of torch that give no plain tensor.
 FUNCTIONS = {
     **dict.fromkeys(

@@ -169,7 +169,9 @@ def _handed_out(source: Source) -> Iterator[Function]:
         )
         inside = source.functions.get(source.function_at(node) or "")
         if calls and inside is not None and not inside.parameters:
-            found = source.functions.get(source.dotted(first) or "")
+            name = source.dotted(first) or ""
+            found = source.functions.get(f"{inside.name}.{name}")
+            found = found or source.functions.get(name)
             if found is not None:
                 yield found
 

@@ -129,27 +129,37 @@ class Source:
         return {k: v for k, v in found.items() if k not in twice | changed}
 
     @functools.cached_property
-    def classes(self) -> Mapping[str, Class]:
-        found = {}
-        for node in self.nodes:
-            if isinstance(node, ast.ClassDef) and node.name not in found:
-                bases = (self.dotted(base) or "" for base in node.bases)
-                made = Class(node, node.name, self, tuple(bases))
-                for child in node.body:
-                    if isinstance(child, Definition):
-                        name = f"{node.name}.{child.name}"
-                        made.methods[child.name] = Function(child, name, self, made)
-                found[node.name] = made
-        return found
+    def _defined(self) -> tuple[dict[str, Class], dict[str, Function]]:
+        classes: dict[str, Class] = {}
+        functions: dict[str, Function] = {}
+        waiting: list[tuple[ast.AST, str, Class | None]] = [(self.tree, "", None)]
+        while waiting:
+            node, prefix, owner = waiting.pop(0)
+            for child in ast.iter_child_nodes(node):
+                if isinstance(child, Definition):
+                    made = Function(child, f"{prefix}{child.name}", self, owner)
+                    functions.setdefault(made.name, made)
+                    if owner is not None:
+                        owner.methods[child.name] = made
+                    waiting.append((child, f"{made.name}.", None))
+                elif isinstance(child, ast.ClassDef):
+                    bases = tuple(self.dotted(base) or "" for base in child.bases)
+                    inner = Class(child, f"{prefix}{child.name}", self, bases)
+                    classes.setdefault(child.name, inner)
+                    waiting.append((child, f"{inner.name}.", inner))
+                elif isinstance(child, ast.stmt | ast.ExceptHandler):
+                    waiting.append((child, prefix, owner))
+        return classes, functions
 
-    @functools.cached_property
+    @property
+    def classes(self) -> Mapping[str, Class]:
+        """Every class by its own name, those in functions too."""
+        return self._defined[0]
+
+    @property
     def functions(self) -> Mapping[str, Function]:
         """Every function by its qualified name, those in functions too."""
-        found = {f.name: f for c in self.classes.values() for f in c.methods.values()}
-        for prefix, node in _inner("", self.tree):
-            name = f"{prefix}{node.name}"
-            found.setdefault(name, Function(node, name, self))
-        return found
+        return self._defined[1]
 
     def function_at(self, node: ast.AST) -> str | None:
         """The qualified name of what a node is inside of."""
@@ -213,14 +223,3 @@ def _children(node: ast.AST) -> list[ast.AST]:
         elif isinstance(value, list):
             found += [each for each in value if isinstance(each, ast.AST)]
     return found
-
-
-def _inner(prefix: str, node: ast.AST) -> Iterator[tuple[str, Definition]]:
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, Definition):
-            yield prefix, child
-            yield from _inner(f"{prefix}{child.name}.", child)
-        elif isinstance(child, ast.ClassDef):
-            yield from _inner(f"{prefix}{child.name}.", child)
-        elif isinstance(child, ast.stmt | ast.ExceptHandler):
-            yield from _inner(prefix, child)
