@@ -158,7 +158,7 @@ def test_a_run_that_was_cut_short_says_so_first() -> None:
     run = html_runs.check(ending="timeout")
     said = headline.headline(run, entries(run))
     assert said.word == "not complete"
-    assert said.text == "The run was ended early (timeout)."
+    assert said.text == "the run was ended early (timeout)."
     assert "This is what was seen until then." in said.more[0]
 
 

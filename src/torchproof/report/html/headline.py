@@ -33,7 +33,7 @@ def headline(run: Run, found: Sequence[Entry]) -> Headline:
     if run.error or run.ending != "finished":
         why = run.error or f"the run was ended early ({run.ending})"
         told = f"{said.text} This is what was seen until then.".strip()
-        return Headline("bad", "not complete", f"{why[:1].upper()}{why[1:]}.", (told,))
+        return Headline("bad", "not complete", f"{why}.", (told,))
     return said
 
 
