@@ -18,6 +18,7 @@ _DISABLED = (
     *("torch.jit.script", "torch.library.custom_op", "triton.jit"),
     *("torch.compiler.assume_constant_result", "torch._dynamo.allow_in_graph"),
 )
+_CALLS = (ast.List, ast.ListComp, ast.BinOp)  # as a list of calls is written
 _OTHER_FORWARDS = ("torch.autograd.Function", "torch.autograd.function.Function")
 
 
@@ -163,13 +164,12 @@ def _handed_out(source: Source) -> Iterator[Function]:
     for node in source.nodes:
         if not isinstance(node, ast.Return) or not isinstance(node.value, ast.Tuple):
             continue
-        first, *rest = node.value.elts
-        calls = len(rest) == 1 and isinstance(
-            rest[0], ast.List | ast.ListComp | ast.BinOp
-        )
+        pair = node.value.elts
+        if len(pair) != 2 or not isinstance(pair[1], _CALLS):
+            continue
         inside = source.functions.get(source.function_at(node) or "")
-        if calls and inside is not None and not inside.parameters:
-            name = source.dotted(first) or ""
+        if inside is not None and not inside.parameters:
+            name = source.dotted(pair[0]) or ""
             found = source.functions.get(f"{inside.name}.{name}")
             found = found or source.functions.get(name)
             if found is not None:
