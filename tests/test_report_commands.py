@@ -11,7 +11,7 @@ import check_runs
 import pytest
 from check_runs import ITEM, READ
 
-from torchproof import audit, checking, cli, parts, rules
+from torchproof import audit, checking, cli, flags, parts, rules
 from torchproof.records import Finding, Part, Run
 from torchproof.report import commands
 
@@ -76,8 +76,6 @@ def test_how_the_target_was_run_is_kept_and_what_was_shown_is_not() -> None:
 
 def test_every_flag_of_check_is_kept_or_left_out_on_purpose() -> None:
     parser = argparse.ArgumentParser()
-    from torchproof import flags
-
     flags.check_flags(parser)
     valued, switches = set[str](), set[str]()
     for action in parser._actions:
@@ -88,10 +86,16 @@ def test_every_flag_of_check_is_kept_or_left_out_on_purpose() -> None:
 
 
 def test_a_call_from_python_has_a_command_too() -> None:
-    where = {"train": True, "size": "small"}
-    run = check_runs.check(ITEM, command="", target="workload:gpt", environment=where)
+    asked = {"train": True, "as_written": False, "size": "small", "device": None}
+    asked["compile"] = {"dynamic": True, "mode": "max-autotune"}
+    run = check_runs.check(ITEM, command="", target="workload:gpt", options=asked)
     assert commands.of(run, "bench") == (
-        "torchproof bench workload:gpt --train --size small"
+        "torchproof bench workload:gpt --compile dynamic=True,mode=max-autotune"
+        " --train --size small"
+    )
+    assert (
+        flags.compile_arguments(parsed(commands.of(run, "bench")).compile)
+        == (asked["compile"])
     )
 
 
@@ -143,3 +147,5 @@ def test_effort_is_what_the_parts_say(effort: str) -> None:
     assert commands.effort(check_runs.check(parts=done)) == "full"
     left = {**done, "lifetimes": Part("skipped", f"not part of --effort {effort}")}
     assert commands.effort(check_runs.check(parts=left)) == effort
+    known = check_runs.check(parts=done, options={"effort": effort})
+    assert commands.effort(known) == effort

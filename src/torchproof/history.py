@@ -48,6 +48,7 @@ def in_short(run: Run) -> dict[str, Any]:
             {k: v for k, v in row.items() if k != "rounds_ms"} for row in rows
         ],
         "findings": {severity: still_open[severity] for severity in SEVERITIES},
+        "identities": sorted({f.identity for f in run.findings if f.status == "open"}),
     }
 
 

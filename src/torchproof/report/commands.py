@@ -63,15 +63,29 @@ def how(run: Run) -> tuple[list[str], list[str]]:
         if name in (*HOW, *HOW_SWITCHES):
             kept += own[position : position + wide]
         position += wide
-    if not words:  # called from Python
-        kept += ["--train"] if run.environment.get("train") else []
-        size = run.environment.get("size")
-        kept += ["--size", str(size)] if size and kind(run.target) == "workload" else []
-    return kept, script
+    if words:
+        return kept, script
+    return list(_asked(run)), list(run.options.get("arguments", ()))
+
+
+def _asked(run: Run) -> Iterator[str]:
+    """The flags that would have done what a call from Python did."""
+    asked = run.options
+    if asked.get("compile"):
+        given = ",".join(f"{name}={value}" for name, value in asked["compile"].items())
+        yield from ("--compile", given)
+    for name in ("as_written", "train"):
+        if asked.get(name):
+            yield f"--{name.replace('_', '-')}"
+    for name in ("device", "size"):
+        if asked.get(name):
+            yield from (f"--{name}", str(asked[name]))
 
 
 def effort(run: Run) -> str:
-    """How much was checked: a part that was left out names it."""
+    """How much was checked: on record, else a part that was left out names it."""
+    if run.options.get("effort"):
+        return str(run.options["effort"])
     for part in run.parts.values():
         found = re.fullmatch(r"not part of --effort (\w+)", part.why)
         if found:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 from torchproof.records import Finding, Run, UserError
 from torchproof.report import commands, marks, numbers
 from torchproof.rules import by_code, pages
 from torchproof.rules._rule import Rule
 
+_HOME = Path(__file__).parents[2].as_posix() + "/"  # what holds the package
 _TITLE = 150  # letters; a longer message stands below the heading as well
 # What each kind does to the program, apart from what it costs.
 IMPACT = {
@@ -49,7 +51,7 @@ def place(finding: Finding) -> str:
     """`file.py:42`, without the folders above an installed package."""
     if finding.file is None:
         return numbers.UNKNOWN
-    file = finding.file.rpartition("/site-packages/")[2]
+    file = finding.file.removeprefix(_HOME).rpartition("/site-packages/")[2]
     return file if finding.line is None else f"{file}:{finding.line}"
 
 

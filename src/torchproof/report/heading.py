@@ -10,6 +10,7 @@ from torchproof.report import commands, marks
 _MACHINE = ("threads", "cores", "machine", "platform")
 _FACTS = ("torch", "cuda", "python", "gpu", "device", *_MACHINE)
 _READ = {"static"}
+_CACHES = ("_CACHE_DIR", "_REMOTE_CACHE")  # where, and not how, something is compiled
 
 
 def heading(run: Run, title: str) -> Iterator[str]:
@@ -84,5 +85,9 @@ def _environment(run: Run) -> str:
         told.append("training")
     steering = facts.get("variables")
     if isinstance(steering, dict):
-        told += [marks.code(f"{name}={value}") for name, value in steering.items()]
+        told += [
+            marks.code(f"{name}={value}")
+            for name, value in steering.items()
+            if not name.endswith(_CACHES)
+        ]
     return ", ".join(told)
