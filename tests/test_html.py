@@ -14,7 +14,7 @@ import bench_runs
 import html_runs
 import pytest
 
-from torchproof import report
+from torchproof import report, verdict
 from torchproof.records import Finding, Part, Run
 from torchproof.report.html import charts, excerpt, headline, history
 from torchproof.report.html.entries import entries
@@ -176,6 +176,20 @@ def test_resolved_and_intentional_ones_are_listed_and_not_counted() -> None:
     assert "3 open findings" in found.text
     assert "Resolved since then 1" in found.text
     assert "Intended by the code, not counted 1" in found.text
+
+
+def test_a_comparison_is_part_of_the_page() -> None:
+    fast = bench_runs.bench([html_runs.row("eager", 1.0), html_runs.row("full", 0.5)])
+    slow = bench_runs.bench([html_runs.row("eager", 1.0), html_runs.row("full", 0.8)])
+    slow = dataclasses.replace(slow, id="20260102-0305-model")
+    found = verdict.compare(fast, slow)
+    text = report.render(slow, "html", compared=found)
+    assert text.rstrip().endswith("</html>")
+    told = Reader(text).text
+    assert "Worse in B: full: speed 1.60x slower" in told
+    assert "Compared with run 20260102-0304-model" in told
+    assert told.count("regression") == len(found.regressions) == 2  # the tail as well
+    assert "Compared with" not in page(slow).text
 
 
 # -- charts ----------------------------------------------------------------------------

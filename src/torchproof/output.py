@@ -60,8 +60,9 @@ def show(
         width=width(options),
         verbose=options.verbose,
         source=not options.no_source,
+        compared=compared,
     )
-    if compared and options.format != "json":
+    if compared and options.format in ("text", "md"):
         columns = width(options)
         told = report.render_comparison(compared, options.format, width=columns)
         text += f"\n{told}"

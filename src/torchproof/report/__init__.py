@@ -36,9 +36,15 @@ def render(
     width: int = 80,
     verbose: bool = False,
     source: bool = True,
+    compared: Comparison | None = None,
 ) -> str:
-    """The run in a format; colour, width and verbosity are the terminal's alone."""
+    """The run in a format; colour, width and verbosity are the terminal's alone.
+
+    A comparison becomes part of a page; other formats say it beside the run.
+    """
     run = run if source else without_source(run)
+    if format == "html":
+        return html.render(run, compared)
     if format != "text":
         return FORMATS[format](run)
     if run.verb == "bench":

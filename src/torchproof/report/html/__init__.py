@@ -16,12 +16,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torchproof.records import Run
-from torchproof.report import commands, sections
+from torchproof.report import commands, comparison, sections
 from torchproof.report.html import charts, headline, history
 from torchproof.report.html.entries import PAGE, Entry, at_home, choices, costs, entries
 from torchproof.report.html.text import brief, rich, visible
 from torchproof.rules import RULES
 from torchproof.rules._rule import Rule
+from torchproof.verdict import Comparison
 
 if TYPE_CHECKING:
     import jinja2
@@ -32,11 +33,13 @@ _HERE = Path(__file__).parent
 _SEPARATOR = "\x1e"
 
 
-def render(run: Run) -> str:
+def render(run: Run, compared: Comparison | None = None) -> str:
+    """The page of a run, and of its comparison with an earlier one if there is one."""
     style, script = (_read(name) for name in ("page.css", "page.js"))
     page = _templates().get_template("page.html")
     return page.render(
         **_content(run),
+        **_comparison(compared),
         style=style,
         script=script,
         policy=_policy(style, script),
@@ -118,6 +121,26 @@ def _shares(run: Run, drawn: Mapping[str, Any]) -> Sequence[charts.Shares]:
     """How many calls ran compiled says nothing of time by itself: a number tells it."""
     found = charts.shares(run)
     return found if len(found) > 1 or drawn["phases"] or drawn["costs"] else ()
+
+
+def _comparison(found: Comparison | None) -> dict[str, Any]:
+    if found is None:
+        return {"compared": None}
+    told = [*comparison.warnings(found), *comparison.findings(found)]
+    named = [(row.name, metric) for row in found.rows for metric in row.metrics]
+    named += [("counts", metric) for metric in found.counts]
+    rows = [
+        (name, *comparison.cells(metric), metric.regression)
+        for name, metric in named
+        if metric.a is not None or metric.b is not None
+    ]
+    broken = [f"{r.name}: {r.broken or r.note}" for r in found.rows if not r.metrics]
+    return {
+        "compared": found,
+        "judged": list(comparison.summary(found)),
+        "compared_rows": rows,
+        "compared_lines": [*told, *broken],
+    }
 
 
 def _missing(drawn: Mapping[str, Any]) -> list[str]:
