@@ -176,7 +176,7 @@ def _marked(finding: Finding, source: str) -> tuple[int, int]:
 
 def _footer(run: Run, width: int) -> Iterator[str]:
     still_open = [f for f in run.findings if f.status == "open"]
-    yield _tally(run, still_open)
+    yield from _wrap(_tally(run, still_open), width)
     for name, part in run.parts.items():
         if name in ("breaks", "static") or not part.why:
             continue
@@ -219,9 +219,7 @@ def _tally(run: Run, still_open: list[Finding]) -> str:
     if _only_read(run):
         return "Nothing found."
     ran = any(part.status in ("passed", "found") for part in run.parts.values())
-    return (
-        f"Nothing found by the parts that ran{also}." if ran else "Nothing was checked."
-    )
+    return f"Nothing found by the parts that ran{also}." if ran else ""
 
 
 def _left_out(run: Run) -> dict[str, list[str]]:
