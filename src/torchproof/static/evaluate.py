@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from torchproof.static import kinds, signs
 from torchproof.static.kinds import Kind, join
@@ -23,9 +23,14 @@ class Values:
     """The environment of a walk, and the kind of each node it has evaluated."""
 
     def __init__(
-        self, function: Function, program: Program, given: Mapping[str, Kind]
+        self,
+        function: Function,
+        program: Program,
+        given: Mapping[str, Kind],
+        *,
+        returned: Callable[[Function], Kind],
     ) -> None:
-        self.function, self.program = function, program
+        self.function, self.program, self._returned = function, program, returned
         self.kinds: dict[ast.AST, Kind] = {}
         self.environment: dict[str, Kind] = {}
         looks = signs.tensors(function)
@@ -216,6 +221,8 @@ class Values:
                 return Kind.ARRAY
         if self._of(node.func) is Kind.LAYER:
             return Kind.TENSOR
+        if self._of(node.func) is Kind.RECURRENT:
+            return Kind.TENSORS
         if dotted is None:
             return Kind.UNKNOWN
         if (kind := kinds.of_torch(dotted)) is not None:
@@ -230,7 +237,7 @@ class Values:
     def _method(self, node: ast.Call, name: str, operands: int = 0) -> Kind:
         more = len(node.args) > operands or any(k.arg == "dim" for k in node.keywords)
         if name == "size" and more:
-            return Kind.SIZE
+            return Kind.LENGTH
         if name in kinds.WITH_INDICES and more:
             # `torch.max(a, b)` compares two tensors, `torch.max(a, 1)` has a dimension.
             pair = operands and len(node.args) > 1 and self._of(node.args[1]).is_tensor
@@ -249,8 +256,12 @@ class Values:
 
     def _builtin(self, name: str, node: ast.Call) -> Kind:
         given = [self._of(argument) for argument in node.args]
+        if name in ("int", "bool") and given[:1] in ([Kind.LENGTH], [Kind.CONDITION]):
+            return given[0]  # stays a symbol
         if name in _PLAIN:
             return Kind.PYTHON
+        if name == "len" and any(kind.is_tensor for kind in given):
+            return Kind.LENGTH
         if name in ("abs", "sum", "max", "min", "pow", "round") and any(
             kind.is_tensor or kind is Kind.TENSORS for kind in given
         ):
@@ -260,9 +271,13 @@ class Values:
         return Kind.SIZE if name != "float" else Kind.PYTHON
 
     def _own(self, node: ast.Call) -> Kind:
-        """A function that can be read says by its annotation what it returns."""
+        """A function that can be read: what it promises, else what it returns."""
         found = self.program.callee(node, self.function)
-        return kinds.of_annotation(found.node.returns) if found else Kind.UNKNOWN
+        if found is None:
+            return Kind.UNKNOWN
+        if found.node.returns is not None:
+            return kinds.of_annotation(found.node.returns)
+        return self._returned(found)
 
     def _binop(self, node: ast.BinOp) -> Kind:
         return _combined(self._of(node.left), self._of(node.right))
@@ -279,9 +294,13 @@ class Values:
             return Kind.PYTHON
         if any(kind.is_tensor for kind in given):
             return Kind.MASK
+        if Kind.LENGTH in given and all(kind.is_plain for kind in given):
+            return Kind.CONDITION
         return Kind.PYTHON if Kind.UNKNOWN not in given else Kind.UNKNOWN
 
     def _boolop(self, node: ast.BoolOp) -> Kind:
+        if self._of(node.values[-1]) is Kind.CONDITION:
+            return Kind.CONDITION  # those before it are decided while tracing
         found = Kind.NONE
         for each in node.values:
             found = join(found, self._of(each))
@@ -297,7 +316,7 @@ class Values:
         given = [self._of(each) for each in node.elts]
         if given and all(kind.is_tensor for kind in given):
             return Kind.TENSORS
-        if given and all(kind is Kind.SIZE for kind in given):
+        if given and all(kind in (Kind.SIZE, Kind.LENGTH) for kind in given):
             return Kind.SIZES
         return Kind.UNKNOWN
 
@@ -323,17 +342,19 @@ def _element(kind: Kind) -> Kind:
     """What indexing or iterating gives."""
     if kind.is_tensor:
         return kind
-    return {Kind.TENSORS: Kind.TENSOR, Kind.SIZES: Kind.SIZE}.get(kind, Kind.UNKNOWN)
+    return {Kind.TENSORS: Kind.TENSOR, Kind.SIZES: Kind.LENGTH}.get(kind, Kind.UNKNOWN)
 
 
 def _combined(left: Kind, right: Kind) -> Kind:
     """What an arithmetic operation gives."""
-    if left is right and left in (Kind.MASK, Kind.SIZE, Kind.PYTHON, Kind.NUMBER):
+    if left is right and left in (Kind.MASK, Kind.SIZE, Kind.LENGTH, Kind.NUMBER):
         return left
     if left.is_tensor or right.is_tensor:
         return Kind.TENSOR
     if Kind.NUMBER in (left, right):
         return Kind.NUMBER
-    if {left, right} == {Kind.SIZE, Kind.PYTHON}:
+    if {left, right} == {Kind.SIZE, Kind.LENGTH}:
+        return Kind.LENGTH
+    if left.is_plain and right.is_plain:
         return Kind.PYTHON
     return left if left is right else Kind.UNKNOWN

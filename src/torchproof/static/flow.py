@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from torchproof.static import kinds
@@ -31,7 +32,9 @@ class Flow:
         look: Look,
     ) -> None:
         self.function, self.program, self.source = function, program, function.source
-        self.values = Values(function, program, given)
+        self.values = Values(
+            function, program, given, returned=lambda f: returned(f, program)
+        )
         self.loops = 0
         self.conditions: list[ast.expr] = []  # what must hold to come here
         self.tries = 0
@@ -249,6 +252,48 @@ class Flow:
     def _namedexpr(self, node: ast.NamedExpr) -> None:
         self.visit(node.value)
         self.values.bind(node.target, node.value)
+
+
+_DEEPEST = 4  # calls inside calls whose results are looked for
+
+
+def returned(function: Function, program: Program) -> Kind:
+    """What a function without an annotation gives back, by its return statements."""
+    known = program.returned
+    if function in known or program.depth >= _DEEPEST:
+        return known.get(function, Kind.UNKNOWN)
+    known[function] = Kind.UNKNOWN  # for one that calls itself
+    own, is_generator = _ends(function.node)
+    if not own or is_generator:
+        return Kind.UNKNOWN
+    found: list[Kind] = []
+
+    def look(node: ast.AST, at: Flow) -> None:
+        if isinstance(node, ast.Return) and node in own:
+            found.append(at.kind(node.value) if node.value else Kind.NONE)
+
+    program.depth += 1
+    Flow(function, program, given={}, look=look).run()
+    program.depth -= 1
+    kind = functools.reduce(join, found, Kind.NONE)
+    known[function] = Kind.UNKNOWN if kind is Kind.NONE else kind
+    return known[function]
+
+
+def _ends(function: ast.AST) -> tuple[set[ast.AST], bool]:
+    """The return statements of a function, and whether it yields; not of inner ones."""
+    found: set[ast.AST] = set()
+    yields = False
+    waiting = list(ast.iter_child_nodes(function))
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            continue
+        yields |= isinstance(node, ast.Yield | ast.YieldFrom | ast.Await)
+        if isinstance(node, ast.Return):
+            found.add(node)
+        waiting.extend(ast.iter_child_nodes(node))
+    return found, yields
 
 
 def joined(given: Mapping[str, Kind], more: Mapping[str, Kind]) -> dict[str, Kind]:

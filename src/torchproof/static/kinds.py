@@ -14,18 +14,26 @@ class Kind(enum.Enum):
     MASK = enum.auto()  # a boolean tensor
     TENSORS = enum.auto()  # a tuple or list of tensors
     SIZE = enum.auto()  # an integer that tracing knows or keeps as a symbol
+    LENGTH = enum.auto()  # a size of a tensor: a symbol where it is dynamic
     SIZES = enum.auto()
+    CONDITION = enum.auto()  # a comparison of lengths: a symbol where they are
     NUMBER = enum.auto()  # a Python number that was read out of a tensor
     PYTHON = enum.auto()  # any other Python value
     NONE = enum.auto()
     ARRAY = enum.auto()  # numpy's
     LAYER = enum.auto()  # a module that gives a tensor
+    RECURRENT = enum.auto()  # an LSTM, GRU or RNN
     MODULES = enum.auto()
     UNKNOWN = enum.auto()
 
     @property
     def is_tensor(self) -> bool:
         return self in (Kind.TENSOR, Kind.MASK)
+
+    @property
+    def is_plain(self) -> bool:
+        """A Python value that tracing knows."""
+        return self in (Kind.SIZE, Kind.LENGTH, Kind.CONDITION, Kind.PYTHON)
 
 
 def join(a: Kind, b: Kind) -> Kind:
@@ -36,9 +44,9 @@ def join(a: Kind, b: Kind) -> Kind:
         return b if a is Kind.NONE else a
     if a.is_tensor and b.is_tensor:
         return Kind.TENSOR
-    if {a, b} == {Kind.SIZE, Kind.PYTHON}:
-        return Kind.PYTHON
-    return Kind.UNKNOWN
+    if {a, b} == {Kind.SIZE, Kind.LENGTH}:
+        return Kind.SIZE
+    return Kind.PYTHON if a.is_plain and b.is_plain else Kind.UNKNOWN
 
 
 # Attributes of a tensor that are no tensor.
@@ -63,11 +71,12 @@ METHODS = {
     "size": Kind.SIZES,
     **dict.fromkeys(
         (
-            *("dim", "numel", "nelement", "element_size", "stride", "storage_offset"),
-            *("get_device", "ndimension", "__len__"),
+            *("dim", "element_size", "stride", "storage_offset", "get_device"),
+            "ndimension",
         ),
         Kind.SIZE,
     ),
+    **dict.fromkeys(("numel", "nelement", "__len__"), Kind.LENGTH),
     **dict.fromkeys(
         (
             *("is_contiguous", "is_floating_point", "is_complex", "is_signed"),
@@ -177,6 +186,8 @@ def of_module(dotted: str) -> Kind:
         return Kind.TENSOR
     if dotted in ("torch.nn.ModuleList", "torch.nn.ModuleDict"):
         return Kind.MODULES
+    if dotted in ("torch.nn.LSTM", "torch.nn.GRU", "torch.nn.RNN"):
+        return Kind.RECURRENT
     return Kind.LAYER if _LAYER.match(dotted) else Kind.UNKNOWN
 
 

@@ -28,7 +28,10 @@ class Program:
     def __init__(self, sources: Iterable[Source], *, follows: bool = False) -> None:
         self.sources = {source.path: source for source in sources}
         self._follows = follows
+        self.returned: dict[Function, Kind] = {}  # as far as it was looked for
+        self.depth = 0  # of looking for it
         self._attributes: dict[Class, dict[str, Kind]] = {}
+        self._instances: dict[Class, dict[str, str]] = {}
 
     # -- what names mean ---------------------------------------------------------------
 
@@ -99,6 +102,16 @@ class Program:
                 return self._attributes[each][name]
         return Kind.UNKNOWN
 
+    def instance(self, cls: Class, name: str) -> Class | None:
+        """The class of `self.name`, where it is made by calling one that is read."""
+        for each in self.line_of(cls):
+            if each not in self._instances:
+                self._instances[each] = _instances(each)
+            if name in self._instances[each]:
+                found = self.find(self._instances[each][name], each.source)
+                return found if isinstance(found, Class) else None
+        return None
+
     def callee(self, call: ast.Call, function: Function) -> Function | None:
         """The function that a call means, where that can be read."""
         dotted = function.source.dotted(call.func)
@@ -106,9 +119,12 @@ class Program:
             return self._of_super(call, function)
         first, _, rest = dotted.partition(".")
         if first in ("self", "cls") and function.owner is not None:
-            if "." in rest:
+            part, _, name = rest.partition(".")
+            if not name and (own := self.method(function.owner, part)):
+                return own
+            if "." in name or (made := self.instance(function.owner, part)) is None:
                 return None
-            return self.method(function.owner, rest)
+            return self.method(made, name or "forward")
         found = self.find(f"{function.name}.{dotted}", function.source)
         found = found or self.find(dotted, function.source)
         return found if isinstance(found, Function) else None
@@ -191,6 +207,25 @@ def _attributes(cls: Class) -> Iterator[tuple[str, Kind]]:
             for name, kind in _set_by(node, cls.source, method):
                 found[name] = kinds.join(found.get(name, kind), kind)
     yield from found.items()
+
+
+def _instances(cls: Class) -> dict[str, str]:
+    """What the class makes for its attributes, by dotted name; "" if it differs."""
+    found: dict[str, str] = {}
+    for method in cls.methods.values():
+        for node in walk(method.node):
+            if not isinstance(node, ast.Assign):
+                continue
+            made = isinstance(node.value, ast.Call) and cls.source.dotted(
+                node.value.func
+            )
+            for target in node.targets:
+                dotted = cls.source.dotted(target) or ""
+                if dotted.startswith("self.") and dotted.count(".") == 1:
+                    name = dotted[5:]
+                    same = found.get(name, made) == made
+                    found[name] = (made or "") if same else ""
+    return found
 
 
 def _set_by(
