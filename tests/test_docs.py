@@ -12,10 +12,10 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import bench_runs
+import forked_commands
 import pytest
 from commands import Done
 from test_cli import COUNT_FIELDS, FINDING_FIELDS, FLAGS, RUN_FIELDS
@@ -89,53 +89,26 @@ def write_runs(folder: Path) -> Run:
     return run
 
 
-def run_all(
-    path: Path, lines: list[str], folder: Path, *, long: bool = False
-) -> dict[str, Done]:
-    """A document's commands, one after the other, where its files lie."""
-    write_files(folder)
-    snippets = programs()[1]
-    if not long:
-        snippets.pop(BENCH)
-        write_runs(folder)
+def run_line(line: str, folder: Path, *, patience_s: int = 300) -> Done:
+    """A command line as a shell runs it; those of torchproof alone are forked."""
+    words = shlex.split(line, comments=True)
+    if words[0] == "torchproof" and not set("|<>;&$") & set(line):
+        return forked_commands.torchproof(*words[1:], cwd=folder)
+    return in_shell(line, folder, patience_s)
+
+
+def in_shell(line: str, folder: Path, patience_s: int) -> Done:
     search = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    steps: dict[str, str | list[str]] = {line: line for line in lines}
-    if path in snippets:
-        steps["python"] = [sys.executable, "-c", snippets[path]]
-    return {
-        name: subprocess.run(
-            step,
-            shell=isinstance(step, str),
-            cwd=folder,
-            env={**os.environ, "PATH": search},
-            capture_output=True,
-            text=True,
-            timeout=1200 if long else 300,
-            check=False,
-        )
-        for name, step in steps.items()
-    }
-
-
-@pytest.fixture(scope="module")
-def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Done]:
-    """Every distinct command once, but for long ones; two documents at a time."""
-    jobs, seen = {}, set[str]()
-    for path in sorted(DOCUMENTS, key=lambda path: path not in (CHECK, BENCH)):
-        wanted = [line for line in commands(path) if line in SHORT]
-        jobs[path] = [line for line in wanted if line not in seen]
-        seen |= set(wanted)
-    with ThreadPoolExecutor(2) as pool:
-        begun = {
-            path: pool.submit(run_all, path, lines, tmp_path_factory.mktemp("docs"))
-            for path, lines in jobs.items()
-        }
-        done = {path: future.result() for path, future in begun.items()}
-    return {
-        line if line != "python" else str(path): answer
-        for path, answered in done.items()
-        for line, answer in answered.items()
-    }
+    return subprocess.run(
+        line,
+        shell=True,
+        cwd=folder,
+        env={**os.environ, "PATH": search},
+        capture_output=True,
+        text=True,
+        timeout=patience_s,
+        check=False,
+    )
 
 
 RUNNERS = {"torchproof": {0, 1}, "python": {0}}
@@ -153,11 +126,36 @@ RUN = [line for line in LINES if program(line) in RUNNERS]
 SHORT, LONG = ([ln for ln in RUN if is_long(ln) is long] for long in (False, True))
 
 
-@pytest.mark.parametrize("line", SHORT)
-def test_command_in_the_documents_runs(line: str, answers: dict[str, Done]) -> None:
-    done = answers[line]
-    assert done.returncode in RUNNERS[program(line)], done.stderr
-    assert "Traceback" not in done.stderr
+README_LINE = shlex.join(["torchproof", *generate.COMMAND])
+
+
+def shown_first() -> dict[Path, list[str]]:
+    """Every distinct short command once, in the document that shows it first."""
+    jobs, seen = dict[Path, list[str]](), {README_LINE}
+    for path in sorted(DOCUMENTS, key=lambda path: path not in (CHECK, BENCH)):
+        lines = [line for line in commands(path) if line in SHORT]
+        jobs[path] = [line for line in lines if line not in seen]
+        seen |= set(lines)
+    return {path: lines for path, lines in jobs.items() if lines}
+
+
+FIRST = shown_first()
+
+
+@pytest.mark.parametrize("path", FIRST, ids=lambda path: path.name)
+def test_commands_of_a_document_run(path: Path, tmp_path: Path) -> None:
+    """One after the other in one folder, where its files lie."""
+    write_files(tmp_path)
+    write_runs(tmp_path)
+    for line in FIRST[path]:
+        done = run_line(line, tmp_path)
+        assert done.returncode in RUNNERS[program(line)], f"{line}: {done.stderr}"
+        assert "Traceback" not in done.stderr, line
+
+
+def test_every_short_command_is_run() -> None:
+    run = {line for lines in FIRST.values() for line in lines} | {README_LINE}
+    assert run == set(SHORT)
 
 
 @pytest.fixture
@@ -198,8 +196,12 @@ def test_long_program_in_the_documents_is_understood(
 @pytest.mark.slow
 @pytest.mark.parametrize("path", [BENCH, ROOT / "README.md"], ids=lambda p: p.name)
 def test_every_command_of_a_document_runs(path: Path, tmp_path: Path) -> None:
+    """In a shell, as a user runs them, with all their measuring."""
+    write_files(tmp_path)
     lines = [ln for ln in commands(path) if program(ln) in RUNNERS and ON_GPU not in ln]
-    for line, done in run_all(path, lines, tmp_path, long=True).items():
+    (tmp_path / "shown.py").write_text(programs()[1][path])
+    for line in [*lines, "python shown.py"]:
+        done = in_shell(line, tmp_path, 1200)
         assert done.returncode in {0, 1}, f"{line}: {done.stderr}"
         assert "Traceback" not in done.stderr, line
 
@@ -207,8 +209,9 @@ def test_every_command_of_a_document_runs(path: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "path", [p for p in programs()[1] if p != BENCH], ids=lambda p: p.name
 )
-def test_python_in_the_documents_runs(path: Path, answers: dict[str, Done]) -> None:
-    done = answers[str(path)]
+def test_python_in_the_documents_runs(path: Path, tmp_path: Path) -> None:
+    write_files(tmp_path)
+    done = forked_commands.python(programs()[1][path], cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert PRINTED[path.name] in done.stdout
 
@@ -238,11 +241,12 @@ def test_what_is_generated_is_current() -> None:
     assert not stale, f"run `make docs`: {', '.join(stale)}"
 
 
-def test_readme_shows_what_the_command_prints(answers: dict[str, Done]) -> None:
-    line = shlex.join(["torchproof", *generate.COMMAND])
-    shown = generate.output(answers[line].stdout)
+def test_readme_shows_what_the_command_prints(tmp_path: Path) -> None:
+    done = run_line(README_LINE, tmp_path)
+    assert done.returncode == 1, done.stderr
     readme = (ROOT / "README.md").read_text()
-    assert generate.lasting(shown) in generate.lasting(readme), "run `make docs`"
+    shown = generate.lasting(generate.output(done.stdout))
+    assert shown in generate.lasting(readme), "run `make docs`"
 
 
 FIELDS = {*RUN_FIELDS, *COUNT_FIELDS, *FINDING_FIELDS}
