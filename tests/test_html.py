@@ -171,6 +171,13 @@ def test_the_verdict_of_a_bench_is_its_decision() -> None:
     assert headline.headline(slow, []).word == "stay eager"
 
 
+def test_the_interval_of_a_loss_reads_as_the_loss_does() -> None:
+    run = bench_runs.bench([html_runs.row("eager", 1.0), html_runs.row("full", 2.0)])
+    tile = headline.tiles(run, [])[0]
+    assert (tile.label, tile.value) == ("Against eager", "2.00x slower")
+    assert tile.note == "full, 1.96-2.04"
+
+
 def test_resolved_and_intentional_ones_are_listed_and_not_counted() -> None:
     found = page(html_runs.check())
     assert "3 open findings" in found.text

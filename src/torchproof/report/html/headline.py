@@ -136,8 +136,7 @@ def _worth(row: Measurement | None, eager: Measurement | None) -> Iterator[Tile]
         return
     if row.vs_eager is not None:
         told = row.verdict or numbers.times(row.vs_eager, None, None)
-        spread = numbers.interval(row.vs_eager_low, row.vs_eager_high)
-        yield Tile("Against eager", told, f"{row.strategy}, {spread}")
+        yield Tile("Against eager", told, f"{row.strategy}, {_spread(row)}")
     if row.median_ms is not None:
         note = f"eager {numbers.milliseconds(eager.median_ms)}" if eager else ""
         yield Tile("Median call", numbers.milliseconds(row.median_ms), note)
@@ -151,6 +150,14 @@ def _worth(row: Measurement | None, eager: Measurement | None) -> Iterator[Tile]
         reference = (row.numerics or {}).get("reference")
         note = f"judged by {reference}" if reference else ""
         yield Tile("Outputs", sections.numerics(row), note)
+
+
+def _spread(row: Measurement) -> str:
+    """The interval of the gain, in the direction of the verdict."""
+    low, high = row.vs_eager_low, row.vs_eager_high
+    if low and high and high < 1:
+        low, high = 1 / high, 1 / low
+    return numbers.interval(low, high)
 
 
 def _paid(row: Measurement) -> str:
