@@ -48,7 +48,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "pytest_plugin": {"records"},
     # What a test compiles, watched in its process; pytest_plugin loads it at first use.
     "budget": {"api", "calls", "capture", "environment", "observe", "records"}
-    | {"report", "rules", "streams", "target", "torch_private"},
+    | {"reading", "report", "rules", "streams", "target", "torch_private"},
     "target": {"records", "modules", "workloads"},
     # In the child process, with torch.
     "introspect": {"records"},

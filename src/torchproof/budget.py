@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from torchproof import api, calls, capture, environment, rules
+from torchproof import api, calls, capture, environment, reading, rules
 from torchproof.observe import Observer, Wrapper
 from torchproof.records import SEVERITIES, Run, UserError
 from torchproof.report import numbers
@@ -156,7 +156,7 @@ class Watch:
         self._kept.write("environment", **environment.describe(told))
         target = Target(name, "script", name)
         seen = capture.gather(self._kept.entries, "finished", 0, target)
-        found = rules.check(seen)
+        found = reading.with_source(rules.check(seen))
         counts = api.counts_of(seen, found)
         if self._observer.records_graphs:
             counts["cudagraph_skips"] = self._observer.skips() - self._skips
