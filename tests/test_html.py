@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import base64
 import dataclasses
 import hashlib
@@ -9,12 +10,13 @@ import html
 import json
 import re
 from html.parser import HTMLParser
+from pathlib import Path
 
 import bench_runs
 import html_runs
 import pytest
 
-from torchproof import report, verdict
+from torchproof import cli, output, report, verdict
 from torchproof.records import Finding, Part, Run
 from torchproof.report.html import charts, excerpt, headline, history
 from torchproof.report.html.entries import entries
@@ -117,6 +119,28 @@ def test_without_source_no_line_of_code_is_in_the_file() -> None:
         assert line in shown
         assert line not in hidden
     assert "splits the graph of Model.forward" in hidden
+
+
+def test_a_saved_run_becomes_a_file(tmp_path: Path) -> None:
+    saved, shown, bare = (tmp_path / name for name in ("run.json", "a.html", "b.html"))
+    saved.write_text(json.dumps(html_runs.check().to_json()))
+    command = ["show", str(saved), "--format", "html", "-q", "-o"]
+    assert cli.main([*command, str(shown)]) == 0
+    assert cli.main([*command, str(bare), "--no-source"]) == 0
+    assert shown.read_text().startswith("<!doctype html>\n")
+    assert "scores.clamp" in shown.read_text()
+    assert "scores.clamp" not in bare.read_text()
+
+
+@pytest.mark.parametrize("format", ["html", "sarif", "github"])
+def test_no_comparison_in_words_follows_a_document(
+    format: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = bench_runs.bench([html_runs.row("eager", 1.0), html_runs.row("full", 0.5)])
+    asked = {"format": format, "output": None, "verbose": False, "no_source": False}
+    options = argparse.Namespace(**asked, quiet=True)
+    output.show(run, options, verdict.compare(run, run))
+    assert "Decision for B" not in capsys.readouterr().out.rpartition("</html>")[2]
 
 
 # -- what it says ----------------------------------------------------------------------
