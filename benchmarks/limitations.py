@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import importlib
 import json
 import os
 import platform
@@ -108,8 +109,8 @@ def run(program: Program) -> dict[str, Any]:
     with os.fdopen(read_end, encoding="utf-8") as stream:
         told = stream.read()
     os.waitpid(child, 0)
-    silent = {"outcome": FAILED, "said": f"no answer within {SECONDS} s"}
-    outcome = json.loads(told) if told else silent
+    why = "it ended without an answer" if ready else f"no answer within {SECONDS} s"
+    outcome = json.loads(told) if told else {"outcome": FAILED, "said": why}
     return {**outcome, "seconds": round(time.perf_counter() - begun, 1)}
 
 
@@ -163,8 +164,9 @@ def _words(failure: Exception) -> str:
 def run_all(chosen: Sequence[Program]) -> dict[str, Any]:
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # CUDA is not begun before a fork
     import torch
-    import torch._dynamo.testing
 
+    for name in ("torch._dynamo.testing", "functorch.compile"):
+        importlib.import_module(name)  # what most programs would load one by one
     device = torch.cuda.get_device_name if torch.cuda.is_available() else None
     outcomes = {}
     for program in chosen:

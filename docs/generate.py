@@ -20,6 +20,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
+import limits  # noqa: E402
+import modes  # noqa: E402
 import reliability  # noqa: E402
 import results  # noqa: E402
 from test_layers import DESK, MAY_IMPORT, MAY_IMPORT_LATE  # noqa: E402
@@ -291,6 +293,8 @@ def documents(shown: str | None = None) -> dict[Path, str]:
         ROOT / "docs" / "reliability.md": _with_tables(
             "reliability.md", reliability.TABLES
         ),
+        ROOT / "docs" / "limitations.md": _with_tables("limitations.md", limits.TABLES),
+        ROOT / "docs" / "decide.md": _with_tables("decide.md", modes.TABLES),
     }
 
 

@@ -13,6 +13,8 @@ import threading
 import torch
 
 begun, release, done = threading.Event(), threading.Event(), threading.Event()
+known = torch.compile(lambda x: x - 1, backend="eager")
+known(torch.ones(2))
 
 
 def hanging(graph, example_inputs):
@@ -36,7 +38,9 @@ assert not done.wait(1)
 
 # The way round
 with torch.compiler.set_stance("force_eager"):
-    torch.compile(lambda x: x * 3, backend="eager")(torch.ones(2))
+    answer = torch.compile(lambda x: x * 3, backend="eager")(torch.ones(2))
+assert answer.tolist() == [3, 3] and known(torch.ones(2)).tolist() == [0, 0]
+assert not done.is_set()
 release.set()
 for thread in threads:
     thread.join()

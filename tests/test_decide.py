@@ -1,0 +1,111 @@
+"""docs/decide.md: its tables are the measurements, its links and strategies exist."""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import bench_runs
+import pytest
+
+from torchproof.records import Measurement, Run
+from torchproof.strategies import parse
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "docs"))
+
+import limits  # noqa: E402
+import modes  # noqa: E402
+
+PAGES = [ROOT / "docs" / "decide.md", ROOT / "docs" / "limitations.md"]
+
+
+def run(*rows: Measurement) -> Run:
+    return bench_runs.bench([bench_runs.row("eager", 4.0), *rows])
+
+
+def cells(table: str, first: str) -> list[str]:
+    """The row whose first cell is this one."""
+    lines = [line.strip("| ").split(" | ") for line in table.splitlines()]
+    return next(line for line in lines if line[0] == first)
+
+
+FAILED = replace(bench_runs.row("full:max-autotune", 1.0), median_ms=None)
+FAILED = replace(FAILED, verdict="failed", error="no answer within 9 s")
+
+
+@pytest.fixture
+def steps(monkeypatch: pytest.MonkeyPatch) -> list[modes.Step]:
+    """Two steps: in the first all was measured, in the second one strategy."""
+    full, graph = bench_runs.row("full", 2.0), bench_runs.row("full+graph", 0.5)
+    overhead = bench_runs.row("full:reduce-overhead", 1.0)
+    made = [
+        modes.Step("first", (run(full, overhead), run(graph, FAILED))),
+        modes.Step("second", (run(bench_runs.row("full", 1.0)),)),
+    ]
+    monkeypatch.setattr(modes, "on_gpu", lambda: made)
+    monkeypatch.setattr(modes, "elsewhere", list)
+    return made
+
+
+def test_a_mode_is_told_over_all_steps(steps: list[modes.Step]) -> None:
+    shown = cells(modes.modes(), "`full`")
+    gains = sorted(arm.vs_eager for step in steps for arm in step.arms("full"))
+    assert shown[2] == "2"
+    assert f"({gains[0]:.2f}x to {gains[1]:.2f}x)" in shown[3]
+
+
+def test_the_shortest_step_counts_where_both_kinds_were_measured(
+    steps: list[modes.Step],
+) -> None:
+    table = modes.modes()
+    assert "shortest step, of 1" in table
+    assert cells(table, "`full+graph`")[-1] == "1"
+    assert cells(table, "`full`")[-1] == "0"
+
+
+@pytest.mark.usefixtures("steps")
+def test_what_was_not_measured_is_a_dash() -> None:
+    assert cells(modes.modes(), "`regional`")[2:] == ["0", "-", "-", "-"]
+    assert cells(modes.each_on_gpu(), "second")[3:] == ["-", "-", "-"]
+
+
+@pytest.mark.usefixtures("steps")
+def test_what_failed_has_no_number_and_a_reason() -> None:
+    assert "failed" in cells(modes.each_on_gpu(), "first")
+    assert cells(modes.without_result(), "first")[1:] == [
+        "`full:max-autotune`",
+        "no answer within 9 s",
+    ]
+    assert "1 without a result" in cells(modes.modes(), "`full:max-autotune`")[2]
+
+
+def test_one_that_can_be_believed_goes_before_one_that_failed() -> None:
+    good = bench_runs.row("full:max-autotune", 1.0)
+    step = modes.Step("both", (run(FAILED), run(good)))
+    assert step.arm("full:max-autotune") == good
+
+
+@pytest.mark.parametrize("way", modes.WAYS)
+def test_every_strategy_of_the_table_exists(way: str) -> None:
+    assert parse(way).name == way
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_into_pages_lead_to_a_heading(page: Path) -> None:
+    links = re.findall(r"\]\(([\w.]*)#([^)]+)\)", page.read_text())
+    assert links
+    for name, anchor in links:
+        text = (page.parent / name if name else page).read_text()
+        headings = re.findall(r"^#+ (.+)$", text, re.M)
+        assert anchor in {limits._anchor(heading) for heading in headings}, anchor
+
+
+def test_codes_of_the_page_exist() -> None:
+    from torchproof.rules import RULES
+
+    known = {rule.code for rule in RULES}
+    named = set(re.findall(r"\b[A-Z]{2}\d{3}\b", PAGES[0].read_text()))
+    assert named and named <= known
