@@ -25,6 +25,16 @@ _CHECKED: pytest.StashKey[list[Run]] = pytest.StashKey()  # in other processes
 _TOLD: pytest.StashKey[list[Run]] = pytest.StashKey()  # shown if the test fails
 
 
+def pytest_addoption(pluginmanager: pytest.PytestPluginManager) -> None:
+    """pytest rewrites each `assert` of a package that brings a plugin.
+
+    Those of torchproof stay as they are: compilers trace some, and what production code
+    runs is what tests should run. Without the private name, they are rewritten.
+    """
+    marked = getattr(pluginmanager.rewrite_hook, "_must_rewrite", set())
+    marked.discard("torchproof")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", _HELP)
 

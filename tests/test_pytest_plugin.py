@@ -1,0 +1,418 @@
+"""The pytest plugin as users meet it: their tests, in a pytest of their own."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import pytest
+
+from torchproof.budget import Budget
+from torchproof.records import Finding, Run, UserError
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# backend="eager" throughout: Inductor's import warns, and here a warning is an error.
+MODEL = """
+import pytest
+import torch
+from torch import nn
+from torch._dynamo import convert_frame, eval_frame, output_graph
+
+ORIGINAL = (
+    torch.compile,
+    convert_frame.CatchErrorsWrapper.__call__,
+    eval_frame.OptimizeContext.__init__,
+    eval_frame.OptimizedModule.__getattr__,
+    output_graph.OutputGraph._call_user_compiler,
+    torch._TorchCompileInductorWrapper.__call__,
+)
+budget = pytest.mark.compile_budget
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, x):
+        y = self.linear(x)
+        if y.sum() > 100:
+            y = y + 1
+        return y
+
+
+def clean(x):
+    return x * 2
+
+
+@torch.compile(backend="eager")
+def early(x, n):
+    return x * n
+
+
+def compiled(fn):
+    return torch.compile(fn, backend="eager")
+
+
+X, SHARED, USED = torch.ones(4, 8), Net(), []
+"""
+CASES = """
+from model import *
+
+
+@budget(graph_breaks=0, high=0)
+def test_over():
+    model = compiled(SHARED)
+    for _ in range(3):
+        assert model(X).shape == (4, 8)
+
+
+def test_everything_is_put_back():
+    now = (
+        torch.compile,
+        convert_frame.CatchErrorsWrapper.__call__,
+        eval_frame.OptimizeContext.__init__,
+        eval_frame.OptimizedModule.__getattr__,
+        output_graph.OutputGraph._call_user_compiler,
+        torch._TorchCompileInductorWrapper.__call__,
+    )
+    assert now == ORIGINAL
+    assert SHARED._compiled_call_impl is None
+
+
+@budget(graph_breaks=0, recompiles=0, graphs=1, skipped_frames=0, findings=0)
+def test_within():
+    assert torch.equal(compiled(clean)(X), X * 2)
+
+
+def note(gm, inputs):
+    USED.append(gm)
+    return gm.forward
+
+
+NOTED = torch.compile(clean, backend=note)
+
+
+@pytest.mark.parametrize("number", [1, 2])
+@budget(graphs=1)
+def test_is_compiled_afresh(number):
+    NOTED(X)
+    assert len(USED) == number
+
+
+def test_leaves_no_compiled_code_behind():
+    before = len(USED)
+    NOTED(X)
+    assert len(USED) == before + 1
+
+
+@budget(recompiles=0)
+def test_compiled_at_import():
+    early(X, 2)
+    early(X, 3)
+
+
+@budget(graph_breaks=0)
+def test_nothing():
+    clean(X)
+
+
+@budget(graph_breaks=0, high=0, compiled=False)
+def test_nothing_is_fine():
+    clean(X)
+
+
+@budget(graph_breaks=0)
+def test_own_failure():
+    compiled(Net())(X)
+    assert 1 == 2, "its own words"
+
+
+@budget(graph_breaks=0)
+class TestClass:
+    @pytest.fixture
+    def model(self):
+        return compiled(Net())
+
+    def test_fixture_compiles(self, model):
+        model(X)
+
+    @budget(graph_breaks=1, graphs=9)
+    def test_nearest_wins(self, model):
+        model(X)
+
+    @budget(graph_breaks=None, graphs=9)
+    def test_limit_lifted(self, model):
+        model(X)
+
+
+@budget(high=0, findings=0)
+def test_meant_so():
+    def meant(x):
+        y = x * 2
+        if y.sum() > 100:  # torchproof: ignore[GB102]
+            y = y + 1
+        return y
+
+    compiled(meant)(X)
+
+
+@pytest.mark.xfail(strict=True)
+@budget(graph_breaks=0)
+def test_expected():
+    compiled(Net())(X)
+
+
+@pytest.mark.skip(reason="nobody watches")
+@budget(graph_breaks=0)
+def test_skipped():
+    raise AssertionError
+
+
+@budget(graph_breaks=0, compiled=False)
+def test_errors_stay_errors():
+    def broken(gm, inputs):
+        raise ZeroDivisionError("in the backend")
+
+    with pytest.raises(Exception, match="in the backend"):
+        torch.compile(clean, backend=broken)(X)
+
+
+@budget(cudagraph_skips=0)
+def test_not_measured():
+    compiled(clean)(X)
+
+
+@budget(graph_brakes=0)
+def test_typo():
+    raise AssertionError
+
+
+def test_check(compile_check):
+    run = compile_check(clean, [(X,), {"x": X}])
+    assert run.counts["calls"] == 2 and not run.findings
+    run = compile_check(SHARED, [(X,)] * 2, train=True)
+    assert SHARED.linear.weight.grad is not None
+    assert run.counts["graph_breaks"] == 0
+
+
+def test_bad_call(compile_check):
+    compile_check(clean, [X])
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("plugin")
+    (root / "model.py").write_text(MODEL)
+    (root / "test_cases.py").write_text(CASES)
+    return root
+
+
+def run_pytest(folder: Path, *arguments: str) -> str:
+    line = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments]
+    done = subprocess.run(
+        line, cwd=folder, capture_output=True, text=True, timeout=300, check=False
+    )
+    return done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def output(folder: Path) -> str:
+    # Dynamo asks every tensor for .grad.
+    known = "ignore:The .grad attribute of a Tensor:UserWarning"
+    line = ["test_cases.py", "-v", "-W", "error", "-W", known, "--strict-markers"]
+    return run_pytest(folder, *line)
+
+
+def outcome(name: str, output: str) -> str:
+    return " ".join(re.findall(rf"^test_cases\.py::{name} ([A-Z]+)", output, re.M))
+
+
+PASSED = ["test_everything_is_put_back", "test_within"]
+PASSED += [r"test_is_compiled_afresh\[1\]", r"test_is_compiled_afresh\[2\]"]
+PASSED += ["test_leaves_no_compiled_code_behind", "test_nothing_is_fine"]
+PASSED += ["TestClass::test_nearest_wins", "TestClass::test_limit_lifted"]
+PASSED += ["test_errors_stay_errors", "test_meant_so"]
+
+
+@pytest.mark.parametrize("name", PASSED)
+def test_within_its_budget_a_test_passes(name: str, output: str) -> None:
+    assert outcome(name, output) == "PASSED", output
+
+
+SAID = {
+    "test_over": "compile_budget(graph_breaks=0, high=0): 1 graph break, 1 open high"
+    " finding",
+    "test_compiled_at_import": "compile_budget(recompiles=0): 1 recompile",
+    "test_nothing": "compile_budget(graph_breaks=0): nothing was compiled",
+    "TestClass.test_fixture_compiles": "compile_budget(graph_breaks=0): 1 graph break",
+    "test_not_measured": "compile_budget(cudagraph_skips=0): not measured, there is no"
+    " CUDA device",
+    "test_bad_call": "compile_check: call 0 is a Tensor; give a tuple of positional or"
+    " a dict of keyword arguments",
+}
+
+
+@pytest.mark.parametrize("name", SAID)
+def test_a_failure_is_one_sentence(name: str, output: str) -> None:
+    assert outcome(name.replace(".", "::"), output) == "FAILED", output
+    (said,) = re.findall(rf"^_+ {re.escape(name)} _+\n(.*)$", output, re.M)
+    assert said == SAID[name]
+
+
+def test_the_findings_are_a_section(output: str) -> None:
+    told = output.partition("torchproof, test_cases.py::test_over")[2]
+    told = told.partition("\n____")[0]
+    assert "compiled 3 of 3 calls, graphs 1, breaks 1" in told
+    place = MODEL.splitlines().index("        if y.sum() > 100:") + 1
+    assert f"model.py:{place}:12  GB102 high" in told
+    assert "if y.sum() > 100:" in told and "fix: " in told
+    assert "show" not in told  # there is no saved run to show
+    assert "torch.__trace" not in output
+
+
+def test_a_failing_check_shows_its_findings(output: str) -> None:
+    assert outcome("test_check", output) == "FAILED"
+    told = output.partition("torchproof, Net")[2]
+    assert "2 calls of Net on cpu" in told and "GB102 high" in told
+
+
+def test_a_failure_of_its_own_wins(output: str) -> None:
+    assert outcome("test_own_failure", output) == "FAILED"
+    told = re.search(r"^_+ test_own_failure _+\n(.*?)^_", output, re.M | re.S)
+    assert told and "AssertionError: its own words" in told[1]
+    assert "torchproof, " not in told[1]
+
+
+def test_other_marks_are_heeded(output: str) -> None:
+    assert outcome("test_expected", output) == "XFAIL"
+    assert outcome("test_skipped", output) == "SKIPPED"
+
+
+def test_a_wrong_mark_is_an_error_of_its_test(output: str) -> None:
+    assert outcome("test_typo", output) == "ERROR"
+    assert (
+        "\ncompile_budget has no graph_brakes: did you mean graph_breaks?\n" in output
+    )
+
+
+@pytest.mark.slow
+def test_it_works_with_xdist(folder: Path) -> None:
+    text = run_pytest(folder, "test_cases.py", "-n", "1", "-k", "over or within or put")
+    assert "2 passed" in text and "1 failed" in text, text
+    assert "compile_budget(graph_breaks=0, high=0): 1 graph break" in text
+    assert "GB102 high" in text
+
+
+# -- without a test that uses it -------------------------------------------------------
+
+
+def test_it_is_an_entry_point() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    said = project["entry-points"]["pytest11"]
+    assert said == {"torchproof": "torchproof.pytest_plugin"}
+    found = {e.name: e.value for e in entry_points(group="pytest11")}
+    assert found.get("torchproof") == said["torchproof"], "install the package again"
+
+
+def test_unused_it_loads_nothing(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text(
+        "import sys\n"
+        "def pytest_sessionfinish():\n"
+        "    mine = [m for m in sys.modules if m.split('.')[0] == 'torchproof']\n"
+        "    print('LOADED', sorted(mine), 'torch' in sys.modules)\n"
+    )
+    (tmp_path / "test_empty.py").write_text("def test_empty():\n    pass\n")
+    text = run_pytest(tmp_path, "-s", "-q")
+    loaded = "['torchproof', 'torchproof.pytest_plugin'] False"
+    assert f"LOADED {loaded}" in text, text
+
+
+def test_what_it_comes_with_is_not_rewritten_by_pytest() -> None:
+    assert (
+        "rewrite" not in type(sys.modules["torchproof.records"].__loader__).__module__
+    )
+    assert "rewrite" in type(sys.modules[__name__].__loader__).__module__  # tests are
+
+
+# -- the budget itself -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("named", "why"),
+    [
+        ({}, "compile_budget limits nothing: try graph_breaks=0"),
+        ({"compiled": False}, "limits nothing"),
+        ({"graph_breaks": "0"}, r"compile_budget\(graph_breaks='0'\): give a whole"),
+        ({"graph_breaks": True}, "give a whole number"),
+        ({"recompiles": -1}, "give a whole number"),
+        ({"graphs": 0}, "cannot be kept"),
+        ({"graphs": 1, "compiled": 1}, r"compiled=1\): give True or False"),
+        ({"speed": 3}, "no speed: it takes graph_breaks, recompiles, "),
+    ],
+)
+def test_what_a_budget_cannot_be_is_said(named: dict[str, object], why: str) -> None:
+    with pytest.raises(UserError, match=why):
+        Budget.of([((), named)])
+
+
+def test_a_budget_takes_names_only() -> None:
+    with pytest.raises(UserError, match="takes names, as in graph_breaks=0"):
+        Budget.of([((0,), {})])
+
+
+def test_only_open_findings_count_by_severity() -> None:
+    def finding(severity: str, status: str) -> Finding:
+        return Finding("GB1", "graph_break", severity, "", "", "", status=status)  # type: ignore[arg-type]
+
+    found = (finding("high", "intentional"), finding("low", "open"))
+    counts = {"graphs": 1, "graph_breaks": 2, "cudagraph_skips": None}
+    run = Run("", "t", "full", {}, counts, findings=found)
+    for limits, said in (
+        ({"high": 0, "medium": 0, "low": 1, "findings": 1}, None),
+        ({"low": 0}, "compile_budget(low=0): 1 open low finding"),
+        ({"findings": 0}, "compile_budget(findings=0): 1 open finding"),
+        ({"graph_breaks": 2}, None),
+        ({"graph_breaks": 1}, "compile_budget(graph_breaks=1): 2 graph breaks"),
+    ):
+        assert Budget.of([((), limits)]).broken_by(run) == said
+
+
+@pytest.mark.slow
+def test_code_is_generated_where_that_is_asked_for(folder: Path) -> None:
+    (folder / "test_slow.py").write_text(
+        """
+from model import *
+from torch._inductor.utils import run_and_get_code
+
+
+@budget(graphs=1, generate_code=True)
+def test_generated():
+    result, code = run_and_get_code(torch.compile(clean), X)
+    assert code and torch.equal(result, X * 2)
+
+
+@budget(graphs=1)
+def test_not_generated():
+    result, code = run_and_get_code(torch.compile(clean), X)
+    assert not code and torch.equal(result, X * 2)
+
+
+@budget(graph_breaks=0)
+def test_target(compile_check):
+    run = compile_check("target.py:make", dynamic=True)
+    assert run.counts["calls"] == 1
+"""
+    )
+    (folder / "target.py").write_text(
+        "from model import *\ndef make():\n    return Net(), [(X,)]\n"
+    )
+    text = run_pytest(folder, "test_slow.py")
+    assert "2 passed" in text and "1 failed" in text, text
+    assert "compile_budget(graph_breaks=0): 1 graph break in target.py:make" in text
