@@ -20,6 +20,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
+import examples  # noqa: E402
 import limits  # noqa: E402
 import modes  # noqa: E402
 import reliability  # noqa: E402
@@ -289,6 +290,7 @@ def documents(shown: str | None = None) -> dict[Path, str]:
         ROOT / "docs" / "rules.md": rules_page(),
         workloads: tables,
         bench: filled(bench.read_text(), "bench", bench_output(details="full")),
+        ROOT / "docs" / "reports.md": _with_tables("reports.md", examples.TABLES),
         ROOT / "docs" / "results.md": _with_tables("results.md", results.TABLES),
         ROOT / "docs" / "reliability.md": _with_tables(
             "reliability.md", reliability.TABLES

@@ -156,7 +156,17 @@ def test_before_and_after_come_from_the_record_of_the_earlier_run() -> None:
     assert found["full, median step"][:2] == times
     assert found["full, peak memory"][:2] == ["-", "512 MiB"]
     assert "torch 2.12.0+cpu and 2.13.0+cpu" in text
-    assert "`torchproof compare 20260101-0900-model 20260102-0304-model`" in text
+    judge = "`torchproof compare 20260101-0900-model 20260102-0304-model`"
+    assert judge in text
+    untimed = replace(FULL, measurements=(), baseline={**BEFORE, "measurements": []})
+    assert judge not in shown(untimed)
+
+
+def test_the_earlier_run_of_another_target_is_named_with_it() -> None:
+    before = {**BEFORE, "target": "model.py:old"}
+    assert "2026-01-01 09:00:00, target `model.py:old`\n" in shown(
+        check_runs.check(baseline=before)
+    )
 
 
 def test_what_is_not_open_is_counted_and_listed_apart() -> None:

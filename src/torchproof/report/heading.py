@@ -40,6 +40,8 @@ def _facts(run: Run) -> Iterator[tuple[str, str]]:
         before = marks.code(run.baseline.get("id", ""))
         when = run.baseline.get("started")
         told = f" of {marks.inline(_moment(str(when)))}" if when else ""
+        other = run.baseline.get("target", run.target)
+        told += f", target {marks.code(other)}" if other != run.target else ""
         yield "Compared with", f"run {before}{told}"
 
 
