@@ -31,7 +31,7 @@ def pytest_addoption(pluginmanager: pytest.PytestPluginManager) -> None:
     Those of torchproof stay as they are: compilers trace some, and what production code
     runs is what tests should run. Without the private name, they are rewritten.
     """
-    marked = getattr(pluginmanager.rewrite_hook, "_must_rewrite", set())
+    marked: set[str] = getattr(pluginmanager.rewrite_hook, "_must_rewrite", set())
     marked.discard("torchproof")
 
 
