@@ -11,8 +11,8 @@ from typing import Any
 import commands
 import pytest
 
-from torchproof import capture, checking, store
-from torchproof.records import Finding, Run
+from torchproof import capture, checking, reading, store
+from torchproof.records import Finding, Part, Run
 
 MODEL = """
 import torch
@@ -107,6 +107,25 @@ def test_static_part_can_be_left_out(check: Check) -> None:
     assert {f.origin for f in run.findings} == {"dynamic"}
     assert run.parts["static"].why == "left out with --skip"
     assert run.configuration == ()
+
+
+def test_where_all_that_breaks_is_meant_the_part_passes(check: Check) -> None:
+    run = check(model(calls=1).replace("if y.sum() > 0:", "if x.dim() > 0:"))
+    assert [f.status for f in run.findings if f.origin == "dynamic"] == ["intentional"]
+    assert run.parts["breaks"] == Part("passed")
+    assert run.counts["graph_breaks"] == 1
+
+
+def test_a_reader_that_fails_costs_the_run_nothing(
+    check: Check, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*given: Any) -> Any:
+        raise RecursionError("too deep")
+
+    monkeypatch.setattr(reading, "beside", fails)
+    run = check(model())
+    assert run.parts["static"] == Part("failed", "RecursionError: too deep")
+    assert at(run, "shown") and run.ending == "finished"
 
 
 def test_identities_survive_edits_elsewhere(check: Check) -> None:

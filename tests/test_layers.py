@@ -88,9 +88,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     # The source of a target, read beside a run or alone.
     "reading": {"records", "places", "static", "target"},
     "history": {"records", "store"},
+    "counts": {"records", "audit", "rules"},
     "checking": {"records", "store", "rules", "target", "capture", "audit", "parts"}
-    | {"history", "places", "reading", "static"},
-    "api": {"records", "store", "target", "capture", "checking", "measure"}
+    | {"counts", "history", "places", "reading", "static"},
+    "api": {"records", "store", "target", "capture", "checking", "counts", "measure"}
     | {"questions"},
     "flags": {"records"},
     "output": {"records", "report", "verdict"},
@@ -111,7 +112,8 @@ MAY_IMPORT_LATE = {
 DESK: tuple[str, ...] = ("identity", "records", "modules", "samples", "layout")
 DESK += ("places", "guards", "stacks", "reads", "tracelog", "store", "rules", "verdict")
 DESK += ("report", "streams", "capture", "measure", "questions", "parts", "reading")
-DESK += ("history", "checking", "api", "flags", "output", "static", "journal", "cli")
+DESK += ("counts", "history", "checking")
+DESK += ("api", "flags", "output", "static", "journal", "cli")
 DESK += ("__init__", "__main__")
 # Rooms whose installed packages are limited to these.
 INSTALLED = {"records": set(), "torch_private": {"torch"}, "workloads": {"torch"}}

@@ -9,13 +9,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from torchproof import audit, history, parts, places, reading, rules, store
+from torchproof import audit, counts, history, parts, places, reading, rules, store
 from torchproof.audit import Audited
 from torchproof.capture import Options, observe
 from torchproof.parts import MEASURED, OF_MEASURED, Examination, Found
 from torchproof.records import (
     SEVERITIES,
-    Event,
     Finding,
     Observation,
     Part,
@@ -84,7 +83,7 @@ def check(
     skip: Iterable[str] = (),
     select: Iterable[str] = (),
     ignore: Iterable[str] = (),
-    baseline: Run | None = None,
+    baseline: Run | str | None = None,
     progress: Progress = lambda text: None,
     command: str = "",
     save_in: Path = store.RUNS,
@@ -101,6 +100,8 @@ def check(
     store.assert_writable(save_in)
     places.forget()
     asked = _asked(target, options, scope)
+    if isinstance(baseline, str):
+        baseline = store.load(baseline, save_in)
     before = baseline or history.latest(target.text, target.name, asked, save_in)
     done = _Check(target, options, scope, progress)
     run = replace(done.run(), command=command, options=asked)
@@ -162,6 +163,7 @@ class _Check:
         self.scope, self.progress = scope, progress
         self.read = Reading()
         self.joined = Joined(())
+        self.interrupted = False
 
     def run(self) -> Run:
         started = datetime.datetime.now()
@@ -172,30 +174,33 @@ class _Check:
         )
         every = rules.with_costs(rules.check(seen), measured.gaps)
         told = self._read(seen, every, measured, audited)
-        found = self.scope.selected(reading.with_source(self.joined.findings))
+        joined = reading.with_source(self.joined.findings)
+        found = self.scope.selected(joined)
         found.sort(key=lambda f: (f.status != "open", SEVERITIES.index(f.severity)))
+        shown = [f for f in found if f.origin != "static"]
         own = {
             "static": told or reading.part(self.read, found),
-            "breaks": _breaks(seen, every=every, found=found),
-            "lifetimes": audited.part(found),
+            "breaks": _breaks(seen, joined, shown),
+            "lifetimes": audited.part(shown),
         }
         return Run(
             id=f"{started:%Y%m%d-%H%M}-{self.target.name}",
             target=self.target.text,
             strategy=self._strategy(seen),
             environment=seen.environment,
-            counts=_counts(seen, every, "breaks" not in wanted) | audited.counts,
+            counts=counts.where_seen(seen, every, "breaks" not in wanted)
+            | audited.counts,
             findings=tuple(found),
             measurements=tuple(measured.rows),
             parts={
                 name: self.scope.left_out(name)
-                or measured.part(name, found)
+                or measured.part(name, shown)
                 or own.get(name, own["breaks"])
                 for name in PARTS
             },
             configuration=reading.configuration(self.read, seen.events),
             started=started.isoformat(timespec="seconds"),
-            ending=seen.ending,
+            ending="interrupted" if self.interrupted else seen.ending,
             exit_code=seen.exit_code,
             error=one_line(seen.error) if seen.error else None,
         )
@@ -218,15 +223,21 @@ class _Check:
             return None
         if self.target.kind == "trace":
             return Part("skipped", "a trace holds no source")
-        if seen.traced is None:
-            self.read = reading.alone(self.target, self.progress)
-        else:
-            self.read = reading.beside(self.target, seen, self.progress)
         if self.scope.effort == "static":
+            self.read = reading.alone(self.target, self.progress)
             self.joined = not_run(self.read.suspicions)
-        else:
-            decided = reading.what_was_seen(seen, _unseen(measured, audited))
-            self.joined = join(self.read.suspicions, every, decided)
+            return None
+        try:
+            if seen.traced is None:
+                self.read = reading.alone(self.target, self.progress)
+            else:
+                self.read = reading.beside(self.target, seen, self.progress)
+        except (Exception, KeyboardInterrupt) as error:
+            # What the run gave, which may have taken long, is kept.
+            self.interrupted = isinstance(error, KeyboardInterrupt)
+            return Part("failed", one_line(f"{type(error).__name__}: {error}"))
+        decided = reading.what_was_seen(seen, _unseen(measured, audited))
+        self.joined = join(self.read.suspicions, every, decided)
         return None
 
     def suspects(self, finding: Finding) -> bool:
@@ -337,49 +348,16 @@ def _as_written(observation: Observation, target: Target) -> bool:
     )
 
 
-def counts_of(
-    observation: Observation, found: list[Finding] | None = None
-) -> dict[str, int | None]:
-    """The counts of a run, from its events and all of its findings."""
-    events = observation.events
-    found = rules.check(observation) if found is None else found
-    return {
-        "calls": observation.calls,
-        "compiled_calls": observation.compiled_calls,
-        "graphs": sum(event.kind == "graph" for event in events),
-        "graph_breaks": sum(f.kind in {"graph_break", "skipped_frame"} for f in found),
-        "skipped_frames": len({_skipped(event) for event in events} - {None}),
-        "recompiles": sum(event.kind == "recompile" for event in events),
-        **audit.skipped("").counts,  # those of part lifetimes
-    }
-
-
-def _counts(
-    observation: Observation, every: list[Finding], unseen: bool
-) -> dict[str, Any]:
-    """What was not observed is None, never 0."""
-    counts = counts_of(observation, every)
-    return dict.fromkeys(counts) if unseen else counts
-
-
-def _skipped(event: Event) -> tuple[str, int, str] | None:
-    """The function a frame belonged to that Dynamo gave up on."""
-    if event.function is None or not (
-        event.data.get("skips")
-        or (event.kind == "compile_failure" and not event.data.get("raised"))
-    ):
-        return None
-    return event.function.file, event.function.line, event.function.function
-
-
 def _breaks(
-    observation: Observation, *, every: list[Finding], found: list[Finding]
+    observation: Observation, joined: Iterable[Finding], shown: Iterable[Finding]
 ) -> Part:
+    """The part's status; `shown` is what the run shows of what was asked for."""
     if observation.error or observation.ending != "finished":
         return Part("failed", observation.error or f"ended by {observation.ending}")
+    every = [f for f in joined if f.origin != "static"]
     count, total = (
         sum(f.status == "open" and not f.code.startswith(OF_OTHERS) for f in each)
-        for each in (found, every)
+        for each in (shown, every)
     )
     hidden = f"{total - count} left out by --select or --ignore"
     return Part("found" if count else "passed", hidden if total > count else "")
