@@ -1,8 +1,8 @@
 """Writes what the documents take from the code: run it with `make docs`.
 
-docs/rules.md is whole; in the other documents the parts between `<!-- begin NAME -->`
-and `<!-- end NAME -->` are replaced. `results` and `reliability` make the tables of the
-documents of these names.
+docs/rules.md and docs/coverage.md are whole; in the other documents the parts between
+`<!-- begin NAME -->` and `<!-- end NAME -->` are replaced. `results` and `reliability`
+make the tables of the documents of these names.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
+import covered  # noqa: E402
 import examples  # noqa: E402
 import limits  # noqa: E402
 import modes  # noqa: E402
@@ -295,6 +296,7 @@ def documents(shown: str | None = None) -> dict[Path, str]:
         ROOT / "docs" / "reliability.md": _with_tables(
             "reliability.md", reliability.TABLES
         ),
+        ROOT / "docs" / "coverage.md": covered.page(),
         ROOT / "docs" / "limitations.md": _with_tables("limitations.md", limits.TABLES),
         ROOT / "docs" / "decide.md": _with_tables("decide.md", modes.TABLES),
     }

@@ -6,6 +6,7 @@ other rooms it may import; `MAY_IMPORT_LATE` which ones only inside a function o
 """
 
 import ast
+import functools
 import os
 import re
 import subprocess
@@ -169,8 +170,9 @@ def room(path: Path) -> str:
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
-def rooms_on_disk() -> set[str]:
-    return {room(path) for path in sources(PACKAGE)}
+@functools.cache
+def rooms_on_disk() -> frozenset[str]:
+    return frozenset(room(path) for path in sources(PACKAGE))
 
 
 def shown(path: Path, line: int) -> str:
