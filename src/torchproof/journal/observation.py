@@ -70,7 +70,7 @@ def _found(run: Run) -> str:
     text = f"{numbers.amount(len(mine), 'open finding')}"
     text = f"{text} ({told})" if mine else "no open finding"
     gone = sum(f.status == "resolved" for f in run.findings)
-    return text + (f", {gone} resolved since the run before" if gone else "")
+    return text + (f", {gone} resolved" if gone else "")
 
 
 def _speed(run: Run) -> str:

@@ -1,0 +1,97 @@
+"""docs/log.md shows entries as they are written; run this file to write them there."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+from pathlib import Path
+
+import bench_runs
+
+from torchproof import flags
+from torchproof.journal import entries, expectations, marks, observation, retrospect
+from torchproof.records import Finding, Run
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "log.md"
+BREAK = Finding(
+    "GB102",
+    "graph_break",
+    "high",
+    "`y.sum() > 0` splits the graph of Net.forward, in every call",
+    "",
+    "",
+    file="model.py",
+    line=12,
+    status="resolved",
+)
+
+
+def measured() -> Run:
+    rows = (bench_runs.row("eager", 1.0), bench_runs.row("full", 0.8))
+    return Run(
+        id="20260201-1530-model",
+        target="model.py:make",
+        strategy="full",
+        environment=bench_runs.ENVIRONMENT,
+        counts={"calls": 3, "compiled_calls": 3, "graphs": 1, "graph_breaks": 0},
+        findings=(BREAK,),
+        measurements=rows,
+        baseline={
+            "id": "20260130-1105-model",
+            "counts": {"calls": 3, "compiled_calls": 3, "graphs": 2, "graph_breaks": 1},
+            "findings": {"high": 1, "medium": 0, "low": 0},
+        },
+        command="torchproof check model.py:make",
+        started="2026-02-01T15:30:12",
+    )
+
+
+def shown() -> dict[str, str]:
+    wanted = expectations.parse("graph_breaks=0,speed>=1.2,first_call_s<=5")
+    plan = marks.Draft(
+        "Plan",
+        "Compile the step whole, without the branch",
+        "Compile the step whole, without the branch",
+        (("Target", "`model.py:make`"),),
+        (("Expected", "\n".join(each.line for each in wanted)),),
+    ).text("20260131-0910-plan", datetime(2026, 1, 31, 9, 10, 2))
+    (planned,) = entries(plan)
+    back = retrospect.draft(planned, [measured()])
+    seen = observation.draft(measured(), ".torchproof/runs/20260201-1530-model")
+    return {
+        "plan": plan,
+        "observation": seen.text(
+            "20260201-1534-observation", datetime(2026, 2, 1, 15, 34, 40)
+        ),
+        "retrospective": back.text(
+            "20260201-1610-retrospective", datetime(2026, 2, 1, 16, 10, 5)
+        ),
+    }
+
+
+def on_page() -> dict[str, str]:
+    found = re.findall(r"^```markdown\n(.*?)^```$", PAGE.read_text(), re.M | re.S)
+    return dict(zip(shown(), found, strict=True))
+
+
+def test_the_page_shows_entries_as_they_are_written() -> None:
+    assert on_page() == shown()
+
+
+def test_the_page_names_every_metric_and_flag() -> None:
+    text = PAGE.read_text()
+    named = [
+        *expectations.METRICS,
+        *(f"--{n}" for f in flags.OF_LOG.values() for n in f),
+    ]
+    assert [name for name in named if not re.search(rf"`{name}\b", text)] == []
+
+
+if __name__ == "__main__":
+    whole = PAGE.read_text()
+    for text in shown().values():
+        head = f"## {text.splitlines()[0].split()[3].rstrip(':')}\n"
+        before, _, after = whole.partition(head)
+        block = re.compile(r"(?<=^```markdown\n).*?(?=^```$)", re.M | re.S)
+        whole = before + head + block.sub(lambda _: text, after, count=1)  # noqa: B023
+    PAGE.write_text(whole)
