@@ -115,7 +115,7 @@ RUNNERS = {"torchproof": {0, 1}, "python": {0}}
 PRINTED = {
     "README.md": "GB102",
     "check.md": "GB102",
-    "decide.md": "regional: 13.4 billion",
+    "decide.md": "regional: 13.42 billion",
     "bench.md": "reference",
     "graphs.md": "8x512              1   2.4%    24.0 MiB",
     "reliability.md": "in tracing: compiling took too long",
