@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+import bench_runs
 import check_runs
 import pytest
 from check_runs import FULL, ITEM, NOWHERE, READ, SIZE
@@ -64,6 +65,12 @@ def test_worst_first_and_only_what_is_open() -> None:
 
 def test_without_a_file_there_is_no_place() -> None:
     assert set(read(lines(check_runs.check(NOWHERE))[0])[1]) == {"title"}
+
+
+def test_a_bench_is_its_decision() -> None:
+    rows = [bench_runs.row("eager", 1.0), bench_runs.row("full", 0.5)]
+    (summary,) = lines(bench_runs.bench(rows))
+    assert summary.startswith("torchproof: bench of model.py:make: keep compiled")
 
 
 def test_a_clean_run_is_one_line() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from torchproof.records import SEVERITIES, Finding, Run
+from torchproof.report import sections
 from torchproof.report.marks import line
 
 LEVELS = {"high": "error", "medium": "warning", "low": "notice"}
@@ -48,6 +49,10 @@ def _property(value: object) -> str:
 
 def _summary(run: Run, still_open: list[Finding]) -> str:
     """One line that is no command, whatever the target is called."""
+    if run.verb == "bench":
+        return (
+            f"torchproof: bench of {line(run.target)}: {line(sections.chosen(run)[0])}"
+        )
     tally = [(sum(f.severity == s for f in still_open), s) for s in SEVERITIES]
     split = ", ".join(f"{count} {severity}" for count, severity in tally if count)
     noun = "finding" if len(still_open) == 1 else "findings"

@@ -23,9 +23,12 @@ def heading(run: Run, title: str) -> Iterator[str]:
 
 def _facts(run: Run) -> Iterator[tuple[str, str]]:
     yield "Target", marks.code(run.target)
-    if run.started:
-        yield "Analysed", marks.inline(_moment(run.started))
-        yield "Last verified", f"{marks.inline(_moment(run.started))}, by this run"
+    when = marks.inline(_moment(run.started))
+    if when and run.verb == "bench":
+        yield "Measured", when
+    elif when:
+        yield "Analysed", when
+        yield "Last verified", f"{when}, by this run"
     if run.verb == "check":
         told = f", effort {commands.effort(run)}" if run.parts else ""
         yield "Mode", f"{mode(run)}{told}"
@@ -38,8 +41,8 @@ def _facts(run: Run) -> Iterator[tuple[str, str]]:
     yield "Run", marks.code(run.id)
     if run.baseline:
         before = marks.code(run.baseline.get("id", ""))
-        when = run.baseline.get("started")
-        told = f" of {marks.inline(_moment(str(when)))}" if when else ""
+        since = run.baseline.get("started")
+        told = f" of {marks.inline(_moment(str(since)))}" if since else ""
         other = run.baseline.get("target", run.target)
         told += f", target {marks.code(other)}" if other != run.target else ""
         yield "Compared with", f"run {before}{told}"
