@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+import shlex
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
+import commands
 import forked_commands
 import pytest
 import test_docs
@@ -30,20 +33,22 @@ def executed(answer: covered.Answer, folder: Path) -> str:
     if answer.program:
         steps = [forked_commands.python(answer.program, cwd=folder)]
     else:
-        steps = [
-            run(line, folder, slow=answer.when != "test") for line in answer.to_run()
-        ]
+        steps = [RUN[answer.when](line, folder) for line in answer.to_run()]
     for done in steps:
         assert done.returncode in {0, 1}, f"{done.args}: {done.stderr}"
     return "\n".join(done.stdout for done in steps)
 
 
-def run(line: str, folder: Path, *, slow: bool) -> Done:
-    return (
-        test_docs.in_shell(line, folder, 1200)
-        if slow
-        else test_docs.run_line(line, folder)
-    )
+def on_gpu(line: str, folder: Path) -> Done:
+    """Where the package may not be installed."""
+    return commands.torchproof(*shlex.split(line)[1:], cwd=folder)
+
+
+RUN: dict[str, Callable[[str, Path], Done]] = {
+    "test": test_docs.run_line,
+    "slow": lambda line, folder: test_docs.in_shell(line, folder, 1200),
+    "gpu": on_gpu,
+}
 
 
 def assert_says_what_its_rows_say(name: str, folder: Path) -> None:
