@@ -1,4 +1,4 @@
-"""How often reading is right: a sample of what it finds in transformers, judged by hand.
+"""How often reading is right: what it finds in transformers, judged by hand.
 
     python benchmarks/precision.py [--write] [--seed N] [--size N]
 
