@@ -193,6 +193,8 @@ def test_priorities_are_boxes_to_tick() -> None:
 def test_a_suspicion_says_that_no_run_showed_it() -> None:
     text = shown(check_runs.check(READ))
     assert "- **Trigger:** read in the source, not shown by a run" in text
+    (heading,) = headings(text, "h3")
+    assert heading.startswith("[LOW] Configuration (suspected: Graph breaks): `if")
     assert "if this is reached while compiling: the graph ends here" in text
     assert "--effort static --select GB102" in text
 

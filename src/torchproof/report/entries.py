@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from torchproof.records import Finding, Run, UserError
+from torchproof.records import CATEGORIES, Finding, Run, UserError
 from torchproof.report import commands, marks, numbers
 from torchproof.rules import by_code, pages
 from torchproof.rules._rule import Rule
@@ -60,7 +60,7 @@ def entry(finding: Finding, run: Run) -> str:
     rule = _rule(finding.code)
     mark = finding.severity.upper()
     blocks = [
-        f"### [{mark}] {finding.category}: {marks.inline(title(finding))}",
+        f"### [{mark}] {_category(finding)}: {marks.inline(title(finding))}",
         _full(finding),
         marks.bullets(f"**{name}:** {text}" for name, text in _facts(finding, run)),
         _code(finding),
@@ -71,6 +71,14 @@ def entry(finding: Finding, run: Run) -> str:
         f"**Reference:** {', '.join(_references(finding, rule))}",
     ]
     return "\n\n".join(filter(None, blocks))
+
+
+def _category(finding: Finding) -> str:
+    """That of the summary; for a suspicion, beside the one it would be of."""
+    suspected = CATEGORIES.get(finding.suspects or "")
+    if finding.kind != "hazard" or suspected is None:
+        return finding.category
+    return f"{finding.category} (suspected: {suspected})"
 
 
 def _rule(code: str) -> Rule | None:

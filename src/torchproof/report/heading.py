@@ -33,7 +33,8 @@ def _facts(run: Run) -> Iterator[tuple[str, str]]:
         told = f", effort {commands.effort(run)}" if run.parts else ""
         yield "Mode", f"{mode(run)}{told}"
     yield "Entry point", _entry(run)
-    yield "Strategy", marks.inline(run.strategy)
+    if run.strategy.strip("-"):
+        yield "Strategy", marks.inline(run.strategy)
     if where := _environment(run):
         yield "Environment", where
     if run.command:
