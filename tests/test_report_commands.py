@@ -11,7 +11,7 @@ import check_runs
 import pytest
 from check_runs import ITEM, READ
 
-from torchproof import audit, checking, cli, flags, parts, rules
+from torchproof import audit, checking, cli, flags, parts, questions, rules
 from torchproof.records import Finding, Part, Run
 from torchproof.report import commands
 
@@ -129,6 +129,13 @@ def test_a_verification_runs_the_parts_that_show_the_finding(rule: Any) -> None:
         name for name, codes in parts.CODES.items() if rule.code.startswith(codes)
     } or ({"lifetimes"} if rule.code.startswith(audit.CODES) else {"breaks"})
     assert own <= needed(rule.code) <= own | {"baseline", "static"}
+
+
+def test_the_settings_to_vary_are_inductors() -> None:
+    import torch._inductor.config as known
+
+    asked = questions.read_ablation(commands.ABLATED)
+    assert asked and all(hasattr(known, name) for name in dict(asked))
 
 
 def test_parts_are_those_of_check() -> None:
