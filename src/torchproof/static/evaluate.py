@@ -16,7 +16,17 @@ _FALSE = {"is_scripting", "is_tracing", "is_in_onnx_export", "is_torch_fx_proxy"
 _FALSE |= {"is_exporting", "is_torchdynamo_exporting", "is_jit_tracing"}
 _NUMBERS = ("int", "float", "len", "abs", "round", "min", "max", "sum", "pow", "divmod")
 _PLAIN = {"str", "repr", "isinstance", "hasattr", "getattr", "type", "range", "id"}
-_PLAIN |= {"bool", "callable", "issubclass", "format", "ord", "chr", "hash"}
+_PLAIN |= {
+    "list",
+    "tuple",
+    "bool",
+    "callable",
+    "issubclass",
+    "format",
+    "ord",
+    "chr",
+    "hash",
+}
 
 
 class Values:
@@ -258,6 +268,9 @@ class Values:
         given = [self._of(argument) for argument in node.args]
         if name in ("int", "bool") and given[:1] in ([Kind.LENGTH], [Kind.CONDITION]):
             return given[0]  # stays a symbol
+        if name in ("list", "tuple"):
+            held = any(kind.is_tensor or kind is Kind.TENSORS for kind in given)
+            return Kind.TENSORS if held else Kind.UNKNOWN
         if name in _PLAIN:
             return Kind.PYTHON
         if name == "len" and any(kind.is_tensor for kind in given):

@@ -31,7 +31,7 @@ class Program:
         self.returned: dict[Function, Kind] = {}  # as far as it was looked for
         self.depth = 0  # of looking for it
         self._attributes: dict[Class, dict[str, Kind]] = {}
-        self._instances: dict[Class, dict[str, str]] = {}
+        self._assigned: dict[Class, dict[str, list[ast.expr]]] = {}
 
     # -- what names mean ---------------------------------------------------------------
 
@@ -105,12 +105,25 @@ class Program:
     def instance(self, cls: Class, name: str) -> Class | None:
         """The class of `self.name`, where it is made by calling one that is read."""
         for each in self.line_of(cls):
-            if each not in self._instances:
-                self._instances[each] = _instances(each)
-            if name in self._instances[each]:
-                found = self.find(self._instances[each][name], each.source)
+            values = self._set_in(each).get(name, [])
+            made = {
+                each.source.dotted(value.func) if isinstance(value, ast.Call) else None
+                for value in values
+            }
+            if values:
+                dotted = made.pop() if len(made) == 1 else None
+                found = self.find(dotted, each.source) if dotted else None
                 return found if isinstance(found, Class) else None
         return None
+
+    def assigned(self, cls: Class, name: str) -> list[ast.expr]:
+        """Every value that the class and its bases give to `self.name`."""
+        return [v for c in self.line_of(cls) for v in self._set_in(c).get(name, [])]
+
+    def _set_in(self, cls: Class) -> dict[str, list[ast.expr]]:
+        if cls not in self._assigned:
+            self._assigned[cls] = _assignments(cls)
+        return self._assigned[cls]
 
     def callee(self, call: ast.Call, function: Function) -> Function | None:
         """The function that a call means, where that can be read."""
@@ -149,7 +162,10 @@ class Program:
             forward = cls.methods.get("forward")
             if forward and forward.is_bound and self.is_module(cls):
                 found.append(forward)
-        found += [*_compiled(source), *_handed_out(source)]
+        own = list(_compiled(source))
+        # A file that compiles by itself hands out what it does not compile as a whole.
+        compiles = any(f"{name}(" in source.text for name in COMPILE)
+        found += own if compiles else [*own, *_handed_out(source)]
         return [f for f in dict.fromkeys(found) if not is_disabled(f)]
 
 
@@ -209,22 +225,20 @@ def _attributes(cls: Class) -> Iterator[tuple[str, Kind]]:
     yield from found.items()
 
 
-def _instances(cls: Class) -> dict[str, str]:
-    """What the class makes for its attributes, by dotted name; "" if it differs."""
-    found: dict[str, str] = {}
+def _assignments(cls: Class) -> dict[str, list[ast.expr]]:
+    """The values that the methods of a class give to `self.name`."""
+    found: dict[str, list[ast.expr]] = {}
     for method in cls.methods.values():
         for node in walk(method.node):
-            if not isinstance(node, ast.Assign):
-                continue
-            made = isinstance(node.value, ast.Call) and cls.source.dotted(
-                node.value.func
-            )
-            for target in node.targets:
+            targets: list[ast.expr] = []
+            if isinstance(node, ast.Assign):
+                targets = node.targets
+            elif isinstance(node, ast.AnnAssign) and node.value is not None:
+                targets = [node.target]
+            for target in targets:
                 dotted = cls.source.dotted(target) or ""
                 if dotted.startswith("self.") and dotted.count(".") == 1:
-                    name = dotted[5:]
-                    same = found.get(name, made) == made
-                    found[name] = (made or "") if same else ""
+                    found.setdefault(dotted[5:], []).append(node.value)  # type: ignore[attr-defined]
     return found
 
 

@@ -109,6 +109,17 @@ class Source:
         return ".".join(reversed(words))
 
     @functools.cached_property
+    def globals(self) -> Mapping[str, ast.expr]:
+        """Names that the module sets, and to what it sets them last."""
+        return {
+            target.id: node.value
+            for node in self.tree.body
+            if isinstance(node, ast.Assign)
+            for target in node.targets
+            if isinstance(target, ast.Name)
+        }
+
+    @functools.cached_property
     def constants(self) -> Mapping[str, object]:
         """Names that the module sets once, to a literal: `DEBUG = False`."""
         found: dict[str, object] = {}

@@ -5,17 +5,37 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable
 
-from torchproof.static.patterns import tensors
+from torchproof.static.patterns import devices, outputs, outside, sizes, state, tensors
 from torchproof.static.patterns._pattern import FilePattern, Pattern, Sighting
+from torchproof.static.patterns.files import FILE_PATTERNS
 
 __all__ = ["FILE_PATTERNS", "PATTERNS", "FilePattern", "Pattern", "Sighting", "by_node"]
 
 PATTERNS: tuple[Pattern, ...] = (
     tensors.ToPython(),
     tensors.Branch(),
-    tensors.DynamicSize(),
+    tensors.Comparison(),
+    tensors.ToText(),
+    sizes.DynamicSize(),
+    sizes.SymbolicArgument(),
+    sizes.UnrolledLoop(),
+    outputs.Output(),
+    outside.OutsideWorld(),
+    outside.UntraceableCall(),
+    outside.Recurrent(),
+    outside.DeepCopy(),
+    outside.Autograd(),
+    outside.TensorInternals(),
+    outside.DeviceContext(),
+    outside.FrozenEnvironment(),
+    outside.NumpyRandom(),
+    devices.OnTheCpu(),
+    state.Counter(),
+    state.GlobalCounter(),
+    state.GrowingList(),
+    state.KeptOutput(),
+    state.ListArgument(),
 )
-FILE_PATTERNS: tuple[FilePattern, ...] = ()
 
 
 def by_node(patterns: Iterable[Pattern]) -> dict[type[ast.AST], list[Pattern]]:

@@ -32,6 +32,7 @@ class Pattern:
     severity: ClassVar[Severity] = "medium"
     shown_by: ClassVar[tuple[str, ...]] = ()  # codes of a run that confirm it; its own
     calls: ClassVar[int] = 1  # that a run needs to show it
+    certain: ClassVar[bool] = False
 
     def look(self, node: ast.AST, at: Flow) -> Iterator[Sighting]:
         raise AssertionError(f"{type(self).__name__} does not say what it looks for")
@@ -40,11 +41,12 @@ class Pattern:
 class FilePattern:
     """A bad pattern anywhere in a file: how the program compiles, captures, scripts.
 
-    What it sees stands without a run, unless `kind` is that of something a run shows.
+    What it sees stands without a run where it is `certain`; else a run decides.
     """
 
     code: ClassVar[str]
     kind: ClassVar[str] = "config"
+    certain: ClassVar[bool] = True
     severity: ClassVar[Severity] = "medium"
     shown_by: ClassVar[tuple[str, ...]] = ()
     calls: ClassVar[int] = 1
@@ -55,3 +57,20 @@ class FilePattern:
 
 def shorten(text: str, limit: int = 60) -> str:
     return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
+def splits(
+    node: ast.expr | ast.stmt,
+    at: Flow,
+    *,
+    cause: str,
+    fix: str,
+    severity: Severity | None = None,
+) -> Sighting:
+    """What would be a graph break. `{}` in a text stands for the source's words."""
+    text = shorten(at.text(node))
+    message = f"`{text}` would split the graph of {at.function.name}"
+    quoted = f"`{text}`"
+    return Sighting(
+        node, message, cause.replace("{}", quoted), fix.replace("{}", quoted), severity
+    )
