@@ -91,7 +91,7 @@ def _rule(code: str) -> Rule | None:
 def _full(finding: Finding) -> str:
     """The whole message, where the heading has only its beginning."""
     whole = marks.line(finding.message)
-    return "" if title(finding) == whole else f"{marks.prose(whole)}."
+    return "" if title(finding) == whole else f"{marks.prose(whole.rstrip('.'))}."
 
 
 def _facts(finding: Finding, run: Run) -> Iterator[tuple[str, str]]:
@@ -169,7 +169,7 @@ def _carets(finding: Finding, shift: int) -> str:
 
 
 def _fix(finding: Finding, rule: Rule | None) -> str:
-    text = f"**Fix:** {marks.inline(finding.fix)}."
+    text = f"**Fix:** {_sentence(finding.fix)}"
     good = rule.section("Good") if rule else ""
     if not good:
         return text
@@ -180,7 +180,11 @@ def _fix(finding: Finding, rule: Rule | None) -> str:
 
 def _why(finding: Finding, rule: Rule | None) -> str:
     general = f" {marks.inline(rule.section('Why'))}" if rule else ""
-    return f"**Why:** {marks.inline(finding.cause)}.{general}"
+    return f"**Why:** {_sentence(finding.cause)}{general}"
+
+
+def _sentence(text: str) -> str:
+    return f"{marks.inline(marks.line(text).rstrip('.'))}."
 
 
 def reference(finding: Finding) -> str | None:
