@@ -203,6 +203,8 @@ class Values:
         base = self._of(node.value)
         if base.is_tensor:
             return kinds.ATTRIBUTES.get(node.attr, Kind.UNKNOWN)
+        if node.attr == "shape" and base is Kind.UNKNOWN:
+            return Kind.SIZES  # in a forward, of a tensor or an array
         dotted = self.function.source.dotted(node)
         if dotted is not None and dotted in self.environment:
             return self.environment[dotted]

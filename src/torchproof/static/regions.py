@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from torchproof.records import Finding
+from torchproof.static.expansions import Expansions, StrideFlip
 from torchproof.static.flow import Flow, joined
 from torchproof.static.kinds import Kind
 from torchproof.static.patterns import (
@@ -22,8 +23,6 @@ from torchproof.static.source import Function, Source
 from torchproof.static.suspicion import Suspicion
 
 _BY_NODE = by_node(PATTERNS)
-# Found by reading, and wrong whatever a run shows.
-_CERTAIN = ("config", "no_op")
 
 
 class Regions:
@@ -34,6 +33,7 @@ class Regions:
         self.found: dict[tuple[object, ...], Suspicion] = {}
         self._waiting: dict[Function, dict[str, Kind]] = {}
         self._done: dict[Function, dict[str, Kind]] = {}
+        self._expansions = Expansions()
 
     def walk(self, roots: Iterable[Function]) -> list[Suspicion]:
         self._waiting = {root: {} for root in roots}
@@ -42,7 +42,11 @@ class Regions:
             given = self._waiting.pop(function)
             self._done[function] = given
             Flow(function, self.program, given=given, look=self._look).run()
-        return list(self.found.values())
+        every = list(self.found.values())
+        for sighting, function in self._expansions.sightings(every):
+            made = suspicion(StrideFlip(), sighting, function.source, function.name)
+            every += [made] if made is not None else []
+        return every
 
     def _look(self, node: ast.AST, at: Flow) -> None:
         for pattern in _BY_NODE.get(type(node), ()):
@@ -51,6 +55,7 @@ class Regions:
                 if made is not None:
                     place = made.finding.file, made.finding.line, made.finding.column
                     self.found.setdefault((pattern.code, *place), made)
+        self._expansions.look(node, at)
         if isinstance(node, ast.Call):
             self._reach(node, at)
 
@@ -59,6 +64,7 @@ class Regions:
         callee = self.program.callee(call, at.function)
         if callee is None or is_disabled(callee):
             return
+        self._expansions.given(call, callee, at)
         given = _arguments(call, callee, at)
         known = self._done.get(callee, self._waiting.get(callee))
         if known is None:
@@ -102,7 +108,7 @@ def suspicion(
     last = node.end_lineno or node.lineno
     if source.ignores(node.lineno, last, pattern.code):
         return None
-    certain = pattern.kind in _CERTAIN
+    certain = pattern.certain
     line = source.lines[node.lineno - 1]
     end = node.end_col_offset if last == node.lineno else None
     finding = Finding(
