@@ -153,8 +153,10 @@ def test_what_was_not_measured_is_said_once_and_not_drawn() -> None:
         " of findings, a sweep of shapes." in bare.text
     )
     assert not [tag for tag, _ in bare.tags if tag == "svg"]
-    full = page(html_runs.check())
-    assert "Not measured in this run" not in full.text
+    full = html_runs.check()
+    assert "Not measured in this run" not in page(full).text
+    swept = tuple(row for row in full.measurements if row.variant)
+    assert "not drawn: strategies" not in page(bench_runs.bench(swept)).text
 
 
 def test_the_verdict_of_a_check_names_the_worst_finding_and_its_cost() -> None:
@@ -206,6 +208,7 @@ def test_resolved_and_intentional_ones_are_listed_and_not_counted() -> None:
     found = page(html_runs.check())
     assert "3 open findings" in found.text
     assert "Resolved since then 1" in found.text
+    assert "1 finding of run 20260101-0000-model is resolved." in found.text
     assert "Intended by the code, not counted 1" in found.text
 
 

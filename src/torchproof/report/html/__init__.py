@@ -151,7 +151,8 @@ def _missing(drawn: Mapping[str, Any]) -> list[str]:
         "costs": "the cost of findings",
         "sweeps": "a sweep of shapes",
     }
-    return [text for key, text in names.items() if not drawn[key]]
+    found = [text for key, text in names.items() if not drawn[key]]
+    return found if not drawn["sweeps"] else [t for t in found if t != "strategies"]
 
 
 def _tables(run: Run) -> list[sections.Table]:

@@ -45,7 +45,8 @@ def _of_bench(run: Run) -> Headline:
 
 def _of_check(run: Run, found: Sequence[Entry]) -> Headline:
     open_ = [entry.finding for entry in found if entry.finding.status == "open"]
-    more = tuple(filter(None, (_measured(run), captures.captured(run))))
+    told = _measured(run), captures.captured(run), _resolved(run)
+    more = tuple(filter(None, told))
     more = tuple(f"{text[:1].upper()}{text[1:]}." for text in more)
     if not open_:
         tone, text = _nothing(run)
@@ -56,6 +57,15 @@ def _of_check(run: Run, found: Sequence[Entry]) -> Headline:
     cost = f", {numbers.plain(worst.cost_us)} us of each call" if worst.cost_us else ""
     text = f"The worst{cost}: {_shortened(worst.message)}."
     return Headline(tone, word, text, more)
+
+
+def _resolved(run: Run) -> str:
+    gone = sum(finding.status == "resolved" for finding in run.findings)
+    if not gone or run.baseline is None:
+        return ""
+    verb = "is" if gone == 1 else "are"
+    told = numbers.amount(gone, "finding")
+    return f"{told} of run {run.baseline.get('id')} {verb} resolved"
 
 
 def _shortened(message: str) -> str:
