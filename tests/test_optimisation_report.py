@@ -213,6 +213,12 @@ def test_a_long_message_is_cut_in_the_heading_and_whole_below() -> None:
     assert "and the end of it." in section(text, "Findings")
 
 
+def test_a_cure_in_words_is_not_shown_as_code() -> None:
+    text = shown(check_runs.check(replace(ITEM, code="GB107")))
+    assert "In the rule's words: remove the call, if it was left over" in text
+    assert "```python" not in text
+
+
 def test_a_clean_check_has_nothing_to_do() -> None:
     text = shown(check_runs.check())
     assert summary(text)[1:] == [["Total", "0", "0", "0", "0"]]

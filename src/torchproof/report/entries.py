@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -169,13 +170,23 @@ def _carets(finding: Finding, shift: int) -> str:
 
 
 def _fix(finding: Finding, rule: Rule | None) -> str:
+    """What to do here, and the rule's example of it."""
     text = f"**Fix:** {_sentence(finding.fix)}"
-    good = rule.section("Good") if rule else ""
-    if not good:
+    if rule is None:
         return text
-    safety = marks.inline(rule.section("Fix safety")) if rule else ""
+    good, safety = rule.section("Good"), marks.prose(rule.section("Fix safety"))
+    if not _is_code(good):  # in words, where the cure is to leave something out
+        return f"{text} In the rule's words: {_sentence(good)}\n\n{safety}"
     block = marks.fence(good, "python")
-    return f"{text} As code, in the rule's example:\n\n{block}\n\n{safety}".rstrip()
+    return f"{text} As code, in the rule's example:\n\n{block}\n\n{safety}"
+
+
+def _is_code(text: str) -> bool:
+    try:
+        ast.parse(text)
+    except SyntaxError:
+        return False
+    return True
 
 
 def _why(finding: Finding, rule: Rule | None) -> str:
