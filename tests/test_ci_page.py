@@ -42,7 +42,7 @@ def test_the_job_runs_commands_that_the_page_shows(job: dict[str, Any]) -> None:
     """And those are executed by the test of all documents."""
     shown = {line for text in blocks("bash") for line in text.splitlines()}
     lines = [step["run"] for step in job["steps"] if "run" in step]
-    mine = [ln for ln in lines if ln.startswith(("torchproof", "python"))]
+    mine = [ln for ln in lines if ln.startswith(("torchproof", "pytest"))]
     assert len(mine) == 4 and set(mine) <= shown
     for line in (line for line in mine if line.startswith("torchproof")):
         assert cli._parser().parse_args(shlex.split(line)[1:])

@@ -211,6 +211,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("plugin")
     (root / "model.py").write_text(MODEL)
     (root / "test_cases.py").write_text(CASES)
+    page = (ROOT / "docs" / "ci.md").read_text()
+    (example,) = re.findall(
+        r"^```python\n# file: test_step.py\n(.*?)^```$", page, re.M | re.S
+    )
+    (root / "test_step.py").write_text(example)
     return root
 
 
@@ -224,10 +229,11 @@ def run_pytest(folder: Path, *arguments: str) -> str:
 
 @pytest.fixture(scope="module")
 def output(folder: Path) -> str:
-    # Dynamo asks every tensor for .grad.
-    known = "ignore:The .grad attribute of a Tensor:UserWarning"
-    line = ["test_cases.py", "-v", "-W", "error", "-W", known, "--strict-markers"]
-    return run_pytest(folder, *line)
+    # Dynamo asks every tensor for .grad, and Inductor uses what torch warns of.
+    grad = "ignore:The .grad attribute of a Tensor:UserWarning"
+    script = "ignore:`torch.jit.script:DeprecationWarning"
+    line = ["-W", "error", "-W", grad, "-W", script, "--strict-markers", "-v"]
+    return run_pytest(folder, "test_cases.py", "test_step.py", *line)
 
 
 def outcome(name: str, output: str) -> str:
@@ -244,6 +250,11 @@ PASSED += ["test_errors_stay_errors", "test_meant_so"]
 @pytest.mark.parametrize("name", PASSED)
 def test_within_its_budget_a_test_passes(name: str, output: str) -> None:
     assert outcome(name, output) == "PASSED", output
+
+
+def test_the_example_of_the_page_passes(output: str) -> None:
+    found = re.findall(r"^test_step\.py::\w+ ([A-Z]+)", output, re.M)
+    assert found == ["PASSED", "PASSED"], output
 
 
 SAID = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
 from datetime import datetime
@@ -259,6 +260,21 @@ def test_a_retrospective_sets_the_expected_beside_the_measured() -> None:
     assert "3 met, 1 missed, 2 not measured; 3 runs followed it." in text
     assert "`c` is not complete" in text and "other.py" not in text
     assert "What we learned: (write here)" in text
+
+
+def test_a_run_of_another_machine_counts_once_it_is_in_the_log(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    journal.plan(LOG, "a", expect="graph_breaks=1")
+    Path("gpu.json").write_text(json.dumps(later(check(id="gpu")).to_json()))
+    Path("broken.json").write_text("{")
+    assert said("add", "gpu.json", capsys=capsys)[0] == 0
+    journal.add(LOG, check(id="broken"), came_from="broken.json")
+    journal.add(LOG, check(id="lost"), came_from="nowhere.json")
+    assert said("retrospective", capsys=capsys)[0] == 0
+    told = "\n".join(journal.entries(LOG.read_text())[-1].lines)
+    assert "| graph_breaks = 1 | 1 | met | `gpu` |" in told
+    assert "1 run followed it" in told
 
 
 def test_an_interval_on_both_sides_of_the_bound_settles_nothing() -> None:

@@ -6,12 +6,14 @@ file is changed.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
+from torchproof import store
 from torchproof.journal import expectations, observation, retrospect
 from torchproof.journal.entries import Entry, entries, find, open_block
 from torchproof.journal.marks import Draft, code, items, own_words
@@ -85,7 +87,8 @@ def retrospective(
                     f"{planned.id} has a retrospective in {path}, line {entry.line}:"
                     " draft another with --again"
                 )
-        return retrospect.draft(planned, retrospect.since(planned, runs))
+        every = [*runs, *_observed(text, runs)]
+        return retrospect.draft(planned, retrospect.since(planned, every))
 
     return _write(path, draft)
 
@@ -118,6 +121,19 @@ def _note(text: str) -> str:
         f"the code block that begins in line {line} is never closed, so readers show"
         " what follows as code"
     )
+
+
+def _observed(text: str, runs: Sequence[Run]) -> Iterator[Run]:
+    """Runs of other machines that were added to the log, and are still there."""
+    known = {(run.id, run.started) for run in runs}
+    for entry in entries(text):
+        path = Path(entry.named("run") or "")
+        if entry.kind == "Observation" and path.is_file():
+            with contextlib.suppress(UserError):  # no longer a run
+                run = store.read(path)
+                if (run.id, run.started) not in known:
+                    known.add((run.id, run.started))
+                    yield run
 
 
 def _is_of(entry: Entry, run: Run) -> bool:
