@@ -161,12 +161,30 @@ class Program:
         for cls in source.classes.values():
             forward = cls.methods.get("forward")
             if forward and forward.is_bound and self.is_module(cls):
-                found.append(forward)
+                found += [] if _compiles_parts(cls) else [forward]
         own = list(_compiled(source))
         # A file that compiles by itself hands out what it does not compile as a whole.
         compiles = any(f"{name}(" in source.text for name in COMPILE)
         found += own if compiles else [*own, *_handed_out(source)]
         return [f for f in dict.fromkeys(found) if not is_disabled(f)]
+
+
+def _compiles_parts(cls: Class) -> bool:
+    """Whether a class compiles what it is made of: its own forward then is not."""
+    if "compile" not in cls.source.text:
+        return False
+    for method in cls.methods.values():
+        for node in walk(method.node):
+            if not isinstance(node, ast.Call):
+                continue
+            dotted = cls.source.dotted(node.func) or ""
+            whole = node.args and cls.source.dotted(node.args[0]) == "self.forward"
+            if dotted in COMPILE and not whole:
+                return True
+            words = dotted.split(".")
+            if words[-1] == "compile" and words[0] not in ("re", "regex", "self"):
+                return words[0] != "builtins" and len(words) > 1
+    return False
 
 
 def is_disabled(function: Function) -> bool:
