@@ -16,6 +16,7 @@ from torchproof.records import Event, Finding, Frame, Observation
 from torchproof.rules._rule import SECTIONS, Rule
 from torchproof.rules.answers import WrongAnswer
 from torchproof.rules.breaks import GraphBreak
+from torchproof.rules.configuration import ReadOnly
 from torchproof.rules.cudagraphs import Skip
 from torchproof.rules.errors import CompileError
 from torchproof.rules.host_syncs import HostSync
@@ -25,10 +26,12 @@ from torchproof.rules.recompiles import Recompile
 from torchproof.rules.rerecords import Capture
 from torchproof.rules.speed import Speed
 from torchproof.rules.stale import StaleAnswer
+from torchproof.rules.torchscript import TorchScript
 from torchproof.tracelog import read_reason
 
 FOLDER = Path(__file__).parent / "rules"
 BASES = {Rule, GraphBreak, Recompile, CompileError, NoOp, Speed}
+BASES |= {ReadOnly, TorchScript}
 BASES |= {Outlived, StaleAnswer, WrongAnswer, Skip, Capture, HostSync}
 # What shows only when it is measured has tests of its own.
 MEASURED = ("NM", "SP", "CG")

@@ -24,6 +24,7 @@ from torchproof.rules import (
 )
 from torchproof.rules._rule import Facts, Rule, Subject
 from torchproof.rules.answers import WRONG
+from torchproof.rules.configuration import CONFIGURATION
 from torchproof.rules.costs import with_costs as with_costs
 from torchproof.rules.cudagraphs import SKIPS
 from torchproof.rules.host_syncs import SYNCS
@@ -31,6 +32,7 @@ from torchproof.rules.lifetimes import LIFETIMES
 from torchproof.rules.recompile_limit import RECOMPILES, RecompileLimit
 from torchproof.rules.rerecords import CAPTURES
 from torchproof.rules.stale import STALE
+from torchproof.rules.torchscript import TORCHSCRIPT
 
 # The first rule that matches takes a break: the particular before the general.
 BREAKS: tuple[breaks.GraphBreak, ...] = (
@@ -88,8 +90,10 @@ AUDITED: tuple[Rule, ...] = (*LIFETIMES, *SKIPS, *CAPTURES, *SYNCS)
 LIMIT = RecompileLimit()
 SPECIALISATION = shapes.QuietSpecialisation()
 SEEN: tuple[Rule, ...] = (*BREAKS, *RECOMPILES, LIMIT, *ERRORS, SPECIALISATION, *NO_OPS)
+# Found in the source alone: no event of a run matches these.
+READ: tuple[Rule, ...] = (*CONFIGURATION, *TORCHSCRIPT)
 RULES: tuple[Rule, ...] = tuple(
-    sorted((*SEEN, *MEASURED, *AUDITED), key=lambda rule: rule.code)
+    sorted((*SEEN, *MEASURED, *AUDITED, *READ), key=lambda rule: rule.code)
 )
 
 
