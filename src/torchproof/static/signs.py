@@ -28,7 +28,7 @@ def tensors(function: Function) -> set[str]:
     found = {name for node in nodes for name in _signs(node, function)}
     while more := {n for node in nodes for n in _behind(node, found)} - found:
         found |= more
-    return found
+    return found - {"self", "cls"}  # `self.norm` is a layer
 
 
 def _signs(node: ast.AST, function: Function) -> Iterator[str]:
