@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import statistics
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -86,6 +87,22 @@ def test_one_that_can_be_believed_goes_before_one_that_failed() -> None:
     good = bench_runs.row("full:max-autotune", 1.0)
     step = modes.Step("both", (run(FAILED), run(good)))
     assert step.arm("full:max-autotune") == good
+
+
+def median(way: str, field: str) -> float:
+    found = [arm for step in modes.on_gpu() if (arm := step.sound(way)) is not None]
+    return statistics.median(getattr(arm, field) for arm in found)
+
+
+def test_what_the_page_concludes_is_in_the_measurements() -> None:
+    measured = [w for w in modes.WAYS if any(s.sound(w) for s in modes.on_gpu())]
+    starts = {way: median(way, "first_call_s") for way in measured}
+    assert min(starts, key=lambda way: starts[way]) == "eager+graph"
+    assert max(starts, key=lambda way: starts[way]) == "full:max-autotune"
+    assert starts["regional+graph"] < starts["full+graph"]
+    gains = {way: median(way, "vs_eager") for way in measured}
+    assert 0.8 * gains["full+graph"] < gains["regional+graph"]
+    assert gains["full"] < gains["eager+graph"]
 
 
 @pytest.mark.parametrize("way", modes.WAYS)

@@ -40,7 +40,7 @@ INSTALLED = limitations.version(torch.__version__)
 CODE_LINES = 36
 CODES = {rule.code for rule in RULES}
 TOLD = [name for name, one in PROGRAMS.items() if one.code and one.needs != "cuda"]
-QUICK = ("other_method", "break_in_loop", "environ_frozen")
+QUICK = ("other_method", "break_in_loop")
 
 
 def outcomes(needs: str) -> dict[str, tuple[str, str]]:
@@ -85,14 +85,15 @@ def test_programs_for_a_gpu_do_what_the_documents_say() -> None:
     as_kept("cuda")
 
 
-def arguments(program: Program) -> list[str]:
-    """A factory is measured, with the cheapest backend that shows it."""
+def arguments(program: Program, folder: Path) -> list[str]:
+    """A check of what goes wrong alone, a factory with the cheapest backend for it."""
+    alone = folder / program.path.name
+    alone.write_text(program.path.read_text().partition(SEAM)[0] + "\n")
     common = ["--format", "json", "-q", "--fail-on", "never"]
     if not program.is_target:
-        return [str(program.path), "--effort", "quick", *common]
+        return [str(alone), "--effort", "quick", *common]
     backend = [] if program.needs == "inductor" else ["--compile", "backend=aot_eager"]
-    skipped = ["--skip", "batch,sequence,latency"]
-    return [f"{program.path}:make", *backend, *skipped, *common]
+    return [f"{alone}:make", *backend, "--skip", "batch,sequence,latency", *common]
 
 
 @pytest.mark.parametrize(
@@ -102,8 +103,9 @@ def test_check_tells_it_by_its_code(name: str, tmp_path: Path) -> None:
     program = PROGRAMS[name]
     if limits.outcomes(program).get(INSTALLED, HOLDS) == GONE:
         pytest.skip(f"does not go wrong under torch {INSTALLED}")
-    done = torchproof("check", *arguments(program), cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    done = torchproof("check", *arguments(program, tmp_path), cwd=tmp_path)
+    # 2 where the program waits for an error: under a check what fails runs in eager.
+    assert done.returncode in (0, 2), done.stderr
     codes = {finding["code"] for finding in json.loads(done.stdout)["findings"]}
     assert program.code in codes
 

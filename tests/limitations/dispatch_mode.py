@@ -8,6 +8,7 @@ Way round: make the first call without the mode, or `torch._dynamo.reset()` afte
 
 Group: nothing
 Code: NC805
+Reference: https://github.com/pytorch/pytorch/issues/190286
 """
 
 import torch

@@ -7,7 +7,7 @@ Way round: return the result, and copy it outside of what is compiled.
 
 Group: graphs
 Code: CG311
-Reference: https://github.com/pytorch/pytorch/issues/131265
+Reference: https://github.com/pytorch/pytorch/issues/103985
 Needs: cuda
 """
 

@@ -15,15 +15,20 @@ from torch import nn
 from torch._dynamo.testing import CompileCounter
 
 lstm, counter, x = nn.LSTM(4, 4), CompileCounter(), torch.randn(3, 1, 4)
-fast = torch.compile(lambda x: lstm(x)[0] + 1, backend=counter, fullgraph=True)
-refused = ""
-try:
-    fast(x)
-except torch._dynamo.exc.Unsupported as failure:
-    refused = str(failure)
-assert "LSTM" in refused
+
+
+def f(x):
+    x = x * 2
+    return lstm(x)[0] + 1
+
+
+torch.compile(f, backend=counter)(x)
+# 0 under 2.11 and 2.13: not even the rest of it is compiled
+assert counter.frame_count in (0, 2)
 
 # The way round
+torch._dynamo.reset()
+counter.clear()
 torch._dynamo.config.allow_rnn = True
-fast(x)
+torch.compile(f, backend=counter)(x)
 assert counter.frame_count == 1

@@ -1,6 +1,7 @@
 """`fullgraph=True` raises where nothing at all was compiled.
 
 Group: mended
+Reference: https://github.com/pytorch/pytorch/pull/177809
 """
 
 import torch
