@@ -77,6 +77,14 @@ def test_a_recompile_is_shown_anywhere_in_its_function() -> None:
     assert found.origin == "dynamic"
 
 
+def test_a_break_that_fullgraph_makes_an_error_is_shown_by_the_error() -> None:
+    error = replace(SHOWN, code="CE704", kind="compile_error")
+    [found] = join([ITEM], [error], TRACED).findings
+    assert (found.code, found.origin) == ("CE704", "both")
+    recompile = replace(ITEM, finding=replace(SUSPECTED, suspects="recompile"))
+    assert join([recompile], [error], TRACED).findings == (error,)
+
+
 def test_words_of_another_rule_become_evidence_once() -> None:
     mask = replace(SUSPECTED, code="GB103", message="`x[x > 0]` has no known size")
     suspicion = Suspicion(mask, 5, ("GB101", "GB103"))

@@ -63,6 +63,17 @@ def test_what_a_module_may_run_is_the_forward_of_each_class_in_it() -> None:
     assert forwards(model._call_impl, Outer.forward.__code__) == found
 
 
+def test_a_forward_that_is_no_function_is_not_asked() -> None:
+    class Odd:
+        def __getattr__(self, name: str) -> object:
+            raise RuntimeError(name)
+
+    model = Outer()
+    model.act = type("Act", (torch.nn.Module,), {"forward": Odd()})()
+    found = forwards(model, Outer.forward.__code__)
+    assert [name for _, name in found] == ["Inner.forward", "Outer.forward"]
+
+
 def test_lines_of_all_entries_hold_together_and_those_of_torch_are_left_out() -> None:
     torch_file = torch.nn.functional.__file__
     entries = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 import types
@@ -67,9 +68,10 @@ def forwards(model: Any, code: types.CodeType) -> list[tuple[str, str]]:
     modules = getattr(getattr(model, "__self__", model), "modules", None)
     found = {code: None}
     for kind in {type(part) for part in modules()} if callable(modules) else ():
-        own = code_of(kind.forward)
-        if own is not None:
-            found[own] = None
+        # What is no plain function may do anything when it is asked for attributes.
+        own = inspect.getattr_static(kind, "forward", None)
+        if isinstance(own, types.FunctionType):
+            found[inspect.unwrap(own).__code__] = None
     return sorted((each.co_filename, each.co_qualname) for each in found)
 
 

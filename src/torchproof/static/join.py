@@ -9,10 +9,11 @@ from dataclasses import dataclass, field, replace
 from torchproof.records import Finding
 from torchproof.static.suspicion import Suspicion
 
+_BREAKS = {"graph_break", "skipped_frame"}
+_UNDER_FULLGRAPH = "CE704"  # a break, which fullgraph=True makes an error
 # What a run places on its line. All else belongs to the function as a whole.
 _PLACED = {
-    "graph_break",
-    "skipped_frame",
+    *_BREAKS,
     "compile_error",
     "host_sync",
     "cudagraph_lifetime",
@@ -81,8 +82,10 @@ def _once(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 
 def _shows(found: Finding, suspicion: Suspicion) -> bool:
     """Whether a finding in the same file is what was suspected there."""
-    suspected = suspicion.finding
-    if not suspicion.shown_by or not found.code.startswith(suspicion.shown_by):
+    suspected, codes = suspicion.finding, suspicion.shown_by
+    if suspected.suspects in _BREAKS:
+        codes = (*codes, _UNDER_FULLGRAPH)
+    if not codes or not found.code.startswith(codes):
         return False
     if found.line in _lines(suspicion):
         return True
