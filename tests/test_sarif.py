@@ -20,7 +20,7 @@ from check_runs import BEFORE, FULL, GONE, ITEM, NOWHERE, READ, SIZE, WANTED
 from hypothesis import HealthCheck, given, settings
 
 from torchproof import __version__, report, rules
-from torchproof.records import Run
+from torchproof.records import Finding, Run
 from torchproof.report import sarif
 
 SCHEMA = Path(__file__).parent / "data" / "sarif-schema-2.1.0.json"
@@ -82,15 +82,15 @@ def test_rules_are_described_from_their_own_documentation() -> None:
     assert "graph_break" in item["properties"]["tags"]
 
 
-@pytest.mark.parametrize("rule", rules.RULES, ids=lambda rule: rule.code)
-def test_every_rule_fits_what_github_requires(rule: Any) -> None:
-    (item,) = shown(check_runs.check(replace(ITEM, code=rule.code)))["tool"]["driver"][
-        "rules"
-    ]
-    assert 0 < len(item["name"]) <= 255
-    for name in ("shortDescription", "fullDescription"):
-        assert 0 < len(item[name]["text"]) <= 1024
-    assert item["help"]["text"]
+def test_every_rule_fits_what_github_requires() -> None:
+    findings = [replace(ITEM, code=rule.code) for rule in rules.RULES]
+    found = shown(check_runs.check(*findings))["tool"]["driver"]["rules"]
+    assert [item["id"] for item in found] == [rule.code for rule in rules.RULES]
+    for item in found:
+        assert 0 < len(item["name"]) <= 255
+        for name in ("shortDescription", "fullDescription"):
+            assert 0 < len(item[name]["text"]) <= 1024
+        assert item["help"]["text"]
 
 
 def test_a_result_points_at_its_line() -> None:
@@ -108,6 +108,16 @@ def test_a_result_points_at_its_line() -> None:
     assert first["message"]["text"].startswith(f"{ITEM.message}. ")
     assert first["partialFingerprints"] == {"torchproofIdentity/v1": ITEM.identity}
     assert first["properties"]["cost_us"] == 180.5
+
+
+def test_without_columns_the_whole_line_is_meant() -> None:
+    def region(finding: Finding) -> dict[str, Any]:
+        (result,) = shown(check_runs.check(finding))["results"]
+        place = result["locations"][0]["physicalLocation"]
+        return {k: v for k, v in place["region"].items() if "Column" in k}
+
+    assert region(SIZE) == {"startColumn": 5, "endColumn": 31}
+    assert region(replace(SIZE, source=None)) == {"startColumn": 1}
 
 
 def test_worst_first_and_what_is_wanted_is_suppressed() -> None:
@@ -144,7 +154,7 @@ def test_without_a_line_the_file_of_the_target_is_the_place() -> None:
     (result,) = shown(check_runs.check(NOWHERE))["results"]
     physical = result["locations"][0]["physicalLocation"]
     assert physical["artifactLocation"]["uri"] == "model.py"
-    assert physical["region"] == {"startLine": 1}
+    assert physical["region"] == {"startLine": 1, "endLine": 1, "startColumn": 1}
 
 
 @pytest.mark.parametrize("target", ["workload:gpt", "package.module:make"])

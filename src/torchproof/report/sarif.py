@@ -192,7 +192,8 @@ def location(finding: Finding, run: Run) -> Plain | None:
         physical = {"artifactLocation": artifact(finding.file)}
         physical |= _regions(finding)
     elif file := _file(run.target):
-        physical = {"artifactLocation": artifact(file), "region": {"startLine": 1}}
+        region = {"startLine": 1, "endLine": 1, "startColumn": 1}
+        physical = {"artifactLocation": artifact(file), "region": region}
     else:
         return None
     plain: Plain = {"physicalLocation": physical}
@@ -219,10 +220,7 @@ def artifact(file: str) -> Plain:
 
 def _regions(finding: Finding) -> Plain:
     row = min(finding.line or 1, _WHOLE)
-    region: Plain = {"startLine": row, "endLine": row}
-    start, end = finding.column, finding.end_column
-    if start and end and start < end <= _WHOLE:
-        region |= {"startColumn": start, "endColumn": end}
+    region: Plain = {"startLine": row, "endLine": row, **_columns(finding)}
     if finding.source:
         region["snippet"] = _text(seen(finding.source))
     first, lines = finding.context_from, finding.context
@@ -231,3 +229,15 @@ def _regions(finding: Finding) -> Plain:
     around: Plain = {"startLine": first, "endLine": first + len(lines) - 1}
     around["snippet"] = _text(seen("\n".join(lines)))
     return {"region": region, "contextRegion": around}
+
+
+def _columns(finding: Finding) -> Plain:
+    """Those on record, else the whole line; its end is left out if it is not known."""
+    start, end = finding.column, finding.end_column
+    if start and end and start < end <= _WHOLE:
+        return {"startColumn": start, "endColumn": end}
+    text = (finding.source or "").rstrip()
+    if not text.strip():
+        return {"startColumn": 1}
+    indent = len(text) - len(text.lstrip())
+    return {"startColumn": indent + 1, "endColumn": len(text) + 1}
