@@ -179,14 +179,16 @@ def test_files_are_addresses(file: str, uri: str, relative: bool) -> None:
     assert found["uri"] == uri and ("uriBaseId" in found) is relative
 
 
-def test_what_is_too_much_is_cut_and_said() -> None:
-    low = [replace(READ, line=number + 1) for number in range(sarif.MOST)]
+def test_what_is_too_much_is_cut_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert sarif.MOST == 5000
+    monkeypatch.setattr(sarif, "MOST", 20)
+    low = [replace(READ, line=number + 1) for number in range(20)]
     run = check_runs.check(*low, SIZE, ITEM)
-    found = json.loads(report.render(run, "sarif"))["runs"][0]
-    assert len(found["results"]) == sarif.MOST
-    assert [r["level"] for r in found["results"][:3]] == ["error", "warning", "note"]
-    (told,) = found["invocations"][0]["toolExecutionNotifications"]
-    assert told["message"]["text"].startswith("2 of 5002 findings are left out")
+    results = shown(run)["results"]
+    assert len(results) == 20
+    assert [r["level"] for r in results[:3]] == ["error", "warning", "note"]
+    (told,) = notifications(run)
+    assert told["message"]["text"].startswith("2 of 22 findings are left out")
 
 
 def test_a_run_that_failed_says_so() -> None:
