@@ -120,10 +120,22 @@ class Compilation:
 @functools.lru_cache(maxsize=4)
 def of(source: Source) -> Compilation | None:
     """None for a file that compiles nothing."""
-    if "torch.compile" not in source.text and "import compile" not in source.text:
+    if "compile" not in source.text or not _compiles(source):
         return None
     found = Compilation(source)
     return found if found.sites else None
+
+
+def _compiles(source: Source) -> bool:
+    """Whether torch.compile is named at all, found without a look at all names."""
+    if any(name in COMPILE for name in source.names.values()):
+        return True
+    return any(
+        isinstance(node, ast.Attribute)
+        and node.attr == "compile"
+        and source.dotted(node) in COMPILE
+        for node in source.nodes
+    )
 
 
 def literal(node: ast.AST | None) -> str | None:

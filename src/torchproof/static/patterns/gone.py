@@ -57,7 +57,12 @@ GONE = {
         "torch.onnx.export(..., dynamo=True)", raises=True
     ),
 }
-# Keywords that a function does not take; None: any positional beyond the first.
+# One of these is in every file that has one of those names.
+_WORDS = (
+    *("cuda.amp", "cpu.amp", "sdp_kernel", "memory_cached", "autocast_gpu_dtype"),
+    *("_dynamo", "torch.export", "torch._export", "dynamo_export", "pad_sequence"),
+)
+# Keywords that a function does not take, and what to do instead.
 _KEYWORDS = {
     "torch.nn.utils.rnn.pad_sequence": {
         "max_length": "pad to a fixed length with torch.nn.functional.pad afterwards"
@@ -80,7 +85,7 @@ class GoneApi(FilePattern):
     code, severity = "CF108", "low"
 
     def read(self, source: Source) -> Iterator[Sighting]:
-        if any(name.rpartition(".")[2] in source.text for name in (*GONE, *_KEYWORDS)):
+        if any(word in source.text for word in _WORDS):
             for node in source.nodes:
                 if isinstance(node, ast.Call):
                     yield from self._name(node, source)

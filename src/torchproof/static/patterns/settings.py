@@ -153,7 +153,7 @@ class UnknownSetting(FilePattern):
     code, severity = "CF107", "high"
 
     def read(self, source: Source) -> Iterator[Sighting]:
-        if "config" in source.text and "torch" in source.text:
+        if any(module.rpartition(".")[0] in source.text for module in known()):
             for node in source.nodes:
                 yield from self._assigned(node, source)
                 yield from self._patched(node, source)

@@ -292,13 +292,12 @@ class Mixed(FilePattern):
     code, severity = "TS105", "high"
 
     def read(self, source: Source) -> Iterator[Sighting]:
-        if "compile" not in source.text or "jit" not in source.text:
+        if ".compile" not in source.text or ".jit" not in source.text:
             return
-        names = bindings.of(source)
         for call in _calls(source, (*COMPILE, *TRACE, *SCRIPT)):
-            made = call.args[0] if call.args else None
+            made: ast.AST | None = call.args[0] if call.args else None
             if isinstance(made, ast.Name | ast.Attribute):
-                made = names.meaning(made)  # type: ignore[assignment]
+                made = bindings.of(source).meaning(made)
             inner = source.dotted(made.func) if isinstance(made, ast.Call) else None
             outer = source.dotted(call.func)
             if outer in COMPILE and inner in _DEPRECATED:
