@@ -231,7 +231,7 @@ class _Check:
             if seen.traced is None:
                 self.read = reading.alone(self.target, self.progress)
             else:
-                self.read = reading.beside(self.target, seen, self.progress)
+                self.read = reading.beside(self.target, seen)
         except (Exception, KeyboardInterrupt) as error:
             # What the run gave, which may have taken long, is kept.
             self.interrupted = isinstance(error, KeyboardInterrupt)

@@ -6,6 +6,7 @@ Code of installed packages is read only where it is the target itself.
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -38,14 +39,20 @@ def alone(target: Target, progress: Progress) -> Reading:
     if own is None:
         raise UserError(f"no Python file of {target.where} is found to read")
     paths = [own] if target.kind == "source" else followed([own])
-    found = _shown(static.read(paths, progress=progress))
+    found = _shown(static.read(paths, progress=_after_a_second(progress)))
     if found.files <= len(found.problems):
         why = found.problems[0] if found.problems else "it holds no Python file"
         raise UserError(f"nothing can be read of {target.text}: {why}")
     return found
 
 
-def beside(target: Target, seen: Observation, progress: Progress) -> Reading:
+def _after_a_second(tell: Progress) -> Progress:
+    """What is done at once is done in silence."""
+    begun = time.monotonic()
+    return lambda text: tell(text) if time.monotonic() - begun > 1 else None
+
+
+def beside(target: Target, seen: Observation) -> Reading:
     """The code that the run compiled or could have, and where it was compiled."""
     roots, own = _roots(seen), own_file(target)
     files = {absolute(str(own)): None} if own else {}
@@ -53,7 +60,7 @@ def beside(target: Target, seen: Observation, progress: Progress) -> Reading:
     files |= {absolute(f): None for f in called if places.whose(f) == "user"}
     files |= dict.fromkeys(roots)
     paths = [path for path in map(Path, files) if path.is_file()]
-    return _shown(static.read(paths, roots=roots, progress=progress))
+    return _shown(static.read(paths, roots=roots))
 
 
 def _roots(seen: Observation) -> dict[str, list[str]]:
