@@ -95,7 +95,7 @@ def _site(node: ast.expr, subject: str, source: Source) -> CompileSite:
 
 
 def _order(node: ast.expr, subject: str, source: Source) -> tuple[str | None, str]:
-    """Whether the model was wrapped for several devices before or after, and by what."""
+    """Whether DDP or FSDP wrapped the model before this or after, and what of it."""
     if not any(word in source.text for word in _PARALLEL):
         return None, ""
     file = compiled.of(source)
@@ -104,8 +104,8 @@ def _order(node: ast.expr, subject: str, source: Source) -> tuple[str | None, st
         if wrapping is not None:
             name = _name(wrapping, source)
             return "after", _AFTER["DDP" if name in parallel.DDP else "FSDP"]
-    name = _wraps_later(node, subject, source)
-    return ("before", f"wrapped by {name} afterwards") if name else (None, "")
+    later = _wraps_later(node, subject, source)
+    return ("before", f"wrapped by {later} afterwards") if later else (None, "")
 
 
 _AFTER = {
