@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import forked_commands
 import pytest
-from forked_arms import forked
 
-from torchproof import api, capture
+from torchproof import api, capture, store
 from torchproof.parts import Examination
 from torchproof.records import Part, Run
 from torchproof.target import parse
@@ -17,13 +17,24 @@ from torchproof.target import parse
 TARGET = Path(__file__).parent / "models" / "examined.py"
 
 
+# The real thing, but for how long it samples.
+PROGRAM = """
+from torchproof import api, capture, parts, samples
+
+parts._SECONDS, parts._SWEEP_SECONDS, samples.ROUNDS = 0.2, 0.1, 4
+options = capture.Options(compile={"backend": "aot_eager"}, quiet=True)
+print(api.check(TARGET, options, effort="full").id)
+"""
+
+
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """Everything but `static` and `lifetimes`, which do not exist yet."""
-    options = capture.Options(compile={"backend": "aot_eager"}, quiet=True)
+    """Every part, with all processes forked where torch is loaded."""
     folder = tmp_path_factory.mktemp("runs")
-    with forked():
-        return api.check(f"{TARGET}:make", options, effort="full", save_in=folder)
+    program = PROGRAM.replace("TARGET", repr(f"{TARGET}:make"))
+    done = forked_commands.python(program, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return store.read(folder / store.RUNS / done.stdout.strip() / "run.json")
 
 
 def test_parts_are_done_or_say_why_not(run: Run) -> None:
