@@ -158,8 +158,9 @@ def _missing(drawn: Mapping[str, Any]) -> list[str]:
 def _tables(run: Run) -> list[sections.Table]:
     """Variants that no chart shows."""
     swept = {sections.TITLES[key] for key in charts.SIZES}
+    swept |= {"By batch and sequence", "By sequence and batch"}
     found = sections.variants(run)
-    return [t for t in found if not t.title.startswith((*swept, "By "))]
+    return [table for table in found if table.title.partition(" (")[0] not in swept]
 
 
 def _pages(found: list[Entry]) -> Iterator[list[Entry]]:
