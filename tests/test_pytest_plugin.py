@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -17,200 +19,13 @@ from torchproof.records import Finding, Run, UserError
 ROOT = Path(__file__).resolve().parent.parent
 
 # backend="eager" throughout: Inductor's import warns, and here a warning is an error.
-MODEL = """
-import pytest
-import torch
-from torch import nn
-from torch._dynamo import convert_frame, eval_frame, output_graph
-
-ORIGINAL = (
-    torch.compile,
-    convert_frame.CatchErrorsWrapper.__call__,
-    eval_frame.OptimizeContext.__init__,
-    eval_frame.OptimizedModule.__getattr__,
-    output_graph.OutputGraph._call_user_compiler,
-    torch._TorchCompileInductorWrapper.__call__,
-)
-budget = pytest.mark.compile_budget
-
-
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.linear = nn.Linear(8, 8)
-
-    def forward(self, x):
-        y = self.linear(x)
-        if y.sum() > 100:
-            y = y + 1
-        return y
-
-
-def clean(x):
-    return x * 2
-
-
-@torch.compile(backend="eager")
-def early(x, n):
-    return x * n
-
-
-def compiled(fn):
-    return torch.compile(fn, backend="eager")
-
-
-X, SHARED, USED = torch.ones(4, 8), Net(), []
-"""
-CASES = """
-from model import *
-
-
-@budget(graph_breaks=0, high=0)
-def test_over():
-    model = compiled(SHARED)
-    for _ in range(3):
-        assert model(X).shape == (4, 8)
-
-
-def test_everything_is_put_back():
-    now = (
-        torch.compile,
-        convert_frame.CatchErrorsWrapper.__call__,
-        eval_frame.OptimizeContext.__init__,
-        eval_frame.OptimizedModule.__getattr__,
-        output_graph.OutputGraph._call_user_compiler,
-        torch._TorchCompileInductorWrapper.__call__,
-    )
-    assert now == ORIGINAL
-    assert SHARED._compiled_call_impl is None
-
-
-@budget(graph_breaks=0, recompiles=0, graphs=1, skipped_frames=0, findings=0)
-def test_within():
-    assert torch.equal(compiled(clean)(X), X * 2)
-
-
-def note(gm, inputs):
-    USED.append(gm)
-    return gm.forward
-
-
-NOTED = torch.compile(clean, backend=note)
-
-
-@pytest.mark.parametrize("number", [1, 2])
-@budget(graphs=1)
-def test_is_compiled_afresh(number):
-    NOTED(X)
-    assert len(USED) == number
-
-
-def test_leaves_no_compiled_code_behind():
-    before = len(USED)
-    NOTED(X)
-    assert len(USED) == before + 1
-
-
-@budget(recompiles=0)
-def test_compiled_at_import():
-    early(X, 2)
-    early(X, 3)
-
-
-@budget(graph_breaks=0)
-def test_nothing():
-    clean(X)
-
-
-@budget(graph_breaks=0, high=0, compiled=False)
-def test_nothing_is_fine():
-    clean(X)
-
-
-@budget(graph_breaks=0)
-def test_own_failure():
-    compiled(Net())(X)
-    assert 1 == 2, "its own words"
-
-
-@budget(graph_breaks=0)
-class TestClass:
-    @pytest.fixture
-    def model(self):
-        return compiled(Net())
-
-    def test_fixture_compiles(self, model):
-        model(X)
-
-    @budget(graph_breaks=1, graphs=9)
-    def test_nearest_wins(self, model):
-        model(X)
-
-    @budget(graph_breaks=None, graphs=9)
-    def test_limit_lifted(self, model):
-        model(X)
-
-
-@budget(high=0, findings=0)
-def test_meant_so():
-    def meant(x):
-        y = x * 2
-        if y.sum() > 100:  # torchproof: ignore[GB102]
-            y = y + 1
-        return y
-
-    compiled(meant)(X)
-
-
-@pytest.mark.xfail(strict=True)
-@budget(graph_breaks=0)
-def test_expected():
-    compiled(Net())(X)
-
-
-@pytest.mark.skip(reason="nobody watches")
-@budget(graph_breaks=0)
-def test_skipped():
-    raise AssertionError
-
-
-@budget(graph_breaks=0, compiled=False)
-def test_errors_stay_errors():
-    def broken(gm, inputs):
-        raise ZeroDivisionError("in the backend")
-
-    with pytest.raises(Exception, match="in the backend"):
-        torch.compile(clean, backend=broken)(X)
-
-
-@budget(cudagraph_skips=0)
-def test_not_measured():
-    compiled(clean)(X)
-
-
-@budget(graph_brakes=0)
-def test_typo():
-    raise AssertionError
-
-
-def test_check(compile_check):
-    run = compile_check(clean, [(X,), {"x": X}])
-    assert run.counts["calls"] == 2 and not run.findings
-    run = compile_check(SHARED, [(X,)] * 2, train=True)
-    assert SHARED.linear.weight.grad is not None
-    assert run.counts["graph_breaks"] == 0
-
-
-def test_bad_call(compile_check):
-    compile_check(clean, [X])
-"""
+CASES = Path(__file__).parent / "models" / "budgeted.py"
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("plugin")
-    (root / "model.py").write_text(MODEL)
-    (root / "test_cases.py").write_text(CASES)
+    shutil.copy(CASES, root / "test_cases.py")
     page = (ROOT / "docs" / "ci.md").read_text()
     (example,) = re.findall(
         r"^```python\n# file: test_step.py\n(.*?)^```$", page, re.M | re.S
@@ -222,7 +37,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run_pytest(folder: Path, *arguments: str) -> str:
     line = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments]
     done = subprocess.run(
-        line, cwd=folder, capture_output=True, text=True, timeout=300, check=False
+        line,
+        cwd=folder,
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
     )
     return done.stdout + done.stderr
 
@@ -244,7 +65,8 @@ PASSED = ["test_everything_is_put_back", "test_within"]
 PASSED += [r"test_is_compiled_afresh\[1\]", r"test_is_compiled_afresh\[2\]"]
 PASSED += ["test_leaves_no_compiled_code_behind", "test_nothing_is_fine"]
 PASSED += ["TestClass::test_nearest_wins", "TestClass::test_limit_lifted"]
-PASSED += ["test_errors_stay_errors", "test_meant_so"]
+PASSED += ["test_errors_stay_errors", "test_meant_so", "test_shared"]
+PASSED += ["test_shared_is_watched_no_more", "test_shared_again"]
 
 
 @pytest.mark.parametrize("name", PASSED)
@@ -263,6 +85,7 @@ SAID = {
     "test_compiled_at_import": "compile_budget(recompiles=0): 1 recompile",
     "test_nothing": "compile_budget(graph_breaks=0): nothing was compiled",
     "TestClass.test_fixture_compiles": "compile_budget(graph_breaks=0): 1 graph break",
+    "TestOfUnittest.test_unittest": "compile_budget(graph_breaks=0): 1 graph break",
     "test_not_measured": "compile_budget(cudagraph_skips=0): not measured, there is no"
     " CUDA device",
     "test_bad_call": "compile_check: call 0 is a Tensor; give a tuple of positional or"
@@ -281,8 +104,9 @@ def test_the_findings_are_a_section(output: str) -> None:
     told = output.partition("torchproof, test_cases.py::test_over")[2]
     told = told.partition("\n____")[0]
     assert "compiled 3 of 3 calls, graphs 1, breaks 1" in told
-    place = MODEL.splitlines().index("        if y.sum() > 100:") + 1
-    assert f"model.py:{place}:12  GB102 high" in told
+    lines = CASES.read_text().splitlines()
+    place = lines.index("        if y.sum() > 100:") + 1
+    assert f"test_cases.py:{place}:12  GB102 high" in told
     assert "if y.sum() > 100:" in told and "fix: " in told
     assert "show" not in told  # there is no saved run to show
     assert "torch.__trace" not in output
@@ -399,7 +223,8 @@ def test_only_open_findings_count_by_severity() -> None:
 def test_code_is_generated_where_that_is_asked_for(folder: Path) -> None:
     (folder / "test_slow.py").write_text(
         """
-from model import *
+from test_cases import X, Net, budget, clean
+import torch
 from torch._inductor.utils import run_and_get_code
 
 
@@ -422,7 +247,7 @@ def test_target(compile_check):
 """
     )
     (folder / "target.py").write_text(
-        "from model import *\ndef make():\n    return Net(), [(X,)]\n"
+        "from test_cases import X, Net\ndef make():\n    return Net(), [(X,)]\n"
     )
     text = run_pytest(folder, "test_slow.py")
     assert "2 passed" in text and "1 failed" in text, text

@@ -212,7 +212,7 @@ class _Watcher(Observer):
 
         super().attach()
         self._attach_dynamo()  # also for those who imported torch.compile by name
-        self.skips = contexts.cudagraph_skips
+        self.skips, self._unhook = contexts.cudagraph_skips, contexts.unhook
         self.hooks.enter_context(contexts.earlier_contexts(self._unknown))
 
     @property
@@ -220,7 +220,9 @@ class _Watcher(Observer):
         return self.generates_code and sys.modules["torch"].cuda.is_available()
 
     def _context(self, context: Any) -> Callable[[], Callable[[], None]] | None:
-        return super()._context(context) or self._unknown()
+        enter = super()._context(context) or self._unknown()
+        self.hooks.callback(self._unhook, weakref.ref(context), enter)
+        return enter
 
     def _unknown(self) -> Callable[[], Callable[[], None]]:
         """The hook of something that torch.compile did not give through here."""

@@ -84,6 +84,10 @@ def _judge(item: pytest.Item) -> None:
 def pytest_runtest_teardown(item: pytest.Item) -> None:
     if _WATCH in item.stash:
         item.stash[_WATCH][1].stop()
+    keys: tuple[pytest.StashKey[Any], ...] = (_WATCH, _CHECKED, _TOLD)
+    for key in keys:  # items live as long as the session
+        if key in item.stash:
+            del item.stash[key]
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

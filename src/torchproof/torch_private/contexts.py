@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -29,6 +30,13 @@ def earlier_contexts(enter: Callable[[], Callable[[], Callable[[], None]]]) -> A
     finally:
         for context, hook in added:
             context.enter_exit_hooks.remove(hook)
+
+
+def unhook(context: weakref.ref[Any], hook: Any) -> None:
+    """Takes from a context what `compiled_contexts` added to it, if both still are."""
+    alive = context()
+    if alive is not None and hook in alive.enter_exit_hooks:
+        alive.enter_exit_hooks.remove(hook)
 
 
 def _instances(owner: type) -> Iterator[Any]:
