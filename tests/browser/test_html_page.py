@@ -167,6 +167,19 @@ def test_light_and_dark(window: Browser, tmp_path: Path) -> None:
     assert window.log("browser") == []
 
 
+def test_light_and_dark_need_no_storage(window: Browser, tmp_path: Path) -> None:
+    refuse = "Object.defineProperty(window, 'localStorage', {get() { throw 'no'; }})"
+    added = window.cdp("Page.addScriptToEvaluateOnNewDocument", source=refuse)
+    try:
+        opened(window, html_runs.check(), tmp_path)
+        window.run("theme.click()")
+        assert window.run("document.documentElement.dataset.theme") == "dark"
+        assert len(window.run(SHOWN)) == 5
+        assert window.log("browser") == []
+    finally:
+        window.cdp("Page.removeScriptToEvaluateOnNewDocument", **added)
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_all_words_stand_out(window: Browser, tmp_path: Path, scheme: str) -> None:
     opened(window, html_runs.check(), tmp_path)
