@@ -46,12 +46,9 @@ def render(run: Run) -> Iterator[str]:
 def _baseline(run: Run) -> Iterator[str]:
     yield "## Baseline comparison"
     rows = sections.ranked(run)
-    if rows:
-        yield tables.baseline(rows)
-        varied = [t for t in sections.variants(run) if not _is_ablation(t)]
-        yield from map(tables.of_section, varied)
-    else:
-        yield _unmeasured(run)
+    yield tables.baseline(rows) if rows else _unmeasured(run)
+    varied = [table for table in sections.variants(run) if not _is_ablation(table)]
+    yield from map(tables.of_section, varied)
     if missing := sections.not_ranked(run):
         yield f"Not ranked:\n\n{marks.bullets(map(marks.inline, missing))}"
 
