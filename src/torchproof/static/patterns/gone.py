@@ -10,7 +10,7 @@ from torchproof.records import Severity
 from torchproof.static import compiled
 from torchproof.static.compiled import Compiled, literal
 from torchproof.static.patterns._pattern import FilePattern, Sighting, shorten
-from torchproof.static.source import Source, walk
+from torchproof.static.source import Definition, Source, walk
 
 
 @dataclass(frozen=True)
@@ -176,10 +176,12 @@ def _is_given(node: ast.expr | None) -> bool:
 
 
 def _is_probed(node: ast.AST, source: Source) -> bool:
-    """Under a `try` or an `if`, it may be one of two ways that the program has."""
+    """Where the program asks what torch has, it may be one of two ways."""
     at: ast.AST | None = node
     while (at := source.parents.get(at)) is not None:  # type: ignore[arg-type]
         if isinstance(at, ast.Try | ast.If | ast.IfExp):
+            return True
+        if isinstance(at, Definition) and "hasattr" in source.text_of(at):
             return True
     return False
 

@@ -70,11 +70,11 @@ def _has_float_rate(optimizer: ast.expr, file: Compilation) -> bool:
 
 def _is_scheduled(optimizer: ast.expr, file: Compilation) -> bool:
     """Whether a scheduler is made for it, or its groups' rates are written."""
-    name = file.source.dotted(optimizer)
+    made = file.bindings.meaning(optimizer)
     for node in file.source.nodes:
         if isinstance(node, ast.Call) and node.args:
             scheduler = ".lr_scheduler." in (file.source.dotted(node.func) or "")
-            if scheduler and file.source.dotted(node.args[0]) == name:
+            if scheduler and file.bindings.meaning(node.args[0]) is made:
                 return True
         target = node.targets[0] if isinstance(node, ast.Assign) else None
         if isinstance(target, ast.Subscript) and compiled.literal(target.slice) == "lr":

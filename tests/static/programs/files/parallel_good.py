@@ -1,0 +1,23 @@
+"""Blocks are compiled before anything is wrapped."""
+
+import torch
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+def sharded(model):
+    for block in model:
+        block.compile()
+        fully_shard(block)
+    fully_shard(model)
+    return model
+
+
+def wrapped(model):
+    return DDP(torch.compile(model))
+
+
+def other(model, teacher):
+    model = DDP(model)
+    teacher = torch.compile(teacher)
+    return model, teacher

@@ -1,0 +1,38 @@
+"""The first call is what is timed and limited."""
+
+import signal
+import time
+
+import torch
+
+
+def timed(model, x):
+    start = time.perf_counter()
+    fast = torch.compile(model, backend="eager")
+    fast(x)
+    seconds = time.perf_counter() - start
+    return fast, seconds
+
+
+def limited(model, x):
+    signal.alarm(60)
+    fast = torch.compile(model)
+    fast(x)
+    signal.alarm(0)
+    return fast
+
+
+def steps(model, batches):
+    fast = torch.compile(model)
+    start = time.perf_counter()
+    for batch in batches:
+        fast(batch)
+    return time.perf_counter() - start
+
+
+def whole(model, loader, train):
+    start = time.time()
+    model = torch.compile(model)
+    for batch in loader:
+        train(model, batch)
+    return time.time() - start

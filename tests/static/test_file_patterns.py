@@ -1,0 +1,291 @@
+"""How programs compile, capture and script: what is read is marked, and is true."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch._dynamo.config
+import torch._dynamo.utils
+import torch._functorch.config
+import torch._inductor.config
+import torch.compiler.config
+from torch import nn
+
+from torchproof import rules, static
+from torchproof.static.patterns import FILE_PATTERNS
+from torchproof.static.patterns import settings as known_settings
+
+FOLDER = Path(__file__).parent / "programs" / "files"
+PROGRAMS = sorted(FOLDER.glob("*.py"))
+MARK = re.compile(r"# <- (\w+(?:, \w+)*)$")
+IGNORED = ("DeprecationWarning", "FutureWarning", "UserWarning")
+pytestmark = [pytest.mark.filterwarnings(f"ignore::{each}") for each in IGNORED]
+
+
+def marked(program: Path) -> set[tuple[str, int]]:
+    found = set()
+    for number, line in enumerate(program.read_text().splitlines(), 1):
+        if match := MARK.search(line):
+            found |= {(code, number) for code in match[1].split(", ")}
+    return found
+
+
+def program(name: str) -> Any:
+    spec = importlib.util.spec_from_file_location(name, FOLDER / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Iterator[None]:
+    torch._dynamo.reset()
+    before = torch._dynamo.config.suppress_errors
+    yield
+    torch._dynamo.config.suppress_errors = before
+    torch._dynamo.reset()
+
+
+@pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.stem)
+def test_reading_gives_the_marked_lines_and_no_other(path: Path) -> None:
+    found = {(s.finding.code, s.finding.line) for s in static.read([path]).suspicions}
+    assert found == marked(path)
+    assert bool(found) == ("_bad" in path.stem)
+
+
+def test_every_pattern_is_explained_by_a_rule_and_has_its_programs() -> None:
+    codes = {code for path in PROGRAMS for code, _ in marked(path)}
+    for pattern in FILE_PATTERNS:
+        rule = rules.by_code(pattern.code)
+        assert rule.kind == pattern.kind
+        assert pattern.code in codes
+
+
+# -- what is said of each is true ------------------------------------------------------
+
+
+def failing(graph: Any, inputs: Any) -> Any:
+    raise RuntimeError("this backend cannot compile")
+
+
+def test_torch_compile_raises_at_the_first_call_and_not_before() -> None:
+    prepared = program("lazy_try_bad").prepare(lambda x: x + 1, failing)
+    with pytest.raises(Exception, match="cannot compile"):
+        prepared(torch.ones(2))
+
+
+def test_a_clock_around_torch_compile_sees_no_compiling() -> None:
+    compiled: list[int] = []
+
+    def backend(graph: Any, inputs: Any) -> Callable[..., Any]:
+        compiled.append(1)
+        return graph.forward
+
+    fast = torch.compile(lambda x: x + 1, backend=backend)
+    assert not compiled
+    fast(torch.ones(2))
+    assert compiled
+
+
+def test_wrapping_again_finds_what_was_compiled_unless_the_backend_is_another() -> None:
+    seen: list[int] = []
+
+    def backend(graph: Any, inputs: Any) -> Callable[..., Any]:
+        seen.append(1)
+        return graph.forward
+
+    net, x = nn.Linear(4, 4), torch.ones(2, 4)
+    for _ in range(4):
+        torch.compile(net, backend=backend)(x)
+    assert len(seen) == 1
+    torch._dynamo.reset()
+    for _ in range(4):
+        torch.compile(net, backend=lambda graph, inputs: backend(graph, inputs))(x)
+    assert len(seen) == 5
+
+
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [
+        ("anew_bad", "RC219"),
+        ("rate_bad", "RC218"),
+        ("thrown_away_bad", "NC801"),
+        ("other_method_bad", "NC802"),
+        ("original_bad", "NC803"),
+        ("anew_good", None),
+        ("rate_good", None),
+        ("results_good", None),
+    ],
+)
+def test_a_run_shows_what_was_read(name: str, code: str | None, observe: Any) -> None:
+    observation = observe(f"{FOLDER / name}.py:make", as_written=True)
+    assert observation.error is None
+    findings = rules.check(observation)
+    told = [f"{f.code} {f.line} {f.message}" for f in findings]
+    if code is None:
+        assert not [f for f in findings if f.severity != "low"], told
+        return
+    suspected = static.read([FOLDER / f"{name}.py"]).suspicions
+    [wanted] = {s.shown_by for s in suspected if s.finding.code == code}
+    assert any(f.code.startswith(wanted) for f in findings), told
+
+
+def test_variables_that_are_set_late_have_no_effect(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    dynamo, inductor = torch._dynamo.config, torch._inductor.config
+
+    def read() -> list[object]:
+        return [
+            *(dynamo.disable, dynamo.suppress_errors, dynamo.verbose),
+            *(inductor.max_autotune, inductor.compile_threads, inductor.fx_graph_cache),
+            str(torch._logging._internal.log_state.artifact_names),
+        ]
+
+    before = read()
+    for name in (*known_settings.AT_IMPORT, *known_settings.AT_COMPILE):
+        monkeypatch.setenv(name, "graph_breaks" if name == "TORCH_LOGS" else "0")
+        assert read() == before
+        monkeypatch.setenv(name, "1")
+        assert read() == before
+    assert len(known_settings.AT_COMPILE) == 6 == len(before) - 1
+
+
+def test_the_known_settings_are_those_of_the_installed_torch() -> None:
+    for module, names in known_settings.known().items():
+        installed = set(sys.modules[module]._config)  # type: ignore[attr-defined]
+        assert installed <= names, "add the names to patterns/settings.json"
+
+
+def test_settings_that_do_not_exist_raise() -> None:
+    bad = program("settings_bad")
+    assert torch._dynamo.config.suppress_errors is True
+    for raises in (bad.cache, bad.graphs, bad.patched, bad.grouped):
+        with pytest.raises(AttributeError):
+            raises()
+    with pytest.raises(RuntimeError, match="Unexpected optimization option"):
+        bad.option(torch.relu)
+    assert bad.ignored(lambda x: x + 1)(torch.ones(2)).sum() == 4
+    program("settings_good").patched()
+
+
+def test_suppressed_errors_leave_the_function_uncompiled() -> None:
+    torch._dynamo.config.suppress_errors = True
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert torch.compile(lambda x: x + 1, backend=failing)(torch.ones(2)).sum() == 4
+
+
+def test_what_guides_show_raises_or_warns() -> None:
+    gone, x = program("gone_bad"), torch.ones(2)
+    for raises, kind, given in (
+        (gone.unbacked, AttributeError, (x,)),
+        (gone.profiled, AttributeError, ()),
+        (gone.padded, TypeError, ([x],)),
+        (gone.mode, RuntimeError, (torch.relu,)),
+        (gone.both, RuntimeError, (torch.relu,)),
+        (gone.keyword, TypeError, (torch.relu,)),
+        (gone.exported, AttributeError, (nn.Linear(2, 2), x)),
+    ):
+        with pytest.raises(kind):
+            raises(*given)
+    for warns, given in (
+        (gone.autocast, ()),
+        (gone.scaler, ()),
+        (lambda: gone.kernels().__enter__(), ()),
+        (gone.explained, (torch.sin, x)),
+    ):
+        with pytest.warns(FutureWarning, match="deprecated"):
+            warns(*given)
+
+
+def test_a_compiled_module_prefixes_its_keys(tmp_path: Path) -> None:
+    program("checkpoint_bad").save(tmp_path / "bad.pt")
+    program("checkpoint_good").save(tmp_path / "good.pt")
+    bad = torch.load(tmp_path / "bad.pt")["model"]
+    good = torch.load(tmp_path / "good.pt")["model"]
+    assert all(key.startswith("_orig_mod.") for key in bad)
+    assert set(good) == {"weight", "bias"}
+
+
+def test_a_trace_answers_for_its_example_alone() -> None:
+    traced, x = program("traced_bad"), -torch.ones(3)
+    with pytest.warns(torch.jit.TracerWarning):
+        gated = traced.gated(torch.ones(3))
+    assert not torch.equal(gated(x), traced.gate(x))
+    with pytest.warns(torch.jit.TracerWarning):
+        scaled = traced.scaled(torch.ones(3))
+    assert not torch.equal(scaled(2 - x), traced.Scale()(2 - x))
+    dropped = traced.dropped(torch.ones(256)).eval()
+    assert (dropped(torch.ones(256)) == 0).any()
+    good = program("traced_good")
+    assert torch.equal(good.gated()(x), traced.gate(x))
+
+
+def test_torch_jit_script_refuses_what_is_marked() -> None:
+    for script in program("scripted_bad").functions():
+        with pytest.raises((RuntimeError, torch.jit.frontend.NotSupportedError)):
+            script()
+    good = program("scripted_good")
+    assert good.scaled(torch.ones(2)).sum() == 8
+
+
+def test_torch_jit_warns_that_it_is_deprecated() -> None:
+    with pytest.warns((DeprecationWarning, FutureWarning), match="deprecated"):
+        torch.jit.script(nn.Linear(2, 2))
+
+
+def test_torchscript_and_torch_compile_do_not_mix() -> None:
+    mixed, model, x = program("mixed_bad"), nn.Linear(2, 2), torch.ones(1, 2)
+    for raises in (lambda: mixed.script_of(model), lambda: mixed.trace_of(model, x)):
+        with pytest.raises((RuntimeError, ValueError)):
+            raises()
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    mixed.of_trace(model, x)(x)
+    assert not torch._dynamo.utils.counters["stats"].get("unique_graphs")
+    try:
+        mixed.of_script(model)(x)
+    except RuntimeError as error:
+        assert "torch.jit" in str(error)
+    assert not torch._dynamo.utils.counters["stats"].get("unique_graphs")
+
+
+@pytest.mark.gpu
+def test_captures_in_captures_fail() -> None:
+    bad, good = program("capture_bad"), program("capture_good")
+    x = torch.rand(8, 8, device="cuda")
+    for _ in range(4):
+        good.step(x), bad.step(x)
+    good.captured(x)
+    with pytest.raises(RuntimeError, match="captur"):
+        bad.captured(x)
+
+
+@pytest.mark.gpu
+def test_chained_and_kept_outputs_are_overwritten() -> None:
+    batches = [torch.rand(8, 8, device="cuda") for _ in range(4)]
+    steps, kept = program("steps_bad"), program("kept_outputs_bad")
+    for overwritten, given in (
+        (steps.named, batches),
+        (kept.listed, batches),
+        (kept.fed_back, batches[0]),
+    ):
+        torch._dynamo.reset()
+        with pytest.raises(RuntimeError, match="overwritten"):
+            overwritten(given)
+    torch._dynamo.reset()
+    wanted = sum((b @ b).relu().cos().sum().item() for b in batches)
+    assert abs(program("steps_good").marked(batches) - wanted) < 1e-2
+    torch._dynamo.reset()
+    outs, _ = program("kept_outputs_good").listed(batches)
+    assert torch.allclose(outs, torch.stack([(b @ b).relu() for b in batches]))
