@@ -225,6 +225,7 @@ def test_code_is_generated_where_that_is_asked_for(folder: Path) -> None:
         """
 from test_cases import X, Net, budget, clean
 import torch
+from torchproof.budget import _Watcher
 from torch._inductor.utils import run_and_get_code
 
 
@@ -240,6 +241,20 @@ def test_not_generated():
     assert not code and torch.equal(result, X * 2)
 
 
+# Without a GPU Inductor leaves every CUDA graph out, and counts that.
+_Watcher.records_graphs = True
+
+
+@budget(cudagraph_skips=0)
+def test_skipped():
+    torch.compile(clean, mode="reduce-overhead")(X)
+
+
+@budget(cudagraph_skips=0)
+def test_not_skipped():
+    torch.compile(clean)(X)
+
+
 @budget(graph_breaks=0)
 def test_target(compile_check):
     run = compile_check("target.py:make", dynamic=True)
@@ -250,5 +265,6 @@ def test_target(compile_check):
         "from test_cases import X, Net\ndef make():\n    return Net(), [(X,)]\n"
     )
     text = run_pytest(folder, "test_slow.py")
-    assert "2 passed" in text and "1 failed" in text, text
+    assert "3 passed" in text and "2 failed" in text, text
+    assert "compile_budget(cudagraph_skips=0): 1 skipped CUDA graph" in text
     assert "compile_budget(graph_breaks=0): 1 graph break in target.py:make" in text

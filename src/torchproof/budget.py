@@ -32,7 +32,7 @@ COUNTS = {
     "recompiles": "recompile",
     "graphs": "graph",
     "skipped_frames": "skipped frame",
-    "cudagraph_skips": "graph that CUDA graphs leave out",
+    "cudagraph_skips": "skipped CUDA graph",
 }
 FINDINGS = {"findings": "open finding"}
 FINDINGS |= {severity: f"open {severity} finding" for severity in SEVERITIES}

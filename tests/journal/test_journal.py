@@ -111,7 +111,10 @@ def test_what_is_resolved_and_what_was_before_stand_beside_it() -> None:
     assert any(line.startswith("| eager, before | 2.00 ms |") for line in lines)
     resolved = "- resolved since `20260101-0000-model`: GB101 at `model.py:9`"
     assert any(line.startswith(resolved) for line in lines)
-    assert any("has 1 open finding (1 high), 1 resolved." in line for line in lines)
+    told = "has 1 open finding (1 high), 1 resolved since the run before."
+    assert any(line.endswith(told) for line in lines)
+    title = "check of model.py:make, 1 open finding (1 high), 1 resolved"
+    assert any(line.startswith("## ") and line.endswith(title) for line in lines)
 
 
 def test_a_bench_is_told_with_interval_verdict_and_decision() -> None:

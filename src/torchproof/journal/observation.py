@@ -54,7 +54,8 @@ def sentence(run: Run) -> str:
         return f"Compiling {code(run.target)} {told}."
     if run.counts.get("calls") is None and not run.environment.get("torch"):
         return f"The source of {code(run.target)} was read, not run: {_found(run)}."
-    return f"Compiled{on}, {code(run.target)} has {_found(run)}{_speed(run)}."
+    found = _found(run, " since the run before")
+    return f"Compiled{on}, {code(run.target)} has {found}{_speed(run)}."
 
 
 def _result(run: Run) -> str:
@@ -63,14 +64,14 @@ def _result(run: Run) -> str:
     return decision(run).word if run.verb == "bench" else _found(run)
 
 
-def _found(run: Run) -> str:
+def _found(run: Run, since: str = "") -> str:
     mine = [f for f in run.findings if f.status == "open"]
     split = [(sum(f.severity == s for f in mine), s) for s in SEVERITIES]
     told = ", ".join(f"{count} {severity}" for count, severity in split if count)
     text = f"{numbers.amount(len(mine), 'open finding')}"
     text = f"{text} ({told})" if mine else "no open finding"
     gone = sum(f.status == "resolved" for f in run.findings)
-    return text + (f", {gone} resolved" if gone else "")
+    return text + (f", {gone} resolved{since}" if gone else "")
 
 
 def _speed(run: Run) -> str:
