@@ -24,7 +24,8 @@ from torchproof import api, cli, measure
 from torchproof.records import Measurement, Run
 
 ROOT = Path(__file__).resolve().parent.parent
-DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/*.md")]
+PAGES = sorted(ROOT.glob("docs/*.md"))
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *PAGES]
 CHECK = ROOT / "docs" / "check.md"
 BENCH = ROOT / "docs" / "bench.md"
 # Measuring takes its time: commands of `bench` and `compare`, and the program of
@@ -90,10 +91,13 @@ def write_runs(folder: Path) -> Run:
 
 
 def run_line(line: str, folder: Path, *, patience_s: int = 300) -> Done:
-    """A command line as a shell runs it; those of torchproof alone are forked."""
+    """A command line as a shell runs it; those of one program are forked."""
     words = shlex.split(line, comments=True)
-    if words[0] == "torchproof" and not set("|<>;&$") & set(line):
+    if words[0] == "torchproof" and not {"|", "<", ">", ";", "&&"} & set(words):
         return forked_commands.torchproof(*words[1:], cwd=folder)
+    if words[0] == "pytest":
+        source = f"import pytest; raise SystemExit(pytest.main({words[1:]}))"
+        return forked_commands.python(source, cwd=folder)
     return in_shell(line, folder, patience_s)
 
 
@@ -111,7 +115,7 @@ def in_shell(line: str, folder: Path, patience_s: int) -> Done:
     )
 
 
-RUNNERS = {"torchproof": {0, 1}, "python": {0}}
+RUNNERS = {"torchproof": {0, 1}, "python": {0}, "pytest": {0}}
 PRINTED = {
     "README.md": "GB102",
     "check.md": "GB102",
