@@ -124,7 +124,9 @@ FUNCTION_LINES = 50
 POSITIONAL_PARAMETERS = 4
 DRAWERS = {"base", "common", "core", "helper", "helpers", "misc", "util", "utils"}
 # Programs that tests run; they are as long and as odd as what they stand for.
-SPECIMENS = (ROOT / "tests" / "rules", ROOT / "tests" / "models")
+SPECIMENS = tuple(
+    ROOT / "tests" / name for name in ("rules", "models", "static/programs")
+)
 DOCS = {
     "README.md",
     "CHANGELOG.md",

@@ -333,7 +333,8 @@ class Values:
             return Kind.TENSORS
         if given and all(kind in (Kind.SIZE, Kind.LENGTH) for kind in given):
             return Kind.SIZES
-        return Kind.UNKNOWN
+        plain = given and all(kind.is_plain for kind in given)
+        return Kind.PYTHON if plain else Kind.UNKNOWN
 
     _list = _tuple
 

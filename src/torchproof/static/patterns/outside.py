@@ -84,7 +84,7 @@ class UntraceableCall(Pattern):
         if _UNTRACED.fullmatch(dotted):
             cause = "{} calls into code that is not Python, which tracing cannot follow"
             yield splits(node, at, cause=cause, fix=_PASS)
-        elif _asks_tokenizer(dotted):
+        elif _asks_tokenizer(dotted) and at.program.callee(node, at.function) is None:
             yield splits(
                 node,
                 at,

@@ -138,7 +138,7 @@ class UnrolledLoop(Pattern):
         if not isinstance(loop, ast.Call) or at.dotted(loop.func) != "range":
             return
         lengths = any(at.kind(each) is Kind.LENGTH for each in loop.args)
-        if not lengths or not _carries(node):
+        if not lengths or not _carries(node, at):
             return
         text = shorten(at.text(loop))
         yield Sighting(
@@ -152,7 +152,7 @@ class UnrolledLoop(Pattern):
         )
 
 
-def _carries(loop: ast.For) -> bool:
+def _carries(loop: ast.For, at: Flow) -> bool:
     """Whether a step needs what the one before it made: `h = f(h, x[:, t])`."""
     stored: dict[str, int] = {}
     for statement in loop.body:
@@ -163,6 +163,7 @@ def _carries(loop: ast.For) -> bool:
         isinstance(node, ast.Name)
         and isinstance(node.ctx, ast.Load)
         and node.lineno <= stored.get(node.id, 0)
+        and at.kind(node).is_tensor
         for statement in loop.body
         for node in walk(statement)
     )

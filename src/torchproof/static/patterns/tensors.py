@@ -61,9 +61,11 @@ def _size_in(given: list[ast.expr], at: Flow) -> str | None:
 
 
 def _read_by_index(node: ast.Subscript, at: Flow) -> str | None:
-    if at.kind(node.value) is Kind.PYTHON and at.kind(node.slice).is_tensor:
+    held = at.kind(node.value)
+    listed = held in (Kind.PYTHON, Kind.SIZES, Kind.TENSORS)
+    if listed and at.kind(node.slice).is_tensor:
         return "an index"
-    if not at.kind(node.value).is_tensor:
+    if not held.is_tensor:
         return None
     parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
     bounds = [b for p in parts if isinstance(p, ast.Slice) for b in (p.lower, p.upper)]

@@ -1,0 +1,15 @@
+"""A counter of the file."""
+
+import torch
+
+CALLS = 0
+
+
+def every(x):
+    global CALLS
+    CALLS += 1  # <- RC214
+    return x + 1
+
+
+def make():
+    return every, [(torch.rand(4),)] * 4

@@ -1,0 +1,26 @@
+"""Positions are expanded over the batch and cross a graph break."""
+
+import torch
+from torch import nn
+
+
+class Rotary(nn.Module):
+    def forward(self, positions):
+        if positions.max() > 100:  # <- GB102
+            positions = positions - 1
+        return positions.float().cos()
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rotary = Rotary()
+
+    def forward(self, x):
+        batch, length = x.shape
+        positions = torch.arange(length).expand(batch, -1)  # <- RC204
+        return x * self.rotary(positions)
+
+
+def make():
+    return Model(), [(torch.rand(batch, 4),) for batch in (2, 3, 1)]

@@ -1,0 +1,18 @@
+"""A comparison of sizes is given to an operator as a bool."""
+
+import torch
+import torch.nn.functional as F
+
+
+def attend(x):
+    causal = x.shape[2] > 1
+    mixed = F.scaled_dot_product_attention(x, x, x, is_causal=causal)  # <- GB118
+    return mixed + 1
+
+
+def every(x):
+    return attend(x) + attend(x.relu())
+
+
+def make():
+    return every, [(torch.rand(1, 2, length, 8),) for length in (3, 4, 5)]

@@ -1,0 +1,141 @@
+"""Reading finds what the programs mark, and running them shows that it is true."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import every_program
+import numpy as np
+import pytest
+import torch
+
+from torchproof import rules, static
+from torchproof.records import Finding
+from torchproof.static.suspicion import Suspicion
+
+PROGRAMS = sorted((Path(__file__).parent / "programs").glob("*.py"))
+EXECUTED = every_program.PROGRAMS
+BROKEN = {"graph_break", "skipped_frame", "recompile", "recompile_limit"}
+MARK = re.compile(r"# <- (\w+(?:, \w+)*)$")
+# Sizes that change are compiled again, in clean programs too.
+OF_SIZES = ("RC201", "RC202")
+# True before this version of torch only.
+ENDED = {"RC214": (2, 14)}
+
+
+def marked(program: Path) -> set[tuple[str, int]]:
+    found = set()
+    for number, line in enumerate(program.read_text().splitlines(), 1):
+        if match := MARK.search(line):
+            found |= {(code, number) for code in match[1].split(", ")}
+    return found
+
+
+def suspicions(program: Path) -> list[Suspicion]:
+    return list(static.read([program]).suspicions)
+
+
+def shows(finding: Finding, suspicion: Suspicion) -> bool:
+    """A break on its line; what belongs to the function as a whole, anywhere in it."""
+    suspected = suspicion.finding
+    if not finding.code.startswith(suspicion.shown_by):
+        return False
+    if finding.kind in ("graph_break", "skipped_frame"):
+        return (suspected.line or 0) <= (finding.line or 0) <= suspicion.last_line
+    return True
+
+
+def applies(suspicion: Suspicion) -> bool:
+    version = tuple(int(n) for n in torch.__version__.split(".")[:2])
+    return version < ENDED.get(suspicion.finding.code, (99, 0))
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda path: path.stem)
+def test_reading_gives_the_marked_lines_and_no_other(program: Path) -> None:
+    found = {(s.finding.code, s.finding.line) for s in suspicions(program)}
+    assert found == marked(program)
+    assert bool(found) == ("_bad" in program.stem)
+
+
+@pytest.fixture(scope="module")
+def run(observe: Any) -> list[Finding]:
+    """The findings of all programs, in two runs."""
+    found = []
+    for factory in ("make_bad", "make_good"):
+        observation = observe(f"{every_program.__file__}:{factory}", as_written=True)
+        assert observation.error is None
+        found += rules.check(observation)
+    return found
+
+
+@pytest.mark.parametrize("program", EXECUTED, ids=lambda path: path.stem)
+def test_a_run_shows_what_was_read(program: Path, run: list[Finding]) -> None:
+    findings = [f for f in run if f.file and Path(f.file).name == program.name]
+    told = "\n".join(f"{f.code} {f.kind} {f.line} {f.message}" for f in findings)
+    wanted = [s for s in suspicions(program) if applies(s)]
+    for suspicion in wanted:
+        found = any(shows(finding, suspicion) for finding in findings)
+        assert found, f"{suspicion.finding.message}\nthe run has:\n{told}"
+    if not wanted:
+        loud = [f for f in findings if f.kind in BROKEN and f.code not in OF_SIZES]
+        assert not loud, told
+
+
+def test_compiled_code_keeps_the_environment_and_ignores_numpys_seed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    program = next(p for p in PROGRAMS if p.stem == "environment_bad")
+    every = every_program.loaded(program).every
+    compiled = torch.compile(every, backend="eager")
+    x = torch.zeros(4)
+    before = compiled(x)
+    monkeypatch.setenv("TORCHPROOF_SHIFT", "1")
+    assert every(x).min() >= 100
+    assert compiled(x).max() < 100 and before.max() < 100
+
+    def seeded(function: Any) -> torch.Tensor:
+        np.random.seed(3)
+        return function(x)
+
+    assert torch.equal(seeded(every), seeded(every))
+    assert not torch.equal(seeded(compiled), seeded(compiled))
+
+
+def test_a_program_without_torch_gives_nothing(tmp_path: Path) -> None:
+    program = tmp_path / "plain.py"
+    program.write_text("def forward(x):\n    print(x.item())\n")
+    assert suspicions(program) == []
+
+
+def test_a_comment_says_that_a_line_is_meant_so(tmp_path: Path) -> None:
+    program = tmp_path / "meant.py"
+    lines = [
+        "import torch",
+        "class Net(torch.nn.Module):",
+        "    def forward(self, x):",
+        "        print(x)  # torchproof: ignore[GB104]",
+        "        print('# torchproof: ignore[GB104]')",
+        "        return x.sum().item()  # torchproof: ignore[GB104]",
+    ]
+    program.write_text("\n".join(lines) + "\n")
+    found = [(s.finding.code, s.finding.line) for s in suspicions(program)]
+    assert found == [("GB104", 5), ("GB101", 6)]
+
+
+def test_a_class_that_compiles_its_parts_is_not_read_as_compiled(
+    tmp_path: Path,
+) -> None:
+    program = tmp_path / "parts.py"
+    program.write_text(
+        "import torch\n"
+        "class Net(torch.nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.body = torch.compile(torch.nn.Linear(4, 4))\n"
+        "    def forward(self, x):\n"
+        "        print(x)\n"
+        "        return self.body(x)\n"
+    )
+    assert [s for s in suspicions(program) if s.finding.code == "GB104"] == []
