@@ -54,8 +54,8 @@ def sentence(run: Run) -> str:
         return f"Compiling {code(run.target)} {told}."
     if run.counts.get("calls") is None and not run.environment.get("torch"):
         return f"The source of {code(run.target)} was read, not run: {_found(run)}."
-    found = _found(run, " since the run before")
-    return f"Compiled{on}, {code(run.target)} has {found}{_speed(run)}."
+    told = _found(run, " since the run before")
+    return f"Compiled{on}, {code(run.target)} has {told}{_speed(run)}."
 
 
 def _result(run: Run) -> str:
