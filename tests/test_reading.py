@@ -112,6 +112,7 @@ def test_lines_at_which_tracing_ended_for_good(folder: Path) -> None:
         event("compile_failure", 5),
         event("graph", 6),
     )
+    write(folder / "model.py", "x = 1\n" * 9)
     traced = {"model.py": {"f": (3, 4), "g": (8,)}}
     seen = Observation(events, {}, calls=2, traced=traced)
     told = reading.what_was_seen(seen, {"CG": "lifetimes"})
@@ -168,7 +169,7 @@ def test_a_site_that_only_the_run_saw_is_told_as_it_was_seen(folder: Path) -> No
     site, seen = reading.configuration(Reading(sites=(SITE,)), events)
     assert site == SITE
     assert (seen.file, seen.line, seen.subject, seen.calls) == ("other.py", 2, "Net", 4)
-    assert (seen.mode, seen.backend) == ("reduce-overhead", None)
+    assert (seen.mode, seen.backend) == ("'reduce-overhead'", None)
     assert seen.source == "net = fast(net)"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -20,7 +21,8 @@ def latest(
     target: str, name: str, options: Mapping[str, Any], root: Path = store.RUNS
 ) -> Run | None:
     """The latest complete check of a target, run in the same way; None without one."""
-    folders = [path for path in store.listing(root) if name in path.name]
+    named = re.compile(rf"\d+-\d+-{re.escape(name)}(-\d+)?")
+    folders = [path for path in store.listing(root) if named.fullmatch(path.name)]
     folders.sort(key=lambda path: (path / "run.json").stat().st_mtime, reverse=True)
     for folder in folders[:_MOST_READ]:
         try:

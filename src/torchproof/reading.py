@@ -6,6 +6,7 @@ Code of installed packages is read only where it is the target itself.
 from __future__ import annotations
 
 import functools
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -111,8 +112,8 @@ def what_was_seen(seen: Observation, unseen: Mapping[str, str]) -> Seen:
         (absolute(frame.file), frame.line)
         for event in seen.events
         if event.kind == "compile_failure" or event.data.get("skips")
-        for frame in event.frames
-        if frame in (event.frames[-1], places.place_of(event.frames).frame)
+        for frame in (*event.frames[-1:], places.place_of(event.frames).frame)
+        if frame is not None
     )
     return Seen(traced, stopped, seen.calls, unseen)
 
@@ -154,8 +155,11 @@ def _site_at(sites: list[CompileSite], place: Frame) -> int | None:
 
 
 def _only_seen(event: Event, place: Frame) -> CompileSite:
-    given = event.data["arguments"]
     names = ("backend", "mode", "dynamic", "fullgraph", "options")
+    given = {k: v for k, v in event.data["arguments"].items() if k in names}
+    for name in ("backend", "mode"):  # a name is a string in the source
+        if re.fullmatch(r"[\w-]+", given.get(name, "")):
+            given[name] = repr(given[name])
     return CompileSite(
         file=places.shown(place.file),
         line=place.line,
@@ -164,7 +168,7 @@ def _only_seen(event: Event, place: Frame) -> CompileSite:
         subject=event.data["name"],
         calls=event.data["calls"],
         source=places.source_line(place.file, place.line) or None,
-        **{name: given[name] for name in names if name in given},
+        **given,
     )
 
 
