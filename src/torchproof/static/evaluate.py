@@ -219,6 +219,8 @@ class Values:
         base = self._of(node.value)
         if base.is_tensor:
             return base
+        if base is Kind.UNKNOWN and self._of(node.slice) is Kind.MASK:
+            return Kind.TENSOR
         if base in (Kind.TENSORS, Kind.SIZES) and isinstance(node.slice, ast.Slice):
             return base
         return _element(base)

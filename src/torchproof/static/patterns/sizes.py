@@ -64,8 +64,9 @@ class DynamicSize(Pattern):
 
 def _by_mask(node: ast.Subscript, at: Flow) -> bool:
     """`x[mask]`; writing a plain value through a mask needs no size."""
-    if not at.kind(node.value).is_tensor:
-        return False
+    base = at.kind(node.value)
+    if not base.is_tensor and base is not Kind.UNKNOWN:
+        return False  # what a mask of tensors indexes is one, where nothing is known
     parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
     return any(at.kind(part) is Kind.MASK for part in parts)
 
