@@ -52,17 +52,19 @@ def _enclosing_try(site: Compiled, file: Compilation) -> ast.Try | None:
         if isinstance(up, Definition | ast.Lambda | ast.With):
             return None
         if isinstance(up, ast.Try) and up.handlers and at in up.body:
-            caught = [_caught(handler, file.source) for handler in up.handlers]
-            probes = all(names and set(names) <= set(_PROBES) for names in caught)
-            return None if probes else up
+            meant = [h for h in up.handlers if _goes_on(h, file.source)]
+            return up if meant else None
         at = up
     return None
 
 
-def _caught(handler: ast.ExceptHandler, source: Source) -> list[str]:
+def _goes_on(handler: ast.ExceptHandler, source: Source) -> bool:
+    """Whether the program goes on without compiling; one that raises only explains."""
     kind = handler.type
     kinds = kind.elts if isinstance(kind, ast.Tuple) else [kind] if kind else []
-    return [source.dotted(each) or "" for each in kinds]
+    names = {source.dotted(each) or "" for each in kinds}
+    probes = bool(names) and names <= set(_PROBES)
+    return not probes and not any(isinstance(n, ast.Raise) for n in walk(handler))
 
 
 def _mentions(file: Compilation, site: Compiled, body: Sequence[ast.stmt]) -> bool:

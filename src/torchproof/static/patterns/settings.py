@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from torchproof.static import compiled
+from torchproof.static import bindings, compiled
 from torchproof.static.compiled import Compiled, is_true, literal
 from torchproof.static.patterns._pattern import FilePattern, Sighting, shorten
 from torchproof.static.source import Definition, Source
@@ -167,10 +167,13 @@ class UnknownSetting(FilePattern):
             return
         for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
             dotted = source.dotted(target) or ""
+            if not dotted.startswith("torch.") or not _is_imported(target, source):
+                continue
             for module, names in known().items():
                 setting = dotted.removeprefix(f"{module}.")
-                if setting != dotted and not _has(setting, names):
-                    yield self._sighting(target, module, setting)
+                if setting == dotted or _has(setting, _meant(target, names, source)):
+                    continue
+                yield self._sighting(target, module, setting)
 
     def _patched(self, node: ast.AST, source: Source) -> Iterator[Sighting]:
         """`config.patch(name=value)`, with names as keywords, a dict or a string."""
@@ -180,12 +183,15 @@ class UnknownSetting(FilePattern):
         names = known().get(module)
         if names is None or source.dotted(node.func) == module:
             return
+        if not _is_imported(node.func, source):
+            return
         given = {k.arg: k.value for k in node.keywords if k.arg}
         first = node.args[0] if node.args else None
         if isinstance(first, ast.Dict):
             given |= {literal(key) or "": key for key in first.keys if key}
         elif (name := literal(first)) is not None and first is not None:
             given[name] = first
+        names = _meant(node.func, names, source)
         for setting, value in given.items():
             if setting and not _has(setting, names):
                 yield self._sighting(value, module, setting)
@@ -241,6 +247,28 @@ _CURES = {
     "cache_limit": "set torch._dynamo.config.recompile_limit",
     "max_recompiles": "set torch._dynamo.config.recompile_limit",
 }
+
+
+def _is_imported(node: ast.expr, source: Source) -> bool:
+    """Whether the first word is an import where it is used, and no variable."""
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    if not isinstance(node, ast.Name) or bindings.of(source).owner(node) is not None:
+        return False
+    inside = _function(source, node)
+    for each in source.nodes:
+        if isinstance(each, ast.Import | ast.ImportFrom):
+            given = {a.asname or a.name.partition(".")[0] for a in each.names}
+            if node.id in given and _function(source, each) in (None, inside):
+                return True
+    return False
+
+
+def _meant(node: ast.expr, names: frozenset[str], source: Source) -> frozenset[str]:
+    """All settings, where a short name may stand for another module elsewhere."""
+    if source.text_of(node).startswith("torch."):
+        return names
+    return frozenset().union(*known().values())
 
 
 def _has(setting: str, names: frozenset[str]) -> bool:

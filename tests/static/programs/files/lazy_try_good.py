@@ -42,6 +42,13 @@ def inner(model):
     return files
 
 
+def explained(model, arguments):
+    try:
+        return torch.compile(model, **arguments)
+    except Exception as error:
+        raise ValueError("torch.compile rejects its arguments") from error
+
+
 TEXT = """
 try:
     model = torch.compile(model)

@@ -22,6 +22,18 @@ def patched():
         pass
 
 
+def functions():
+    from torch._functorch import config
+
+    return config.patch(force_non_lazy_backward_lowering=True)
+
+
+def inductors():
+    from torch._inductor import config
+
+    return config.patch(max_autotune=True)
+
+
 def option(function):
     return torch.compile(function, options={"max_autotune": True})
 
