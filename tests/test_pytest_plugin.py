@@ -86,8 +86,11 @@ SAID = {
     "test_nothing": "compile_budget(graph_breaks=0): nothing was compiled",
     "TestClass.test_fixture_compiles": "compile_budget(graph_breaks=0): 1 graph break",
     "TestOfUnittest.test_unittest": "compile_budget(graph_breaks=0): 1 graph break",
-    "test_not_measured": "compile_budget(cudagraph_skips=0): not measured, there is no"
-    " CUDA device",
+    "test_not_measured": "compile_budget(cudagraph_skips=0): not measured, it needs a"
+    " CUDA device, and of a target --effort full",
+    "test_no_calls": "compile_check: there is no call to make: give a list of tuples or"
+    " dicts",
+    "test_used_in_vain": "compile_check: it is compiled already: dynamic is not used",
     "test_bad_call": "compile_check: call 0 is a Tensor; give a tuple of positional or"
     " a dict of keyword arguments",
 }

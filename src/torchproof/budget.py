@@ -81,8 +81,9 @@ class Budget:
             return f"{self._said(self.limits)}: nothing was compiled"
         found = {name: _amount(run, name) for name in self.limits}
         for name, value in found.items():
-            if value is None:
-                return f"{self._said([name])}: not measured, there is no CUDA device"
+            if value is None:  # only CUDA graphs can be unknown
+                needed = "it needs a CUDA device, and of a target --effort full"
+                return f"{self._said([name])}: not measured, {needed}"
         over = [name for name, value in found.items() if value > self.limits[name]]
         if over:
             told = ", ".join(numbers.amount(found[n], LIMITS[n]) for n in over)
@@ -297,21 +298,41 @@ def check(
     **arguments: Any,
 ) -> Run:
     """Compiles a function, makes the calls, and says what was seen."""
-    import torch
-
-    for index, call in enumerate(given):
-        if not isinstance(call, (tuple, dict)):
-            raise UserError(
-                f"call {index} is a {type(call).__name__}; give a tuple"
-                " of positional or a dict of keyword arguments"
-            )
-    watch = Watch().start()
+    _assert_calls(given)
+    watch = Watch()
     try:
-        if not {"backend", "mode", "options"} & set(arguments):
-            arguments["backend"] = "eager"  # no code is generated in any case
-        compiled = torch.compile(fn, **arguments)
+        watch.start()
+        compiled = _compiled(fn, arguments)
         for call in given:
             calls.invoke(compiled, call, train=train)
         return watch.run(name)
     finally:
         watch.stop()
+
+
+def _assert_calls(given: Sequence[Any]) -> None:
+    if not given:
+        raise UserError("there is no call to make: give a list of tuples or dicts")
+    for index, call in enumerate(given):
+        if not isinstance(call, (tuple, dict)):
+            raise UserError(
+                f"call {index} is a {type(call).__name__}; give a tuple of positional"
+                " or a dict of keyword arguments"
+            )
+
+
+def _compiled(fn: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
+    import torch
+
+    from torchproof.torch_private import is_compiled
+
+    if is_compiled(fn):
+        if arguments:
+            raise UserError(
+                f"it is compiled already: {', '.join(arguments)} is not used"
+            )
+        return fn
+    if {"backend", "mode", "options"} & set(arguments):
+        return torch.compile(fn, **arguments)
+    # No code is generated in any case, and this one needs no import.
+    return torch.compile(fn, backend="eager", **arguments)

@@ -207,6 +207,7 @@ def test_typo():
 def test_check(compile_check):
     run = compile_check(clean, [(X,), {"x": X}])
     assert run.counts["calls"] == 2 and not run.findings
+    assert compile_check(early, [(X, 1)]).counts["graphs"] == 1
     run = compile_check(SHARED, [(X,)] * 2, train=True)
     assert SHARED.linear.weight.grad is not None
     assert run.counts["graph_breaks"] == 0
@@ -214,3 +215,11 @@ def test_check(compile_check):
 
 def test_bad_call(compile_check):
     compile_check(clean, [X])
+
+
+def test_no_calls(compile_check):
+    compile_check(clean)
+
+
+def test_used_in_vain(compile_check):
+    compile_check(early, [(X, 1)], dynamic=True)
