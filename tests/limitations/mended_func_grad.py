@@ -1,6 +1,7 @@
 """`torch.func.grad` inside of a compiled function is traced.
 
-`torch.autograd.grad` and `backward()` are not in every version.
+`torch.autograd.grad` is refused unless `torch._dynamo.config.trace_autograd_ops` is
+set.
 
 Group: mended
 """

@@ -1,7 +1,6 @@
 """`conv2d` over a batch that is marked unbacked fails in Inductor on the CPU.
 
-Other operators that need to know the size fail likewise: attention over an unbacked
-length, `take_along_dim`.
+The mark promises one graph for every size; the convolution wants to know it.
 
 Way round: `mark_dynamic`, and a recompile at batch 1.
 
