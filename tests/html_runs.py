@@ -136,7 +136,7 @@ def measurements() -> tuple[Measurement, ...]:
 
 def hostile() -> Run:
     """Every text is an attack, every number larger than any clock or counter gives."""
-    nasty = " ".join((*MARKUP, HIDDEN, LETTERS, "W" * 400))
+    nasty = " ".join((*MARKUP, HIDDEN, LETTERS, "W" * 400, f"--{'w' * 400}"))
     found = [
         finding(
             code=code,

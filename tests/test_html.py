@@ -311,6 +311,9 @@ def test_code_and_addresses_in_a_sentence_are_marked() -> None:
         '<a href="https://pytorch.org/x?a=1&amp;b=2" rel="noreferrer noopener">'
         "https://pytorch.org/x?a=1&amp;b=2</a>."
     )
+    assert rich("raise --seconds, x--y") == (
+        'raise <code class="flag">--seconds</code>, x--y'
+    )
     assert "<a" not in rich("javascript:alert(1) data:text/html,x")
 
 

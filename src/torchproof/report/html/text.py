@@ -19,7 +19,11 @@ _PILED = re.compile(
     "([\u0300-\u036f\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe20-\ufe2f]{4})"
     "[\u0300-\u036f\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe20-\ufe2f]+"
 )
-_SPANS = re.compile(r"`([^`\n]+)`|(https?://[^\s<>\"'`]+[^\s<>\"'`.,;:!?)\]])")
+_SPANS = re.compile(
+    r"`([^`\n]+)`|(https?://[^\s<>\"'`]+[^\s<>\"'`.,;:!?)\]])"
+    r"|(?<!\S)(--[a-z][a-z-]{,20})(?![\w-])"
+)
+_CODE, _FLAG = Markup("<code>{}</code>"), Markup('<code class="flag">{}</code>')
 _LINK = Markup('<a href="{0}" rel="noreferrer noopener">{0}</a>')
 
 
@@ -32,15 +36,13 @@ def visible(value: Any) -> Any:
 
 
 def rich(text: str) -> Markup:
-    """A sentence whose `quoted code` and addresses of pages are shown as such."""
+    """A sentence whose `quoted code`, addresses and --flags are shown as such."""
     pieces, end = [], 0
     for found in _SPANS.finditer(text):
         pieces.append(escape(visible(text[end : found.start()])))
-        code, link = found.groups()
-        if code:
-            pieces.append(Markup("<code>{}</code>").format(visible(code)))
-        else:
-            pieces.append(_LINK.format(visible(link)))
+        code, link, flag = found.groups()
+        form = _LINK if link else _FLAG if flag else _CODE
+        pieces.append(form.format(visible(code or link or flag)))
         end = found.end()
     pieces.append(escape(visible(text[end:])))
     return Markup("").join(pieces)
