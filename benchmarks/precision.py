@@ -12,11 +12,11 @@ a sampled finding has no verdict, or is no longer found.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import importlib.metadata
 import importlib.util
 import json
 import os
-import random
 import sys
 import time
 from collections import Counter
@@ -75,12 +75,17 @@ def sampled(rows: list[dict[str, Any]], seed: int, size: int) -> list[dict[str, 
     known: dict[tuple[Any, ...], dict[str, Any]] = {}
     if RESULTS.exists():
         known = {key(row): row for row in json.loads(RESULTS.read_text())["sample"]}
-    chosen = random.Random(seed).sample(rows, min(size, len(rows)))
+    # By lot, and so that a change of a few findings leaves most of the sample alone.
+    chosen = sorted(rows, key=lambda row: _lot(row, seed))[:size]
     chosen.sort(key=lambda row: (row["file"], row["line"]))
     empty = {"verdict": None, "why": ""}
     return [
         {**row, **{k: known.get(key(row), empty)[k] for k in empty}} for row in chosen
     ]
+
+
+def _lot(row: dict[str, Any], seed: int) -> str:
+    return hashlib.sha256(repr((seed, *key(row))).encode()).hexdigest()
 
 
 def main() -> int:
