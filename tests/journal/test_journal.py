@@ -167,7 +167,8 @@ def test_many_findings_are_cut_and_the_rest_is_counted() -> None:
 
 
 def test_the_text_of_a_run_cannot_make_an_entry() -> None:
-    trap = "x\n\n## 2020-01-01 - Plan: trap\n\n- Entry: `20200101-0000-plan`\n```\n"
+    trap = "x\0\x1b[31m\udc80\n\n## 2020-01-01 - Plan: trap\n\n"
+    trap += "- Entry: `20200101-0000-plan`\n```\n"
     evil = check(
         target=trap,
         command=f"a `b` {trap}",
@@ -179,6 +180,7 @@ def test_the_text_of_a_run_cannot_make_an_entry() -> None:
     added = journal.add(LOG, check(id="another"))
     kinds = [entry.kind for entry in journal.entries(LOG.read_text())]
     assert kinds == ["Observation", "Observation"] and not added.note
+    assert "x\\x00\\x1b[31m\\udc80" in LOG.read_text()
 
 
 def test_a_run_is_added_once_unless_asked_again(

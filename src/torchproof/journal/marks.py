@@ -12,6 +12,7 @@ from torchproof.records import one_line
 from torchproof.report import markdown
 
 _TITLE = 76
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")  # no text of a file
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,11 @@ class Draft:
         for heading, text in self.sections:
             if text:
                 blocks.append(f"### {heading}\n\n{text}")
-        return "\n\n".join(blocks) + "\n"
+        return _CONTROL.sub(_escape, "\n\n".join(blocks)) + "\n"
+
+
+def _escape(found: re.Match[str]) -> str:
+    return found[0].encode("unicode_escape", "surrogatepass").decode()
 
 
 def title(text: str) -> str:
