@@ -36,7 +36,7 @@ class StrideFlip(Pattern):
     code, kind = "RC204", "recompile"
     nodes = ()
     severity = "low"
-    shown_by = ("RC204", "RC202")
+    shown_by = ("RC204",)
     calls = 3
 
 
@@ -76,7 +76,7 @@ class Expansions:
 
     def sightings(
         self, suspicions: Iterable[Suspicion]
-    ) -> Iterator[tuple[Sighting, Function]]:
+    ) -> Iterator[tuple[Sighting, Expansion]]:
         """Those that are read behind a place where the graph would be split."""
         splits: dict[tuple[str | None, str | None], list[int]] = {}
         for each in suspicions:
@@ -88,7 +88,7 @@ class Expansions:
             after = _splits(found.function, splits)
             crosses = any(found.node.lineno < line < last for line in after)
             if crosses or any(_splits(f, splits) for f in found.given_to):
-                yield _sighting(found), found.function
+                yield _sighting(found), found
 
 
 def _splits(

@@ -89,7 +89,8 @@ def _shows(found: Finding, suspicion: Suspicion) -> bool:
         return False
     if found.line in _lines(suspicion):
         return True
-    return found.kind not in _PLACED and found.function == suspected.function
+    functions = (suspected.function, *suspicion.shown_in)
+    return found.kind not in _PLACED and found.function in functions
 
 
 def _lines(suspicion: Suspicion) -> range:

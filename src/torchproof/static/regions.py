@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from torchproof.records import Finding
@@ -43,10 +44,16 @@ class Regions:
             self._done[function] = given
             Flow(function, self.program, given=given, look=self._look).run()
         every = list(self.found.values())
-        for sighting, function in self._expansions.sightings(every):
-            made = suspicion(StrideFlip(), sighting, function.source, function.name)
-            every += [made] if made is not None else []
-        return every
+        return [*every, *self._flips(every)]
+
+    def _flips(self, every: list[Suspicion]) -> Iterator[Suspicion]:
+        """A run sees these in the function that is given the tensor."""
+        for sighting, found in self._expansions.sightings(every):
+            source, name = found.function.source, found.function.name
+            made = suspicion(StrideFlip(), sighting, source, name)
+            if made is not None:
+                shown_in = tuple(dict.fromkeys(f.name for f in found.given_to))
+                yield replace(made, shown_in=shown_in)
 
     def _look(self, node: ast.AST, at: Flow) -> None:
         for pattern in _BY_NODE.get(type(node), ()):

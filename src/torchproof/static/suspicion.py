@@ -23,6 +23,7 @@ class Suspicion:
     shown_by: tuple[str, ...] = ()
     calls: int = 1
     certain: bool = False
+    shown_in: tuple[str, ...] = ()  # other functions of the file that a run names
 
 
 @dataclass(frozen=True)

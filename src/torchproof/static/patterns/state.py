@@ -194,7 +194,7 @@ class ListArgument(Pattern):
 
     code, kind, severity = "RC212", "recompile", "low"
     nodes = (ast.For, ast.ListComp, ast.GeneratorExp, ast.Call)
-    shown_by = ("RC212", "RC290", "RC211", "RC209")
+    shown_by = ("RC212", "RC290")
     calls = 2
     joins = ("torch.stack", "torch.cat", "torch.concat", "torch.vstack", "torch.hstack")
 
