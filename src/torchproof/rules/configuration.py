@@ -242,8 +242,8 @@ class TimedNothing(ReadOnly):
     """A clock or an alarm stands around torch.compile itself.
 
     ## Why
-    torch.compile returns at once. The time it takes is not the time of compiling, and
-    an alarm that ends before the first call stops nothing.
+    torch.compile only wraps. The time it takes is not the time of compiling, and an
+    alarm that ends before the first call stops nothing.
 
     ## Bad
         start = time.perf_counter()

@@ -45,7 +45,7 @@ class DeprecatedScript(TorchScript):
     """torch.jit is deprecated.
 
     ## Why
-    torch 2.11 to 2.15 warn on every use of script, trace and freeze. What replaces them
+    torch warns on every use of script, trace and freeze. What replaces them
     needs no special Python.
 
     ## Bad

@@ -76,7 +76,7 @@ class UnmarkedSteps(FilePattern):
     """Compiled functions with CUDA graphs are chained, and no step is marked."""
 
     code, kind, certain = "CF104", "cudagraph_lifetime", False
-    shown_by = ("CG301", "CG304", "CF104")
+    shown_by = ("CG301", "CG304")
     calls = 2
 
     def read(self, source: Source) -> Iterator[Sighting]:

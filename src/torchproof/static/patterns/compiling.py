@@ -111,8 +111,8 @@ class TimedNothing(FilePattern):
             yield Sighting(
                 site.node,
                 f"`{guard}` around `{text}` {what} no compiling",
-                "torch.compile returns at once: compiling happens at the first call,"
-                " which is outside of what is limited or timed here",
+                "torch.compile only wraps: compiling happens at the first call, which"
+                " is outside of what is limited or timed here",
                 "put the first call with real inputs between the two; for a deadline"
                 " that works use torchproof.compile, for numbers torchproof bench",
             )

@@ -103,7 +103,7 @@ class GoneApi(FilePattern):
             return
         what = "does not exist" if gone.raises else "is deprecated"
         cause = (
-            f"torch 2.11 to 2.15 have no {dotted}: this raises AttributeError"
+            f"torch 2.11, 2.13 and 2.15 have no {dotted}: this raises AttributeError"
             if gone.raises
             else f"torch warns of {dotted} and will drop it"
         )
@@ -119,7 +119,7 @@ class GoneApi(FilePattern):
                 yield Sighting(
                     keyword.value,
                     f"{dotted} takes no {keyword.arg}: this raises TypeError",
-                    f"no version of torch from 2.11 to 2.15 has {keyword.arg} here",
+                    f"torch 2.11, 2.13 and 2.15 have no {keyword.arg} here",
                     cure,
                     "high",
                 )
@@ -164,7 +164,7 @@ class GoneApi(FilePattern):
             yield Sighting(
                 given[name],
                 f"torch.compile takes no {name}: this raises TypeError",
-                f"no version of torch from 2.11 to 2.15 has the parameter {name}",
+                f"torch 2.11, 2.13 and 2.15 have no parameter {name} there",
                 "write fullgraph=True" if name == "nopython" else "leave it out",
                 "high",
             )

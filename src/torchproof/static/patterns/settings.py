@@ -208,8 +208,8 @@ class UnknownSetting(FilePattern):
                 yield Sighting(
                     key,
                     f'torch.compile has no option "{name}": this raises',
-                    f"options are settings of {module}, and none of torch 2.11 to 2.15"
-                    " has this one",
+                    f"options are settings of {module}, and torch 2.11, 2.13 and 2.15"
+                    " have none of this name",
                     "torch._inductor.list_options() lists them" + _near(name),
                 )
 
@@ -231,8 +231,8 @@ class UnknownSetting(FilePattern):
         return Sighting(
             node,
             f"{module} has no setting {setting}: this raises AttributeError",
-            f"none of torch 2.11 to 2.15 has {shorten(setting)} in {module}",
-            _CURES.get(setting, "remove it, or look the name up: help(" + module + ")")
+            f"torch 2.11, 2.13 and 2.15 have no {shorten(setting)} in {module}",
+            _CURES.get(setting, f"remove it, or look the name up: dir({module})")
             + (_near(setting) if setting not in _CURES else ""),
         )
 

@@ -310,8 +310,8 @@ class Mixed(FilePattern):
         if source.dotted(call.func) in COMPILE:
             message = f"`{text}` compiles nothing: {made}"
             cause = (
-                "Dynamo traces Python, and TorchScript has none: torch raises for what"
-                " is scripted or frozen, and runs what is traced as it is"
+                "Dynamo traces Python, and TorchScript has none: what is traced runs as"
+                " it is, and for what is scripted newer versions raise"
             )
         else:
             message = f"`{text}` raises: {made}"
