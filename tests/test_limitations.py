@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from commands import torchproof
+from forked_commands import torchproof
 
 from torchproof.rules import RULES
 

@@ -6,7 +6,6 @@ and the indices went through `unflatten`. Backend `aot_eager` is right.
 Way round: `mark_dynamic` instead of `mark_unbacked`.
 
 Group: wrong
-Code: NM401
 Needs: inductor
 """
 
