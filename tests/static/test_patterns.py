@@ -139,3 +139,10 @@ def test_a_class_that_compiles_its_parts_is_not_read_as_compiled(
         "        return self.body(x)\n"
     )
     assert [s for s in suspicions(program) if s.finding.code == "GB104"] == []
+
+
+def test_an_expanded_tensor_is_shown_in_the_function_that_is_given_it() -> None:
+    program = next(p for p in PROGRAMS if p.stem == "stride_bad")
+    [found] = [s for s in suspicions(program) if s.finding.code == "RC204"]
+    assert found.finding.function == "Model.forward"
+    assert found.shown_in == ("Rotary.forward",)

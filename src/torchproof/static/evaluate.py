@@ -43,7 +43,7 @@ class Values:
         self.function, self.program, self._returned = function, program, returned
         self.kinds: dict[ast.AST, Kind] = {}
         self.environment: dict[str, Kind] = {}
-        looks = signs.tensors(function)
+        looks, settings = signs.tensors(function), function.settings
         for parameter in function.parameters:
             name = parameter.arg
             kind = kinds.of_annotation(parameter.annotation)
@@ -51,6 +51,8 @@ class Values:
                 kind = given.get(name, Kind.UNKNOWN)
                 if kind in (Kind.UNKNOWN, Kind.NONE) and name in looks:
                     kind = Kind.TENSOR
+            if name in settings and kind.is_tensor:
+                kind = Kind.PYTHON  # whatever its annotation says
             self.environment[name] = kind
 
     def copy(self) -> dict[str, Kind]:

@@ -103,8 +103,10 @@ def _expands(value: ast.expr, at: Flow) -> bool:
         return False
     if value.func.attr != "expand" or not value.args:
         return False
+    # `2 * batch` is never 1, nor are most other results of arithmetic.
+    plain = isinstance(value.args[0], ast.Name | ast.Subscript | ast.Call)
     tensor = at.kind(value.func.value).is_tensor
-    return tensor and at.kind(value.args[0]) is Kind.LENGTH
+    return plain and tensor and at.kind(value.args[0]) is Kind.LENGTH
 
 
 def _sighting(found: Expansion) -> Sighting:

@@ -41,6 +41,21 @@ class Function:
         return [*given.posonlyargs, *given.args, *given.kwonlyargs]
 
     @property
+    def settings(self) -> set[str]:
+        """Parameters whose default is a bool, a number or a text: no tensors."""
+        given = self.node.args
+        placed = [*given.posonlyargs, *given.args]
+        pairs = [
+            *zip(reversed(placed), reversed(given.defaults), strict=False),
+            *zip(given.kwonlyargs, given.kw_defaults, strict=True),
+        ]
+        return {
+            parameter.arg
+            for parameter, default in pairs
+            if isinstance(default, ast.Constant) and default.value is not None
+        }
+
+    @property
     def is_bound(self) -> bool:
         return self.owner is not None and "staticmethod" not in self.decorators
 

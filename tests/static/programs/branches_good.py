@@ -5,7 +5,9 @@ import torch
 DEBUG = False
 
 
-def every(x, mask=None, *, training: bool = True):
+def every(x, mask=None, traced: torch.Tensor = False, *, training: bool = True):
+    if traced or not training:
+        x = x - 1
     if x.shape[0] > 2 and x.dim() == 1 and training:
         x = x + 1
     if mask is not None:

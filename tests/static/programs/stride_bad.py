@@ -19,7 +19,8 @@ class Model(nn.Module):
     def forward(self, x):
         batch, length = x.shape
         positions = torch.arange(length).expand(batch, -1)  # <- RC204
-        return x * self.rotary(positions)
+        twice = torch.arange(length).expand(2 * batch, -1)
+        return x * self.rotary(positions) + self.rotary(twice).mean()
 
 
 def make():

@@ -34,8 +34,8 @@ class OnTheCpu(Pattern):
         yield Sighting(
             node,
             f"`{shorten(at.text(node))}` {what} in each call of {at.function.name}",
-            "a CUDA graph holds the work of one GPU: what is on the CPU cuts it in two,"
-            " or keeps it from being captured",
+            "a CUDA graph holds the work of one GPU: what is on the CPU can cut it in"
+            " two, or keep it from being captured",
             fix,
         )
 

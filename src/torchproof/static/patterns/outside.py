@@ -271,7 +271,8 @@ class NumpyRandom(Pattern):
         text = shorten(at.text(node))
         yield Sighting(
             node,
-            f"`{text}` would not draw from numpy in {at.function.name}",
+            f"`{text}` would draw from torch instead of numpy, or split the graph of"
+            f" {at.function.name}",
             "tracing replaces numpy by torch, so numpy's seed has no effect; what it"
             " cannot replace splits the graph",
             "draw with torch.rand, torch.randn or torch.randint, or pass the numbers in"

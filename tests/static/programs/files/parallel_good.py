@@ -13,6 +13,11 @@ def sharded(model):
     return model
 
 
+def outermost(model):
+    fully_shard(model)
+    return torch.compile(model)
+
+
 def wrapped(model):
     return DDP(torch.compile(model))
 
