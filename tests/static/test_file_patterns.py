@@ -260,6 +260,58 @@ def test_torchscript_and_torch_compile_do_not_mix() -> None:
     assert not torch._dynamo.utils.counters["stats"].get("unique_graphs")
 
 
+@pytest.fixture
+def alone(tmp_path: Path) -> Iterator[None]:
+    """A process group of this process."""
+    from torch import distributed
+
+    rendezvous = f"file://{tmp_path / 'group'}"
+    distributed.init_process_group("gloo", init_method=rendezvous, rank=0, world_size=1)
+    yield
+    distributed.destroy_process_group()
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.fc(x).relu()
+
+
+def test_what_ddp_and_fsdp_do_to_torch_compile(alone: None) -> None:
+    from torch.distributed import fsdp
+
+    x = torch.ones(2, 4)
+    ddp = nn.parallel.DistributedDataParallel(Block())
+    with pytest.raises(Exception, match="Dynamo"):
+        torch.compile(ddp, backend="eager", fullgraph=True)(x)
+
+    def graphs(model: nn.Module) -> int:
+        torch._dynamo.reset()
+        torch._dynamo.utils.counters.clear()
+        torch.compile(model, backend="eager")(x)
+        return torch._dynamo.utils.counters["stats"].get("unique_graphs", 0)
+
+    assert graphs(ddp) > 0
+    flat = fsdp.FullyShardedDataParallel(Block(), device_id=torch.device("cpu"))
+    assert graphs(flat) == 0
+    mesh = torch.distributed.init_device_mesh("cpu", (1,))
+    for inside in (False, True):
+        torch._dynamo.reset()
+        model = nn.Sequential(Block(), Block()) if inside else Block()
+        for block in model if inside else ():
+            fsdp.fully_shard(block, mesh=mesh)
+        fsdp.fully_shard(model, mesh=mesh)
+        compiled = torch.compile(model, backend="eager", fullgraph=True)
+        if inside:
+            with pytest.raises(Exception, match="Dynamo"):
+                compiled(x)
+        else:
+            compiled(x)
+
+
 @pytest.mark.gpu
 def test_captures_in_captures_fail() -> None:
     bad, good = program("capture_bad"), program("capture_good")

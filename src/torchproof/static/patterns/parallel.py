@@ -51,17 +51,20 @@ def wrapped_before(site: Compiled, file: Compilation) -> ast.Call | None:
 
 
 def _sharded(name: ast.Name, file: Compilation) -> ast.Call | None:
-    """`fully_shard(model)` changes the model in place."""
+    """`fully_shard(model)`, in place, where modules inside it are sharded too.
+
+    The hooks of the outermost module run outside of what is compiled.
+    """
     if "fully_shard" not in file.source.text:
         return None
+    found: dict[bool, ast.Call] = {}
     for node in walk(file.bindings.scope(name)):
         if not isinstance(node, ast.Call) or node.lineno >= name.lineno:
             continue
-        given = node.args[0] if node.args else None
-        same = isinstance(given, ast.Name) and given.id == name.id
-        if same and _name(node, file.source) in SHARD:
-            return node
-    return None
+        if _name(node, file.source) in SHARD and node.args:
+            given = node.args[0]
+            found[isinstance(given, ast.Name) and given.id == name.id] = node
+    return found[True] if len(found) == 2 else None
 
 
 def _name(node: ast.Call, source: Source) -> str:
@@ -105,9 +108,8 @@ def _told(
         "high" if whole else "medium",
         "raises at its first call: FSDP's hooks break the graph"
         if whole
-        else "breaks at the hooks of every sharded module",
-        f"{name} registers hooks that gather parameters, and Dynamo does not trace"
-        " them",
+        else "breaks at the hooks of the modules that are sharded inside",
+        f"{name} gathers parameters in hooks, and Dynamo does not trace them",
         "compile each block before it is sharded: block.compile(), then"
         " fully_shard(block)",
     )
