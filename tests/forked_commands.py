@@ -8,6 +8,7 @@ torch imported.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import multiprocessing
 import os
@@ -21,6 +22,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import psutil
 from commands import Done
 
 PATIENCE_S = 300.0
@@ -44,12 +46,26 @@ def _forked(act: Callable[..., int], told: Sequence[str], cwd: Path) -> Done:
         surroundings = str(cwd), dict(os.environ), tuple(map(str, outputs))
         process = context.Process(target=_serve, args=(act, told, surroundings))
         process.start()
-        process.join(PATIENCE_S)
-        if process.exitcode is None:
-            process.kill()
-            raise AssertionError(f"it did not end: {' '.join(told)}")
+        try:
+            process.join(PATIENCE_S)
+            assert process.exitcode is not None, f"it did not end: {' '.join(told)}"
+        finally:
+            if process.exitcode is None:
+                _kill(process.pid)
         stdout, stderr = (path.read_text() for path in outputs)
     return Done(told, process.exitcode, stdout, stderr)
+
+
+def _kill(pid: int | None) -> None:
+    """Ends what still runs, with everything it started."""
+    try:
+        process = psutil.Process(pid)
+        family = [*process.children(recursive=True), process]
+    except psutil.NoSuchProcess:
+        return
+    for member in family:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            member.kill()
 
 
 def _serve(
@@ -125,6 +141,7 @@ class Forked:
         stdin: int | None = None,
         stdout: Any = None,
         stderr: Any = None,
+        pass_fds: Sequence[int] = (),
         **settings: Any,
     ) -> None:
         self.returncode: int | None = None
@@ -133,9 +150,12 @@ class Forked:
         if stdin == subprocess.PIPE:
             read, write = os.pipe()
             self.stdin = os.fdopen(write, "wb")
+        sys.stdout.flush()  # what is not written yet would be written twice
+        sys.stderr.flush()
         self.pid = os.fork()
         if self.pid == 0:
-            _become(command, env, (read, stdout, stderr))
+            _connect((read, stdout, stderr), pass_fds)
+            _end(lambda: _become(command, env))
         if read is not None:
             os.close(read)
 
@@ -153,18 +173,24 @@ class Forked:
         return self.returncode
 
 
-def _become(
-    command: Sequence[str], env: Mapping[str, str], streams: Sequence[Any]
-) -> None:
-    os.setsid()
-    _place(os.getcwd(), env)
+def _connect(streams: Sequence[Any], passed: Sequence[int]) -> None:
+    """The three streams; all else is closed, as a pipe ends when nobody has it open."""
     nowhere = os.open(os.devnull, os.O_RDWR)
     for number, given in enumerate(streams):
         if given == subprocess.DEVNULL:
             os.dup2(nowhere, number)
         elif given is not None:
             os.dup2(given if isinstance(given, int) else given.fileno(), number)
+    for number in map(int, os.listdir("/proc/self/fd")):
+        if number > 2 and number not in passed:
+            with contextlib.suppress(OSError):
+                os.close(number)
     sys.stdin = os.fdopen(0, encoding="utf-8", closefd=False)
+
+
+def _become(command: Sequence[str], env: Mapping[str, str]) -> int:
+    os.setsid()
+    _place(os.getcwd(), env)
     from torchproof import script
 
     # Torch is imported already.
@@ -175,4 +201,4 @@ def _become(
     module = importlib.import_module(arguments[0])
     if not hasattr(module, "main"):
         module = importlib.import_module(f"{arguments[0]}.__main__")
-    _end(lambda: int(module.main(arguments[1:])))
+    return int(module.main(arguments[1:]))
