@@ -48,7 +48,7 @@ class AfterParallel(ReadOnly):
     ## Why
     After DDP, torch cuts the graphs at the buckets of gradients, and DDP's own forward
     breaks; fullgraph=True raises. After FSDP the hooks that gather parameters break the
-    graph at every sharded module, and without use_orig_params=True nothing compiles.
+    graph at each module sharded inside; without use_orig_params=True nothing compiles.
 
     ## Bad
         model = torch.compile(FSDP(model))
