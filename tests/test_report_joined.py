@@ -56,6 +56,8 @@ def test_what_was_only_read_says_so_and_gives_no_counts() -> None:
         """
     )
     assert "Nothing found.\n" in text(replace(READ, findings=()))
+    skipped = {"static": Part("skipped", "left out with --skip")}
+    assert "Nothing found" not in text(replace(READ, findings=(), parts=skipped))
 
 
 def test_hazards_of_a_run_are_a_line_each_and_not_among_what_was_found() -> None:

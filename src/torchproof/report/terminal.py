@@ -216,10 +216,10 @@ def _tally(run: Run, still_open: list[Finding]) -> str:
         nothing = "Nothing else found" if run.findings else "Nothing found"
         clean = ": no graph break, skipped frame, recompile or error"
         return f"{nothing}{more or clean}{also}."
-    if _only_read(run):
-        return "Nothing found."
-    ran = any(part.status in ("passed", "found") for part in run.parts.values())
-    return f"Nothing found by the parts that ran{also}." if ran else ""
+    if not any(part.status in ("passed", "found") for part in run.parts.values()):
+        return ""
+    by = "" if _only_read(run) else " by the parts that ran"
+    return f"Nothing found{by}{also}."
 
 
 def _left_out(run: Run) -> dict[str, list[str]]:
