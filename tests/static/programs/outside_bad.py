@@ -9,10 +9,14 @@ import uuid
 import torch
 
 
-def every(x):
-    started = time.perf_counter()  # <- GB115
-    x = x + 1
+def dated(x):
     today = datetime.date.today()  # <- GB115
+    return x + today.year * 0
+
+
+def every(x):
+    x = dated(x)
+    started = time.perf_counter()  # <- GB115
     x = x + 1
     found = os.path.exists("/nowhere")  # <- GB115
     x = x + 1
@@ -22,7 +26,7 @@ def every(x):
     x = x + 1
     torch.manual_seed(7)  # <- GB115
     x = x + random.choice([1, 1])  # <- GB115
-    return x, started, today, found, name
+    return x, started, found, name
 
 
 def make():

@@ -23,7 +23,7 @@ class ToPython(Pattern):
 
     code, kind = "GB101", "graph_break"
     nodes = (ast.Call, ast.Subscript)
-    shown_by = ("GB101", "GB103", "GB117", "HS901", "DS602")
+    shown_by = ("GB101", "GB103", "GB113", "GB117", "HS901", "DS602")
 
     def look(self, node: ast.AST, at: Flow) -> Iterator[Sighting]:
         assert isinstance(node, ast.Call | ast.Subscript)
