@@ -49,9 +49,8 @@ class CaptureInCapture(FilePattern):
             " itself",
             "modes reduce-overhead and max-autotune record and replay CUDA graphs, and"
             " neither can be done while a stream is capturing: the capture fails",
-            "compile what is captured without graphs of its own:"
-            ' mode="default" or mode="max-autotune-no-cudagraphs", and call it a few'
-            " times before the capture",
+            "compile what is captured without graphs of its own, with the default mode,"
+            " and call it a few times before the capture",
         )
 
 
@@ -177,14 +176,16 @@ class KeptOutput(FilePattern):
     def _sighting(
         self, node: ast.expr | ast.stmt, value: ast.expr, source: Source
     ) -> Sighting:
-        text = shorten(source.text_of(value), 40)
+        whole = source.text_of(value)
+        text = shorten(whole, 40)
+        copy = f"{text}.clone()" if text == whole else ".clone()"
         return Sighting(
             node,
             f"`{text}` is kept over later calls, which would overwrite it",
             "with CUDA graphs every call writes its outputs to the same memory, so an"
             " output is good until the next call",
-            f"keep a copy: {text}.clone(), made outside of what is compiled; or keep"
-            " .item() or .cpu() of it",
+            f"keep a copy, made outside of what is compiled: {copy}; or keep .item()"
+            " or .cpu() of it",
         )
 
 
