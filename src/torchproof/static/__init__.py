@@ -10,6 +10,9 @@ import concurrent.futures
 import itertools
 import multiprocessing
 import os
+import signal
+import sys
+import threading
 import tokenize
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -51,12 +54,23 @@ def read(
 
 
 def _each(parts: list[list[Path]], files: int) -> Iterator[Reading]:
-    if files <= _ALONE or (os.cpu_count() or 1) == 1:
+    # A process is forked, since a new one would run the user's own script again; and
+    # only where nothing else runs that a fork could leave half done.
+    alone = threading.active_count() == 1 and "torch" not in sys.modules
+    if files <= _ALONE or (os.cpu_count() or 1) == 1 or not alone:
         yield from map(_apart, parts)
         return
-    context = multiprocessing.get_context("spawn")
-    with concurrent.futures.ProcessPoolExecutor(mp_context=context) as pool:
-        yield from pool.map(_apart, parts)
+    pool = concurrent.futures.ProcessPoolExecutor(
+        mp_context=multiprocessing.get_context("fork"),
+        initializer=signal.signal,
+        initargs=(signal.SIGINT, signal.SIG_IGN),  # the parent ends them
+    )
+    with pool:
+        try:
+            yield from pool.map(_apart, parts)
+        except KeyboardInterrupt:
+            pool.shutdown(cancel_futures=True)
+            raise
 
 
 def _apart(files: Iterable[Path]) -> Reading:
