@@ -13,6 +13,7 @@ import pytest
 
 from torchproof import capture, checking, reading, store
 from torchproof.records import Finding, Part, Run
+from torchproof.target import parse
 
 MODEL = """
 import torch
@@ -190,6 +191,23 @@ def test_static_effort_reads_what_could_not_even_be_imported(
     assert run["parts"]["static"] == {"status": "found", "why": "1 file read"}
     assert run["parts"]["breaks"]["why"] == "not part of --effort static"
     assert run["environment"]["torch"] is None and run["counts"]["calls"] is None
+
+
+def test_what_forward_calls_in_another_file_is_read(tmp_path: Path) -> None:
+    (tmp_path / "ops.py").write_text(
+        "import torch\n\ndef scale(x):\n    return x * x.sum().item()\n"
+    )
+    (tmp_path / "net.py").write_text(
+        "from torch import nn\nfrom ops import scale\n\n"
+        "class Net(nn.Module):\n    def forward(self, x):\n        return scale(x)\n"
+    )
+    target = parse(str(tmp_path / "net.py"))
+    found = reading.alone(target, print)
+    places = [
+        (Path(s.finding.file or "").name, s.finding.line) for s in found.suspicions
+    ]
+    assert places == [("ops.py", 4)]
+    assert found.files == 2
 
 
 def test_a_folder_is_read_and_not_run(program: Path) -> None:

@@ -23,7 +23,7 @@ from torchproof.records import (
     UserError,
 )
 from torchproof.static import Reading
-from torchproof.static.imports import followed
+from torchproof.static.imports import followed, taken_as_compiled
 from torchproof.static.join import Seen, absolute
 from torchproof.static.source import Source
 from torchproof.target import Target, own_file
@@ -35,16 +35,23 @@ Progress = Callable[[str], None]
 
 
 def alone(target: Target, progress: Progress) -> Reading:
-    """The target's source, every `forward` in it taken as compiled."""
+    """The target's source, every `forward` in it taken as compiled.
+
+    A folder is read file by file, all else as one program.
+    """
     own = Path(target.where) if target.kind == "source" else own_file(target)
     if own is None:
         raise UserError(f"no Python file of {target.where} is found to read")
-    paths = [own] if target.kind == "source" else followed([own])
-    found = _shown(static.read(paths, progress=_after_a_second(progress)))
+    if target.kind == "source":
+        found = static.read([own], progress=_after_a_second(progress))
+    else:
+        files = followed([own])
+        found = static.read(files, roots=taken_as_compiled(files))
+        found = replace(found, files=len(files))
     if found.files <= len(found.problems):
         why = found.problems[0] if found.problems else "it holds no Python file"
         raise UserError(f"nothing can be read of {target.text}: {why}")
-    return found
+    return _shown(found)
 
 
 def _after_a_second(tell: Progress) -> Progress:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import ast
+import tokenize
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from torchproof.modules import located
 from torchproof.places import whose
+from torchproof.static.program import Program
+from torchproof.static.source import Source
 
 _MOST_FILES = 500
 
@@ -24,9 +27,23 @@ def followed(files: Iterable[Path]) -> list[Path]:
     return list(found)
 
 
+def taken_as_compiled(files: Iterable[Path]) -> dict[str, list[str]]:
+    """The functions that reading starts from where no run says what is compiled."""
+    found = {}
+    for path in files:
+        try:
+            with tokenize.open(path) as text:
+                source = Source.parse(path, text.read())
+            found[str(path)] = [f.name for f in Program([source]).roots(source)]
+        except (OSError, SyntaxError, ValueError, RecursionError):
+            continue  # the reader names it
+    return found
+
+
 def _imported(path: Path) -> Iterator[Path]:
     try:
-        tree = ast.parse(path.read_text(encoding="utf-8"))
+        with tokenize.open(path) as text:
+            tree = ast.parse(text.read())
     except (OSError, SyntaxError, ValueError, RecursionError):
         return  # the reader names it
     names = {name for node in ast.walk(tree) for name in _names(node, path)}
