@@ -1,11 +1,11 @@
 """Inductor draws other random numbers than eager from the same seed.
 
 Dropout masks, noise and samples differ, so losses cannot be compared step by step.
+`torchproof bench` gives such answers the verdict `random`.
 
 Way round: `fallback_random`, which draws as eager does; it is slower.
 
 Group: wrong
-Code: NM404
 Needs: inductor
 """
 
