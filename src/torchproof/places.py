@@ -132,8 +132,7 @@ def around(file: str, line: int, reach: int = 3) -> tuple[tuple[str, ...], int |
     lines = lines_of(file)
     if not 1 <= line <= len(lines):
         return (), None
-    scopes = [s for s in _scopes(file) if s[0] <= line <= s[1]]
-    first, last, _ = max(scopes, default=(1, len(lines), ""))
+    first, last = _innermost(file).get(line, (1, len(lines)))
     start, end = max(line - reach, first), min(line + reach, last)
     return tuple(text.rstrip("\r\n") for text in lines[start - 1 : end]), start
 
@@ -148,6 +147,7 @@ def forget() -> None:
     """What is known of files, which may have been edited since."""
     linecache.checkcache()
     _scopes.cache_clear()
+    _innermost.cache_clear()
     _statements.cache_clear()
 
 
@@ -166,7 +166,7 @@ def _statements(file: str) -> tuple[tuple[int, int], ...]:
 def _tree(file: str) -> ast.Module:
     try:
         return ast.parse("".join(linecache.getlines(file)))
-    except (SyntaxError, ValueError):
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         return ast.Module([], [])
 
 
@@ -179,6 +179,16 @@ def _scopes(file: str) -> tuple[tuple[int, int, str], ...]:
         for node in ast.walk(_tree(file))
         if isinstance(node, wanted)
     )
+
+
+@functools.lru_cache(maxsize=256)
+def _innermost(file: str) -> dict[int, tuple[int, int]]:
+    """First and last line of the class or function that each line is in."""
+    return {
+        line: (first, last)
+        for first, last, _ in sorted(_scopes(file))
+        for line in range(first, last + 1)
+    }
 
 
 def _located(frame: Frame) -> Frame:

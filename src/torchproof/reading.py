@@ -44,6 +44,8 @@ def alone(target: Target, progress: Progress) -> Reading:
         raise UserError(f"no Python file of {target.where} is found to read")
     if target.kind == "source":
         found = static.read([own], progress=_after_a_second(progress))
+        for problem in found.problems[3:]:  # the part names the first ones
+            progress(f"not understood: {problem}")
     else:
         files = followed([own])
         found = static.read(files, roots=taken_as_compiled(files))

@@ -15,13 +15,14 @@ import sys
 import threading
 import tokenize
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from torchproof.records import CompileSite
 from torchproof.static import regions, sites
 from torchproof.static.program import Program
 from torchproof.static.regions import Regions
-from torchproof.static.source import Source
+from torchproof.static.source import Function, Source
 from torchproof.static.suspicion import Reading, Suspicion
 
 __all__ = ["Reading", "Suspicion", "read"]
@@ -85,8 +86,7 @@ def _one(path: Path) -> Reading:
     if source is None:
         return Reading(files=1)
     program = Program([source])
-    found = Regions(program).walk(program.roots(source))
-    return _reading([source], [*found, *regions.of_file(source)])
+    return _walked([source], program, program.roots(source))
 
 
 def _together(files: Iterable[Path], roots: Mapping[str, Iterable[str]]) -> Reading:
@@ -94,22 +94,28 @@ def _together(files: Iterable[Path], roots: Mapping[str, Iterable[str]]) -> Read
     read = [_parsed(Path(path)) for path in dict.fromkeys([*files, *map(Path, roots)])]
     sources = [source for source in read if isinstance(source, Source)]
     program = Program(sources, follows=True)
-    found = Regions(program).walk(regions.named(program, roots))
-    whole = [each for source in sources for each in regions.of_file(source)]
+    found = _walked(sources, program, regions.named(program, roots))
     problems = tuple(text for text in read if isinstance(text, str))
-    return _reading(sources, [*found, *whole], problems)
-
-
-def _reading(
-    sources: Iterable[Source],
-    found: Iterable[Suspicion],
-    problems: tuple[str, ...] = (),
-) -> Reading:
-    sources = list(sources)
-    calls: list[CompileSite] = [s for source in sources for s in sites.of(source)]
-    order = sorted(found, key=lambda s: (s.finding.file or "", s.finding.line or 0))
     count = len(sources) + len(problems)
-    return Reading(tuple(order), tuple(calls), count, problems)
+    return replace(found, files=count, problems=problems + found.problems)
+
+
+def _walked(
+    sources: list[Source], program: Program, roots: Iterable[Function]
+) -> Reading:
+    compiled = Regions(program)
+    found = compiled.walk(roots)
+    deep = dict.fromkeys(compiled.too_deep)
+    calls: list[CompileSite] = []
+    for source in sources:
+        try:
+            found += regions.of_file(source)
+            calls += sites.of(source)
+        except RecursionError:
+            deep[source.path] = None
+    order = sorted(found, key=lambda s: (s.finding.file or "", s.finding.line or 0))
+    problems = tuple(f"{path} is nested too deeply to be read whole" for path in deep)
+    return Reading(tuple(order), tuple(calls), len(sources), problems)
 
 
 def _sum(readings: Iterable[Reading]) -> Reading:
@@ -125,6 +131,8 @@ def _sum(readings: Iterable[Reading]) -> Reading:
 
 def _parsed(path: Path) -> Source | str | None:
     """A file; None for one that has nothing to do with torch; text on why not."""
+    if path.exists() and not path.is_file():
+        return f"{path} cannot be read: it is no regular file"  # a pipe would wait
     try:
         with tokenize.open(path) as file:  # as the file says it is encoded
             text = file.read()

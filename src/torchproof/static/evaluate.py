@@ -242,6 +242,9 @@ class Values:
         if dotted is None:
             return Kind.UNKNOWN
         if (kind := kinds.of_torch(dotted)) is not None:
+            on_tensors = any(self._of(argument).is_tensor for argument in node.args)
+            if dotted in _ARITHMETIC and not on_tensors:
+                return Kind.UNKNOWN  # of Python numbers, tracing knows the result
             named = dotted.rpartition(".")[2]
             return self._method(node, named, 1) if kind is Kind.TENSOR else kind
         if dotted in _NUMBERS or dotted in _PLAIN:
@@ -262,8 +265,9 @@ class Values:
             return (
                 Kind.TENSOR if len(node.args) + len(node.keywords) > 1 else Kind.TENSORS
             )
-        if name == "nonzero" and any(k.arg == "as_tuple" for k in node.keywords):
-            return Kind.TENSORS
+        if name == "nonzero" and node.keywords:
+            apart = self.truth(node.keywords[0].value)  # as_tuple
+            return Kind.TENSOR if apart is False else Kind.TENSORS
         if name == "unique":
             return Kind.TENSOR if not node.keywords else Kind.UNKNOWN
         if operands:
@@ -354,6 +358,8 @@ class Values:
         return Kind.UNKNOWN
 
 
+_ARITHMETIC = {f"torch.{n}" for n in ("add", "sub", "mul", "div", "ceil", "floor")}
+_ARITHMETIC |= {"torch.floor_divide", "torch.true_divide", "torch.remainder"}
 _LISTS = (ast.Tuple, ast.List)
 _ORDERS = (ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE)
 

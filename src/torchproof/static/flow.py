@@ -273,8 +273,10 @@ def returned(function: Function, program: Program) -> Kind:
             found.append(at.kind(node.value) if node.value else Kind.NONE)
 
     program.depth += 1
-    Flow(function, program, given={}, look=look).run()
-    program.depth -= 1
+    try:
+        Flow(function, program, given={}, look=look).run()
+    finally:
+        program.depth -= 1
     kind = functools.reduce(join, found, Kind.NONE)
     known[function] = Kind.UNKNOWN if kind is Kind.NONE else kind
     return known[function]

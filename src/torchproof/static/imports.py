@@ -35,7 +35,7 @@ def taken_as_compiled(files: Iterable[Path]) -> dict[str, list[str]]:
             with tokenize.open(path) as text:
                 source = Source.parse(path, text.read())
             found[str(path)] = [f.name for f in Program([source]).roots(source)]
-        except (OSError, SyntaxError, ValueError, RecursionError):
+        except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
             continue  # the reader names it
     return found
 
@@ -44,7 +44,7 @@ def _imported(path: Path) -> Iterator[Path]:
     try:
         with tokenize.open(path) as text:
             tree = ast.parse(text.read())
-    except (OSError, SyntaxError, ValueError, RecursionError):
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
         return  # the reader names it
     names = {name for node in ast.walk(tree) for name in _names(node, path)}
     folders = [str(_root(path))]

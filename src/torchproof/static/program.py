@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import tokenize
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -57,9 +58,9 @@ class Program:
     def _load(self, path: Path) -> Source | None:
         if path not in self.sources:
             try:
-                text = path.read_text(encoding="utf-8")
-                self.sources[path] = Source.parse(path, text)
-            except (OSError, SyntaxError, ValueError):
+                with tokenize.open(path) as file:
+                    self.sources[path] = Source.parse(path, file.read())
+            except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
                 return None
         return self.sources[path]
 

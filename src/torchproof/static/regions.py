@@ -35,6 +35,7 @@ class Regions:
         self._waiting: dict[Function, dict[str, Kind]] = {}
         self._done: dict[Function, dict[str, Kind]] = {}
         self._expansions = Expansions()
+        self.too_deep: list[Path] = []  # files in which something was left out
 
     def walk(self, roots: Iterable[Function]) -> list[Suspicion]:
         self._waiting = {root: {} for root in roots}
@@ -42,7 +43,10 @@ class Regions:
             function = next(iter(self._waiting))
             given = self._waiting.pop(function)
             self._done[function] = given
-            Flow(function, self.program, given=given, look=self._look).run()
+            try:
+                Flow(function, self.program, given=given, look=self._look).run()
+            except RecursionError:
+                self.too_deep.append(function.source.path)
         every = list(self.found.values())
         return [*every, *self._flips(every)]
 
