@@ -28,7 +28,7 @@ def found(path: Path) -> list[tuple[str, int | None]]:
     "content",
     [
         b"\xef\xbb\xbf" + READ.encode(),
-        b"# coding: latin-1, \xe9\n" + READ.encode(),
+        b"# coding: latin-1\n# \xe9\n" + READ.encode(),
         READ.encode().rstrip(),
         READ.replace("    ", "\t").encode(),
         READ.replace("\n", "\r\n").encode(),
