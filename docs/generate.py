@@ -24,6 +24,7 @@ import covered  # noqa: E402
 import examples  # noqa: E402
 import limits  # noqa: E402
 import modes  # noqa: E402
+import precision  # noqa: E402
 import reliability  # noqa: E402
 import results  # noqa: E402
 from test_layers import DESK, MAY_IMPORT, MAY_IMPORT_LATE  # noqa: E402
@@ -299,6 +300,7 @@ def documents(shown: str | None = None) -> dict[Path, str]:
         ROOT / "docs" / "coverage.md": covered.page(),
         ROOT / "docs" / "limitations.md": _with_tables("limitations.md", limits.TABLES),
         ROOT / "docs" / "decide.md": _with_tables("decide.md", modes.TABLES),
+        ROOT / "docs" / "precision.md": _with_tables("precision.md", precision.TABLES),
     }
 
 

@@ -47,3 +47,6 @@ def sample() -> str:
             f" {row['why'].replace('|', chr(92) + '|')} |"
         )
     return "\n".join(lines)
+
+
+TABLES = {"precision summary": summary, "precision sample": sample}
