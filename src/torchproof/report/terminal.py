@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import textwrap
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 
 from torchproof.records import SEVERITIES, Finding, Part, Run
-from torchproof.report import numbers
+from torchproof.report import columns, numbers
 from torchproof.report.captures import captured
 
 _COLOURS = {"high": "\x1b[31m", "medium": "\x1b[33m", "low": "\x1b[36m"}
@@ -156,22 +155,11 @@ def _source(finding: Finding) -> Iterator[str]:
     """The line of code, and carets under the part of it that the finding is about."""
     if not finding.source or not finding.source.strip() or finding.line is None:
         return
-    start, end = _marked(finding, finding.source)
+    start, end = columns.marked(finding, finding.source)
     code = finding.source.lstrip()
     shift = len(finding.source) - len(code) - 4
     yield f"{finding.line:>6} |     {code}"
     yield " " * 6 + " | " + " " * (start - shift) + "^" * (end - start)
-
-
-def _marked(finding: Finding, source: str) -> tuple[int, int]:
-    """The columns on record, else what the message quotes, else the whole line."""
-    if finding.column and finding.end_column and finding.end_column > finding.column:
-        return finding.column - 1, finding.end_column - 1
-    for quoted in re.findall(r"`([^`]+)`", finding.message):
-        found = re.search(rf"(?<!\w){re.escape(quoted)}(?!\w)", source)
-        if found:
-            return found.span()
-    return len(source) - len(source.lstrip()), len(source.rstrip())
 
 
 def _footer(run: Run, width: int) -> Iterator[str]:

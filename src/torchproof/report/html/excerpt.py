@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 from torchproof.records import Finding
+from torchproof.report import columns
 
 LONGEST = 400  # characters of a line; who wrote more can look it up
 MOST = 24  # lines
@@ -43,7 +43,7 @@ def lines(finding: Finding) -> list[Line]:
 def _line(finding: Finding, text: str, number: int, indent: int) -> Line:
     if number != finding.line:
         return Line(number, _short(text[indent:].rstrip()))
-    start, end = (max(indent, column) for column in _columns(finding, text))
+    start, end = (max(indent, column) for column in columns.marked(finding, text))
     shown = text.rstrip()
     before, marked, after = shown[indent:start], shown[start:end], shown[end:]
     return Line(number, _short(before), _short(marked), _short(after), here=True)
@@ -51,15 +51,3 @@ def _line(finding: Finding, text: str, number: int, indent: int) -> Line:
 
 def _short(text: str) -> str:
     return text if len(text) <= LONGEST else text[:LONGEST] + " ..."
-
-
-def _columns(finding: Finding, text: str) -> tuple[int, int]:
-    """The columns on record, else what the message quotes, else the whole line."""
-    start, end = finding.column, finding.end_column
-    if start and end and 0 < start < end <= len(text) + 1:
-        return start - 1, end - 1
-    for quoted in re.findall(r"`([^`]+)`", finding.message):
-        found = re.search(rf"(?<!\w){re.escape(quoted)}(?!\w)", text)
-        if found:
-            return found.span()
-    return len(text) - len(text.lstrip()), len(text.rstrip())

@@ -1,0 +1,19 @@
+"""Which part of its line a finding is about."""
+
+from __future__ import annotations
+
+import re
+
+from torchproof.records import Finding
+
+
+def marked(finding: Finding, line: str) -> tuple[int, int]:
+    """The columns on record, else what the message quotes, else the whole line."""
+    start, end = finding.column, finding.end_column
+    if start and end and 0 < start < end <= len(line) + 1:
+        return start - 1, end - 1
+    for quoted in re.findall(r"`([^`]+)`", finding.message):
+        found = re.search(rf"(?<!\w){re.escape(quoted)}(?!\w)", line)
+        if found:
+            return found.span()
+    return len(line) - len(line.lstrip()), len(line.rstrip())
