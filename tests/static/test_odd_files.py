@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -97,3 +100,21 @@ def test_many_findings_of_one_file_take_their_lines_at_once(tmp_path: Path) -> N
         lines, first = places.around(str(path), 2 * number + 2)
         assert (len(lines), first) == (2, 2 * number + 1)
     assert time.process_time() - begun < 2  # each function asked for each: 8 s
+
+
+def test_an_interrupt_ends_the_processes_that_read(tmp_path: Path) -> None:
+    branch = "if x.sum() > 0: x = x.view(-1) + x.mean().item()\n        "
+    for number in range(81):  # a process is given 40 at a time: ten seconds and more
+        (tmp_path / f"m{number}.py").write_text(MODULE.format(branch * 1500))
+    code = "from torchproof.cli import main; raise SystemExit(main())"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, "check", str(tmp_path), "--effort", "static"],
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    time.sleep(2)
+    begun = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    _, told = process.communicate(timeout=60)
+    assert (process.returncode, told) == (130, b"")
+    assert time.monotonic() - begun < 4

@@ -61,6 +61,7 @@ def _each(parts: list[list[Path]], files: int) -> Iterator[Reading]:
     if files <= _ALONE or (os.cpu_count() or 1) == 1 or not alone:
         yield from map(_apart, parts)
         return
+    others = set(multiprocessing.active_children())
     pool = concurrent.futures.ProcessPoolExecutor(
         mp_context=multiprocessing.get_context("fork"),
         initializer=signal.signal,
@@ -70,6 +71,8 @@ def _each(parts: list[list[Path]], files: int) -> Iterator[Reading]:
         try:
             yield from pool.map(_apart, parts)
         except KeyboardInterrupt:
+            for child in set(multiprocessing.active_children()) - others:
+                child.kill()  # else it reads on for seconds
             pool.shutdown(cancel_futures=True)
             raise
 
