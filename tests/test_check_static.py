@@ -11,7 +11,8 @@ from typing import Any
 import commands
 import pytest
 
-from torchproof import capture, checking, reading, store
+from torchproof import capture, checking, store
+from torchproof.checking import reading
 from torchproof.records import Finding, Part, Run
 from torchproof.target import parse
 

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from torchproof import history, store
+from torchproof import store
+from torchproof.checking import history
 from torchproof.records import Finding, Measurement, Part, Run
 
 BREAK = Finding(

@@ -49,7 +49,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "pytest_plugin": {"records"},
     # What a test compiles, watched in its process; pytest_plugin loads it at first use.
     "budget": {"api", "calls", "capture", "environment", "observe", "records"}
-    | {"reading", "report", "rules", "streams", "target", "torch_private"},
+    | {"checking", "report", "rules", "streams", "target", "torch_private"},
     "target": {"records", "modules", "workloads"},
     # In the child process, with torch.
     "introspect": {"records"},
@@ -85,14 +85,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "measure": {"records", "layout", "samples", "strategies", "streams", "target"}
     | {"tracelog"},
     "questions": {"records", "guard_filters", "measure", "strategies"},
-    "parts": {"records", "capture", "measure", "strategies", "target"},
-    # The source of a target, read beside a run or alone.
-    "reading": {"records", "places", "static", "target"},
-    "history": {"records", "store"},
-    "counts": {"records", "audit", "rules"},
-    "checking": {"records", "store", "rules", "target", "capture", "audit", "parts"}
-    | {"counts", "history", "places", "reading", "static"},
-    "api": {"records", "store", "target", "capture", "checking", "counts", "measure"}
+    # `check`: its parts, the source read beside them, and what an earlier run had.
+    "checking": {"records", "audit", "capture", "measure", "places", "rules", "static"}
+    | {"store", "strategies", "target"},
+    "api": {"records", "store", "target", "capture", "checking", "measure"}
     | {"questions"},
     "flags": {"records"},
     "output": {"records", "report", "verdict"},
@@ -112,8 +108,7 @@ MAY_IMPORT_LATE = {
 # Rooms that never import torch, not even inside a function.
 DESK: tuple[str, ...] = ("identity", "records", "modules", "samples", "layout")
 DESK += ("places", "guards", "stacks", "reads", "tracelog", "store", "rules", "verdict")
-DESK += ("report", "streams", "capture", "measure", "questions", "parts", "reading")
-DESK += ("counts", "history", "checking")
+DESK += ("report", "streams", "capture", "measure", "questions", "checking")
 DESK += ("api", "flags", "output", "static", "journal", "cli")
 DESK += ("__init__", "__main__")
 # Rooms whose installed packages are limited to these.

@@ -10,7 +10,7 @@ import forked_commands
 import pytest
 
 from torchproof import api, capture, store
-from torchproof.parts import Examination
+from torchproof.checking.parts import Examination
 from torchproof.records import Part, Run
 from torchproof.target import parse
 
@@ -19,7 +19,8 @@ TARGET = Path(__file__).parent / "models" / "examined.py"
 
 # The real thing, but for how long it samples.
 PROGRAM = """
-from torchproof import api, capture, parts, samples
+from torchproof import api, capture, samples
+from torchproof.checking import parts
 
 parts._SECONDS, parts._SWEEP_SECONDS, samples.ROUNDS = 0.2, 0.1, 4
 options = capture.Options(compile={"backend": "aot_eager"}, quiet=True)

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from torchproof import places, reading
+from torchproof import places
+from torchproof.checking import reading
 from torchproof.modules import located
 from torchproof.records import (
     CompileSite,

@@ -11,7 +11,8 @@ import check_runs
 import pytest
 from check_runs import ITEM, READ
 
-from torchproof import audit, checking, cli, flags, parts, questions, rules
+from torchproof import audit, checking, cli, flags, questions, rules
+from torchproof.checking import parts
 from torchproof.records import Finding, Part, Run
 from torchproof.report import commands
 

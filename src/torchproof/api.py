@@ -10,7 +10,7 @@ from pathlib import Path
 from torchproof import measure, questions, store
 from torchproof.capture import Options, observe
 from torchproof.checking import check as check
-from torchproof.counts import counts_of as counts_of
+from torchproof.checking.counts import counts_of as counts_of
 from torchproof.questions import Questions
 from torchproof.records import Observation, Run, UserError
 from torchproof.target import Target, assert_size

@@ -19,7 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from torchproof import api, calls, capture, environment, reading, rules
+from torchproof import api, calls, capture, environment, rules
+from torchproof.checking import reading
 from torchproof.observe import Observer, Wrapper
 from torchproof.records import SEVERITIES, Run, UserError
 from torchproof.report import numbers

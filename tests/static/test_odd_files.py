@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from torchproof import places, reading, static
+from torchproof import places, static
+from torchproof.checking import reading
 from torchproof.target import parse
 
 MODULE = """import torch

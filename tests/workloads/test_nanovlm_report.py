@@ -14,7 +14,8 @@ from commands import PROGRAM, Done
 from test_nanovlm import DEFECTS, ORIGINAL
 from workloads.conftest import Found, place
 
-from torchproof import history, report
+from torchproof import report
+from torchproof.checking import history
 from torchproof.records import Part, Run
 
 PARTS = {"static": Part("found"), "breaks": Part("found")}

@@ -9,10 +9,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from torchproof import audit, counts, history, parts, places, reading, rules, store
+from torchproof import audit, places, rules, store
 from torchproof.audit import Audited
 from torchproof.capture import Options, observe
-from torchproof.parts import MEASURED, OF_MEASURED, Examination, Found
+from torchproof.checking import counts, history, parts, reading
+from torchproof.checking.parts import MEASURED, OF_MEASURED, Examination, Found
 from torchproof.records import (
     SEVERITIES,
     Finding,
