@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 
 from torchproof.static import kinds, signs
 from torchproof.static.kinds import Kind, join
+from torchproof.static.narrowing import narrowed
 from torchproof.static.program import Program
 from torchproof.static.source import Function
 
@@ -134,22 +135,9 @@ class Values:
         names = [n.target.id for n in ast.walk(node) if isinstance(n, ast.NamedExpr)]
         return {name: self.environment.get(name, Kind.UNKNOWN) for name in names}
 
-    def narrow(self, test: ast.expr) -> None:
-        """What a test says about a name where it holds."""
-        if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
-            for operand in test.values:
-                self.narrow(operand)
-        if not isinstance(test, ast.Call) or not test.args:
-            return
-        name = self.function.source.dotted(test.args[0])
-        called = self.function.source.dotted(test.func) or ""
-        if name is None:
-            return
-        if called in ("torch.is_tensor", "torch.overrides.is_tensor_like"):
-            self.environment[name] = Kind.TENSOR
-        if called == "isinstance" and len(test.args) == 2:
-            kind = kinds.of_annotation(test.args[1])
-            self.environment[name] = kind
+    def narrow(self, test: ast.expr, *, holds: bool = True) -> None:
+        """What a test says about names where it holds, or where it does not."""
+        self.environment |= narrowed(test, self.function.source, holds=holds)
 
     # -- what is known of a test -------------------------------------------------------
 

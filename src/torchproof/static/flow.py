@@ -131,6 +131,7 @@ class Flow:
             ended = self.block(node.body)
         after = self.values.environment
         self.values.environment = before
+        self.values.narrow(node.test, holds=False)
         with self._under(None, node.orelse):
             other = self.block(node.orelse)
         if other and not ended:
@@ -186,6 +187,28 @@ class Flow:
         self.block(node.orelse)
         return self.block(node.finalbody) or ended
 
+    _trystar = _try
+
+    def _match(self, node: ast.Match) -> bool:
+        self.visit(node.subject)
+        before, after, falls = self.values.copy(), [], True
+        for case in node.cases:
+            self.values.environment = dict(before)
+            for inner in ast.walk(case.pattern):
+                bound = getattr(inner, "name", None) or getattr(inner, "rest", None)
+                if bound:
+                    self.values.environment[bound] = Kind.UNKNOWN
+            self.visit(case.guard)
+            if not self.block(case.body):
+                after.append(self.values.environment)
+            falls = not _is_default(case)
+        if falls:
+            after.append(before)
+        self.values.environment = after[0] if after else before
+        for way in after[1:]:
+            self.values.merge(way)
+        return not after
+
     def _functiondef(self, node: ast.FunctionDef) -> None:
         """A function inside is run by somebody: its body is looked at here."""
         before = self.values.copy()
@@ -211,10 +234,15 @@ class Flow:
         truth = self.values.truth(node.test)
         if truth is None:
             self.visit(node.test)
+        before = self.values.copy()
         if truth is not False:
+            self.values.narrow(node.test)
             self.visit(node.body)
+        self.values.environment = dict(before)
         if truth is not True:
+            self.values.narrow(node.test, holds=False)
             self.visit(node.orelse)
+        self.values.environment = {**before, **self.values.walruses(node)}
 
     def _boolop(self, node: ast.BoolOp) -> None:
         """Operands after one that decides are not evaluated."""
@@ -252,6 +280,11 @@ class Flow:
     def _namedexpr(self, node: ast.NamedExpr) -> None:
         self.visit(node.value)
         self.values.bind(node.target, node.value)
+
+
+def _is_default(case: ast.match_case) -> bool:
+    known = isinstance(case.pattern, ast.MatchAs) and case.pattern.pattern is None
+    return known and case.guard is None
 
 
 _DEEPEST = 4  # calls inside calls whose results are looked for
