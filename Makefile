@@ -57,7 +57,9 @@ prove: $(INSTALLED)
 	@echo "faults of every kind are survived by torchproof.compile (reliability.py), by"
 	@echo "the thousand as well (soak.py); it adds at most 2 us to a call"
 	@echo "(call_overhead.py), and with wait=False no pause is longer than a fifth of the"
-	@echo "time that compiling takes (stall.py)."
+	@echo "time that compiling takes (stall.py); what the page on limitations says of the"
+	@echo "installed torch still holds (limitations.py), and what was judged of the reading"
+	@echo "of transformers is still found (precision.py)."
 	@# Exit code 5: no slow test exists.
 	$(BIN)/pytest -q -m "slow and not gpu" || test $$? -eq 5
 	$(BIN)/python benchmarks/overhead.py --write
@@ -68,6 +70,8 @@ prove: $(INSTALLED)
 	$(BIN)/python benchmarks/soak.py --write
 	$(BIN)/python -m benchmarks.call_overhead --write
 	$(BIN)/python -m benchmarks.stall --write
+	$(BIN)/python benchmarks/limitations.py --write
+	$(BIN)/python benchmarks/precision.py
 	$(BIN)/python docs/generate.py
 
 clean:
