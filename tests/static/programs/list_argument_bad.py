@@ -10,7 +10,8 @@ class Encoder(nn.Module):
         self.fc = nn.Linear(4, 4)
 
     def forward(self, images: list[Tensor]) -> Tensor:
-        return self.fc(torch.stack(images)).sum(0)  # <- RC212
+        mixed = self.fc(torch.stack(images)).sum(0)  # <- RC212
+        return mixed + sum(image.mean() for image in images)
 
 
 def make():

@@ -202,11 +202,13 @@ class ListArgument(Pattern):
         if at.function.node.name != "forward":
             return
         for each in self._used(node, at):
-            if isinstance(each, ast.Name) and each.id in _lists_given(at):
+            known = isinstance(each, ast.Name) and each.id in _lists_given(at)
+            if known and at.text(each) not in at.told:
+                at.told.add(at.text(each))
                 yield Sighting(
                     each,
                     f"{at.function.name} would be compiled again for each length of"
-                    f" the list `{each.id}`",
+                    f" the list `{at.text(each)}`",
                     "compiled code holds for one length of a Python list: a guard"
                     " counts its items",
                     "pass one tensor (torch.stack or a padded batch) made before the"
