@@ -260,7 +260,7 @@ class Values:
             return Kind.TENSOR if not node.keywords else Kind.UNKNOWN
         if operands:
             return Kind.TENSOR
-        return kinds.METHODS.get(name, Kind.TENSOR)
+        return kinds.of_method(name)
 
     def _builtin(self, name: str, node: ast.Call) -> Kind:
         given = [self._of(argument) for argument in node.args]

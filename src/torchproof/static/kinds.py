@@ -104,7 +104,7 @@ METHODS = {
 }
 # These give values and indices where a dimension is named.
 WITH_INDICES = {"max", "min", "median", "mode", "cummax", "cummin", "nanmedian"}
-# Words by which a tensor is told from other things, in code that is compiled.
+# Methods by which a tensor is told from other things, in code that is compiled.
 TENSOR_ONLY = {
     *("view", "unsqueeze", "permute", "contiguous", "expand", "masked_fill", "softmax"),
     *("detach", "size", "dim", "numel", "item", "float", "half", "bfloat16", "bool"),
@@ -115,8 +115,8 @@ TENSOR_ONLY = {
     *("log_softmax", "add_", "mul_", "clamp_", "copy_", "requires_grad_", "ndimension"),
     *("flatten", "transpose", "squeeze", "clamp", "abs", "exp", "sqrt", "pow", "neg"),
     *("sum", "mean", "max", "min", "any", "all", "std", "var", "argmax", "cumsum"),
-    *("reshape", "isnan", "isinf", "tolist", "cpu", "cuda", "numpy", "device", "dtype"),
-    *("shape", "ndim", "requires_grad", "backward", "argmin", "log", "cos", "sin"),
+    *("reshape", "isnan", "isinf", "tolist", "cpu", "cuda", "numpy"),
+    *("backward", "argmin", "log", "cos", "sin"),
 }
 # Functions of torch that give no plain tensor.
 FUNCTIONS = {
@@ -157,6 +157,8 @@ FUNCTIONS = {
     ),
     **dict.fromkeys(("allclose", "equal", "is_nonzero"), Kind.NUMBER),
 }
+# Functions of torch that answer about settings and types: is_autocast_enabled.
+_ASKS = ("is_", "are_", "can_", "get_", "has_", "set_", "use_", "promote_")
 _TORCH = re.compile(r"torch\.(?:nn\.functional\.|special\.|linalg\.|fft\.)?([a-z]\w*)$")
 _LAYER = re.compile(
     r"torch\.nn\.(?:Linear|LazyLinear|Bilinear|Conv\w+|Lazy\w+|Embedding\w*|Dropout\w*|"
@@ -177,7 +179,19 @@ def of_torch(dotted: str) -> Kind | None:
         return Kind.UNKNOWN
     if (match := _TORCH.match(dotted)) is None:
         return None
-    return FUNCTIONS.get(match[1], Kind.TENSOR)
+    asks = match[1].startswith(_ASKS) or match[1].endswith("_type")
+    return FUNCTIONS.get(match[1], Kind.PYTHON if asks else Kind.TENSOR)
+
+
+def of_method(name: str) -> Kind:
+    """What a method of a tensor returns."""
+    asks = name.startswith("is_") and name != "is_nonzero"
+    return METHODS.get(name, Kind.PYTHON if asks else Kind.TENSOR)
+
+
+def is_attribute(name: str) -> bool:
+    """Whether tensors have it, as something that is not called."""
+    return name in ATTRIBUTES or name.startswith("is_")
 
 
 def of_module(dotted: str) -> Kind:

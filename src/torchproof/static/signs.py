@@ -21,21 +21,39 @@ _MAKERS = tuple(
     )
 )
 
+_ATTRIBUTES = ("shape", "ndim", "dtype", "device", "requires_grad")
+
 
 def tensors(function: Function) -> set[str]:
     """Names on which something is done that is done to tensors."""
     nodes = list(walk(function.node))
+    called = {node.func for node in nodes if isinstance(node, ast.Call)}
+    plain = [n for n in nodes if isinstance(n, ast.Attribute) and n not in called]
     found = {name for node in nodes for name in _signs(node, function)}
+    found |= {name for node in plain for name in _held(node)}
+    # `config.dim` that is not called is no tensor's; nor then is `config.device`.
+    found -= {
+        node.value.id
+        for node in plain
+        if isinstance(node.value, ast.Name) and not kinds.is_attribute(node.attr)
+    }
     while more := {n for node in nodes for n in _behind(node, found)} - found:
         found |= more
     return found - {"self", "cls"}  # `self.norm` is a layer
 
 
+def _held(node: ast.Attribute) -> Iterator[str]:
+    """`x.shape`: whose attribute it is that tensors have."""
+    if node.attr in _ATTRIBUTES and isinstance(node.value, ast.Name):
+        yield node.value.id
+
+
 def _signs(node: ast.AST, function: Function) -> Iterator[str]:
-    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-        if node.attr in kinds.TENSOR_ONLY:
-            yield node.value.id
-    elif isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name):
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        held = node.func.value
+        if node.func.attr in kinds.TENSOR_ONLY and isinstance(held, ast.Name):
+            yield held.id
+    if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name):
         if isinstance(node.slice, ast.Compare):  # x[x > 0]
             yield node.value.id
     elif isinstance(node, ast.Call) and node.args:
