@@ -99,10 +99,26 @@ def test_skipped_frame_is_asked_about_again() -> None:
 
 
 def test_inductor_is_stopped_before_it_generates_code() -> None:
+    torch._dynamo.utils.counters.clear()
     with torch_private.no_code_generation():
         fn = torch.compile(lambda x: x.sin() + 1, mode="max-autotune-no-cudagraphs")
         assert torch.equal(fn(torch.zeros(3)), torch.ones(3))
     assert torch._dynamo.utils.counters["inductor"]["fxgraph_cache_miss"] == 0
+
+
+def test_files_that_torch_has_named_before_are_told_again() -> None:
+    def told() -> set[str]:
+        found: set[str] = set()
+
+        def receive(metadata: dict[str, Any], payload: str) -> None:
+            if "str" in metadata:
+                found.add(metadata["str"][0])
+
+        with torch_private.trace_records(receive):
+            torch.compile(lambda x: x + 1, backend="eager")(torch.ones(2))
+        return found
+
+    assert __file__ in told() and __file__ in told()
 
 
 def test_methods_taken_from_the_original_are_seen() -> None:

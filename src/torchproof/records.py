@@ -12,8 +12,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from torchproof.identity import identity
-
 SCHEMA = 1
 
 Severity = Literal["high", "medium", "low"]
@@ -158,6 +156,9 @@ class Finding:
 
         The kind is left out, since a suspicion and what a run shows are one finding.
         """
+        # Loaded where it is asked for: programs that compile load records alone.
+        from torchproof.identity import identity
+
         return identity(self.code, self.file, self.function, self.cause)
 
     def to_json(self) -> dict[str, Any]:

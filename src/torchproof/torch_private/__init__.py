@@ -19,7 +19,10 @@ import torch
 
 # What each hook needs, as "module:attribute.path". A test asserts that none is missing.
 PROBES: dict[str, tuple[str, ...]] = {
-    "structured trace": ("torch._logging._internal:trace_log",),
+    "structured trace": (
+        "torch._logging._internal:trace_log",
+        "torch._logging.structured:INTERN_TABLE",
+    ),
     "calls of compiled functions": (
         "torch._dynamo.eval_frame:OptimizeContext.__init__",
         "torch._dynamo.eval_frame:_TorchDynamoContext.__init__",
@@ -112,8 +115,15 @@ class _Handler(logging.Handler):
 
 @contextlib.contextmanager
 def trace_records(receive: Callable[[dict[str, Any], str], None]) -> Iterator[None]:
-    """Every record of the structured trace, as TORCH_TRACE would write it."""
+    """Every record of the structured trace, as TORCH_TRACE would write it.
+
+    Torch names a file once and gives its number from then on: what it has named before
+    is told first.
+    """
     log = importlib.import_module("torch._logging._internal").trace_log
+    named = importlib.import_module("torch._logging.structured").INTERN_TABLE
+    for text, number in named.items():
+        receive({"str": [text, number]}, "")
     handler = _Handler(receive)
     log.addHandler(handler)
     try:
