@@ -17,9 +17,9 @@ class Scaled(nn.Module):
         if settings and settings.dim > 1:
             x = x * settings.max
         x = x.to(settings.device) if settings else x
-        if torch.is_autocast_cpu_enabled() or torch.is_anomaly_enabled():
+        if torch.is_autocast_cpu_enabled() or torch.is_complex(x):
             x = x + 1
-        if torch.promote_types(x.dtype, torch.half) == x.dtype and not x.is_conj():
+        if torch.promote_types(x.dtype, torch.half) == x.dtype and not x.is_complex():
             x = x - 1
         return x
 
