@@ -73,6 +73,18 @@ def test_of_two_alike_one_may_be_gone() -> None:
     assert gone(run(BREAK, twin), run(BREAK, twin)) == ()
 
 
+def test_what_is_in_a_function_of_another_name_is_not_gone() -> None:
+    known = replace(BREAK, source="    y = x.item()")
+    renamed = replace(known, function="Net.run", source="y = x.item()", line=9)
+    assert gone(run(known), run(renamed)) == ()
+    assert gone(run(known, replace(known, line=7)), run(renamed)) == (
+        replace(known, line=7),
+    )
+    assert gone(run(known), run(replace(renamed, source="z = x.item()"))) == (known,)
+    other = replace(known, function="Net.other")
+    assert gone(run(known, other), run(other)) == (known,)  # other was there before
+
+
 @pytest.mark.parametrize("status", ["resolved", "intentional"])
 def test_only_what_was_open_can_be_resolved(status: Any) -> None:
     assert gone(run(replace(BREAK, status=status)), run()) == ()

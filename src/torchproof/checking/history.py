@@ -15,6 +15,7 @@ from torchproof.records import SEVERITIES, Finding, Run, UserError
 _MOST_READ = 50  # saved runs that are looked into for the latest of a target
 # What changes which findings there are, in the same code.
 _SAME = ("arguments", "as_written", "compile", "device", "size", "train")
+_Words = tuple[str, str | None, str]
 
 
 def latest(
@@ -65,7 +66,7 @@ def resolved(
 
     `parts_of` names the parts of a check that can make a finding; `suspected` says
     that the code still suggests it, though this run did not show it. Two alike in one
-    function count as two.
+    function count as two; the same line in a function of another name is not gone.
     """
     if not _complete(run):
         return []
@@ -81,7 +82,25 @@ def resolved(
         looked = bool(names) and all(_done(run, name) for name in names)
         if looked and _read_alike(finding, before, run) and not suspected(finding):
             gone.append(replace(finding, status="resolved"))
-    return gone
+    # What the earlier run did not have; one stands for all of its identity.
+    words = {f.identity: _words(f) for f in run.findings}
+    elsewhere: Counter[_Words] = Counter()
+    for identity in words:
+        elsewhere[words[identity]] += left[identity]
+    return [f for f in gone if not _takes(elsewhere, _words(f))]
+
+
+def _words(finding: Finding) -> _Words:
+    """What stays of a finding when its function gets another name."""
+    return finding.code, finding.file, (finding.source or "").strip()
+
+
+def _takes(left: Counter[_Words], words: _Words) -> bool:
+    """Whether there is one of them left, which then is taken."""
+    if not words[-1] or not left[words]:
+        return False
+    left[words] -= 1
+    return True
 
 
 def _complete(run: Run) -> bool:
