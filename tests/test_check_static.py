@@ -11,7 +11,7 @@ from typing import Any
 import commands
 import pytest
 
-from torchproof import capture, checking, store
+from torchproof import capture, checking, static, store
 from torchproof.checking import reading
 from torchproof.records import Finding, Part, Run
 from torchproof.target import parse
@@ -227,3 +227,21 @@ def test_a_baseline_that_is_not_there_fails_before_the_work(program: Path) -> No
     done = commands.torchproof(*command, cwd=program)
     assert done.returncode == 2 and "no run 'nope'" in done.stderr
     assert not (program / ".torchproof").exists()
+
+
+def test_torch_itself_is_not_read_where_it_lies_beside_the_target(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "torch").mkdir()
+    asking = "import torch\ndef ask(x: torch.Tensor):\n    return x.item()\n"
+    (tmp_path / "torch" / "overrides.py").write_text(asking)
+    (tmp_path / "own.py").write_text(asking)
+    for module in ("torch.overrides", "own"):
+        text = f"import torch\nfrom {module} import ask\n" + (
+            "class M(torch.nn.Module):\n    def forward(self, x):\n"
+            "        return ask(x)\n"
+        )
+        (tmp_path / "m.py").write_text(text)
+        roots = {str(tmp_path / "m.py"): ["M.forward"]}
+        found = static.read([tmp_path / "m.py"], roots=roots).suspicions
+        assert [s.finding.code for s in found] == ["GB101"] * (module == "own")

@@ -45,8 +45,8 @@ class Program:
         owner, _, name = dotted.rpartition(".")
         if owner in source.classes:
             return self.method(source.classes[owner], name)
-        if not self._follows or not owner:
-            return None
+        if not self._follows or not owner or owner.partition(".")[0] == "torch":
+            return None  # torch's own code is compiled as torch means it
         for path in _candidates(owner, source.path):
             other = self._load(path)
             if other is not None and name in other.classes:

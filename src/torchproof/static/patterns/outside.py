@@ -61,7 +61,7 @@ class OutsideWorld(Pattern):
 
 _UNTRACED = re.compile(
     r"json\.(?:dumps?|loads?)|hashlib\.\w+|zlib\.\w+|bisect\.\w+|pickle\.\w+"
-    r"|base64\.\w+|unicodedata\.\w+|inspect\.(?:signature|stack)|(?:np|numpy)\.interp"
+    r"|base64\.\w+|unicodedata\.\w+|inspect\.stack|(?:np|numpy)\.interp"
     r"|torch\.nn\.utils\.rnn\.(?:pack_padded_sequence|pad_packed_sequence)"
 )
 _TOKENIZER = re.compile(r"(?:self\.|\w+\.)?_?(?:\w+_)?tokenizer(?:\.(\w+))?")
