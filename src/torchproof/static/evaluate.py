@@ -155,7 +155,10 @@ class Values:
                 return decides
             return None if None in found else not decides
         if isinstance(test, ast.Call):
-            called = (self.function.source.dotted(test.func) or "").rpartition(".")[2]
+            dotted = self.function.source.dotted(test.func) or ""
+            called = dotted.rpartition(".")[2]
+            if called == "is_tracing" and not dotted.startswith("torch."):
+                return True  # a library's own, which knows Dynamo too
             return True if called in _TRUE else False if called in _FALSE else None
         if isinstance(test, ast.Name) and test.id not in self.environment:
             if test.id == "TYPE_CHECKING":
