@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,16 @@ def test_however_it_is_encoded(tmp_path: Path, content: bytes) -> None:
     assert code == "GB101" and "item" in lines[(line or 0) - 1]
 
 
+@pytest.fixture
+def usual_depth() -> Iterator[None]:
+    """As in a process that only reads; other tests load what raises the limit."""
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(1000)
+    yield
+    sys.setrecursionlimit(limit)
+
+
+@pytest.mark.usefixtures("usual_depth")
 @pytest.mark.parametrize("form", ["x = {}x", "if k == 0: x = x\n{}"])
 def test_what_is_nested_too_deeply_is_named_and_the_rest_is_read(
     tmp_path: Path, form: str
