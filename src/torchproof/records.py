@@ -314,6 +314,7 @@ class Run:
     configuration: tuple[CompileSite, ...] = ()
     baseline: Mapping[str, Any] | None = None  # the earlier run, in short
     options: Mapping[str, Any] = field(default_factory=dict)  # of a check
+    tuning: Mapping[str, Any] | None = None  # of a search: trials, and what was chosen
     verb: str = "check"
     command: str = ""
     started: str = ""
