@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch._dynamo.testing import CompileCounter
 from torchproof.records import UserError
 from torchproof.strategies import Strategy, parse, with_arguments
 from torchproof.strategies.applied import Applied, artifacts, assert_backend, sharing
+from torchproof.strategies.plans import Plan
 from torchproof.workloads import gpt, nanovlm
 
 ROWS = (3, 5, 7)
@@ -196,6 +198,14 @@ def test_marks_beside_marks_of_the_target(counter: CompileCounter) -> None:
     assert counter.frame_count == 1
 
 
+def test_a_plan_that_was_saved_gives_the_same_lines(counter: CompileCounter) -> None:
+    done = applied("regional:marks", make())
+    saved = Plan.from_json(json.loads(json.dumps(done.plan.to_json())))
+    again = counted("regional:marks").apply(make(), calls_of(*ROWS), saved)
+    assert (again.source, again.plan) == (done.source, done.plan)
+    assert done.plan.sites[0].varying
+
+
 def test_a_plan_of_one_target_is_applied_to_another(counter: CompileCounter) -> None:
     class Drifting(Net):
         steps = 0
@@ -208,7 +218,8 @@ def test_a_plan_of_one_target_is_applied_to_another(counter: CompileCounter) -> 
     seen: list[int] = []
     strategy = counted("regional:marks")
     plan = strategy.plan(spare, calls_of(*ROWS), before=seen.append)
-    assert strategy.apply(net, calls_of(*ROWS), plan).fn is net
+    done = strategy.apply(net, calls_of(*ROWS), plan)
+    assert done.fn is net and done.plan == plan
     assert (spare.steps, net.steps, seen) == (3, 0, [0, 1, 2])
 
 

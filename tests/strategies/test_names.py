@@ -17,6 +17,7 @@ from torchproof.strategies import (
     parse,
     with_arguments,
 )
+from torchproof.strategies.plans import Plan, Site
 
 MEANINGS: dict[str, tuple[str, dict[str, Any], str | None, str]] = {
     "eager": ("eager", {}, None, "auto"),
@@ -45,6 +46,31 @@ def test_a_name_says_what_is_done(name: str) -> None:
 def test_a_strategy_survives_json(name: str) -> None:
     found = parse(name)
     assert Strategy.from_json(json.loads(json.dumps(found.to_json()))) == found
+
+
+def test_a_strategy_with_options_survives_json() -> None:
+    options = {"coordinate_descent_tuning": True, "max_fusion_size": 32}
+    told = with_arguments(parse("regional"), options=options, dynamic=False)
+    plain = told.to_json()
+    found = Strategy.from_json(json.loads(json.dumps(plain)))
+    assert found == told and not found.told_by_name
+    plain["arguments"]["options"].clear()
+    assert told.arguments["options"] == options
+
+
+VARYING = {(0,): (0, 1), ("states", 1): (2,)}
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        Plan(),
+        Plan((Site("MODEL"),), "a note"),
+        Plan((Site("MODEL.blocks", "Block", ("blocks.0", "blocks.1"), VARYING),)),
+    ],
+)
+def test_a_plan_survives_json(plan: Plan) -> None:
+    assert Plan.from_json(json.loads(json.dumps(plan.to_json()))) == plan
 
 
 @pytest.mark.parametrize(

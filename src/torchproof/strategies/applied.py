@@ -50,16 +50,23 @@ class Compilation:
 class Applied:
     """`fn` is what to call; `source` the lines that made it, for a target `model`.
 
-    A `whole_step` runs its own loss and backward.
+    `plan` is what they were made from. A `whole_step` runs its own loss and backward.
     """
 
     fn: Callable[..., Any]
     source: str
-    regions: tuple[Site, ...] = ()
-    note: str | None = None
+    plan: Plan = field(default_factory=Plan)
     root: nn.Module | None = None
     compilations: list[Compilation] = field(default_factory=list)
     whole_step: bool = False
+
+    @property
+    def regions(self) -> tuple[Site, ...]:
+        return self.plan.regions
+
+    @property
+    def note(self) -> str | None:
+        return self.plan.note
 
     @property
     def falls_back(self) -> tuple[str, ...]:
@@ -123,8 +130,7 @@ def apply(
     return Applied(
         names[NAME],
         source,
-        plan.regions,
-        plan.note,
+        plan,
         root if isinstance(root, nn.Module) else None,
         whole_step=strategy.graph and train,
     )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 # Where in the arguments a tensor is, as (0,), ("mask",) or ("states", 1), and which of
 # its sizes vary from call to call.
@@ -23,6 +25,18 @@ class Site:
     paths: tuple[str, ...] = ()
     varying: Varying = field(default_factory=dict, hash=False)
 
+    def to_json(self) -> dict[str, Any]:
+        # JSON has no tuples for keys: pairs of a way and its sizes instead.
+        varying = [[[*way], [*sizes]] for way, sizes in self.varying.items()]
+        plain = dataclasses.asdict(self)
+        return {**plain, "paths": [*self.paths], "varying": varying}
+
+    @classmethod
+    def from_json(cls, plain: Mapping[str, Any]) -> Site:
+        varying = {tuple(way): tuple(sizes) for way, sizes in plain["varying"]}
+        told = {**plain, "paths": tuple(plain["paths"]), "varying": varying}
+        return cls(**told)
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -34,3 +48,10 @@ class Plan:
     @property
     def regions(self) -> tuple[Site, ...]:
         return tuple(site for site in self.sites if site.paths)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"sites": [site.to_json() for site in self.sites], "note": self.note}
+
+    @classmethod
+    def from_json(cls, plain: Mapping[str, Any]) -> Plan:
+        return cls(tuple(map(Site.from_json, plain["sites"])), plain["note"])
