@@ -20,7 +20,7 @@ from typing import Any
 from torchproof import samples
 from torchproof.measure import EAGER, Plan, Spec, rows
 from torchproof.measure.process import ArmError, Process
-from torchproof.measure.session import Seat
+from torchproof.measure.seats import Seat
 from torchproof.records import Run, UserError
 from torchproof.strategies import NotApplicable, parse
 from torchproof.target import parse as parse_target

@@ -133,7 +133,7 @@ def test_ctrl_c_saves_the_run_and_leaves_no_process(tmp_path: Path) -> None:
 
 
 def test_arms_alternate_where_memory_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Session, "_room", lambda self: False)
+    monkeypatch.setattr(Session, "has_room", lambda self: False)
     at_once: list[int] = []
 
     def count(text: str) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from torchproof import alternation
 from torchproof.measure import AS_WRITTEN, Plan, script
-from torchproof.measure.session import Seat
+from torchproof.measure.seats import Seat
 from torchproof.records import Measurement
 from torchproof.steps import Steps
 from torchproof.streams import Followed

@@ -13,7 +13,7 @@ import torchproof
 from torchproof import calls
 from torchproof.arm import Arm
 from torchproof.measure import Plan, Spec, rows
-from torchproof.measure.session import Seat
+from torchproof.measure.seats import Seat
 from torchproof.questions import Questions, arms
 from torchproof.records import Frame, UserError
 from torchproof.strategies import NotApplicable, applied, parse, with_arguments

@@ -73,6 +73,7 @@ class Plan:
     compile_with: Mapping[str, Any] = field(default_factory=dict, hash=False)
     timeout_s: float | None = None
     quiet: bool = False
+    environment: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def job(self, spec: Spec, shape: Mapping[str, int]) -> dict[str, Any]:
         """What the child process is told."""

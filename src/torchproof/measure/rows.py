@@ -12,7 +12,7 @@ from torchproof.measure.starts import started
 from torchproof.records import Measurement, one_line
 
 if TYPE_CHECKING:
-    from torchproof.measure.session import Seat
+    from torchproof.measure.seats import Seat
 
 References = Mapping[tuple[str | None, int], Mapping[str, Any]]
 

@@ -12,7 +12,7 @@ from typing import Any
 from torchproof import samples
 from torchproof.measure import AS_WRITTEN, Measured, Plan, Progress, rows
 from torchproof.measure.process import NO_REMOTE_CACHES
-from torchproof.measure.session import Seat
+from torchproof.measure.seats import Seat
 from torchproof.records import Measurement, one_line
 from torchproof.streams import Conditions, Entry, Followed, follow
 

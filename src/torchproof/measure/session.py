@@ -6,7 +6,6 @@ import contextlib
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,53 +23,13 @@ from torchproof.measure import (
     traces,
 )
 from torchproof.measure.process import ArmError, Process, free_vram
+from torchproof.measure.seats import Seat
 from torchproof.records import Event, Frame, UserError
 from torchproof.strategies import NotApplicable
 
 _SITTINGS_APART = 3  # of arms that cannot be in memory beside each other
 _ROOM = 1.3  # times what an arm took must be free before another stays beside it
 _FEWEST_ROUNDS = 4
-
-
-@dataclass
-class Seat:
-    """An arm in a session: its process while it has one, and what it gave."""
-
-    spec: Spec
-    caches: Path
-    process: Process | None = None
-    error: str | None = None
-    skipped: str | None = None
-    facts: list[dict[str, Any]] = field(default_factory=list)  # of each shape
-    warm: dict[str, Any] | None = None
-
-    @property
-    def runs(self) -> bool:
-        return self.error is None and self.skipped is None
-
-    @property
-    def environment(self) -> dict[str, str]:
-        """Caches of the arm's own, empty at first; what its profiler needs to know."""
-        own = {
-            "TORCHINDUCTOR_CACHE_DIR": str(self.caches / "inductor"),
-            "TRITON_CACHE_DIR": str(self.caches / "triton"),
-        }
-        if self.spec.as_written and self.spec.is_eager:
-            own["TORCH_COMPILE_DISABLE"] = "1"
-        if self.spec.strategy.graph:
-            # CUDA graphs may crash once CUPTI was taken down; torch sets this itself
-            # only where Inductor is configured to record graphs.
-            own["TEARDOWN_CUPTI"] = "0"
-        return own
-
-    def ask(self, do: str, limit_s: float | None, **values: Any) -> dict[str, Any]:
-        assert self.process is not None
-        return self.process.ask(do, limit_s, **values)
-
-    def close(self) -> None:
-        if self.process is not None:
-            self.process.close()
-            self.process = None
 
 
 class Session:
@@ -84,6 +43,23 @@ class Session:
         self.largest = {"host": 0, "cuda": 0}
         self.judges: dict[str | None, Process] = {}
         self.events: list[Event] = []
+        self.seats: list[Seat] = []
+        self.deadline: float | None = None  # of what is asked, by the monotonic clock
+
+    @property
+    def limit_s(self) -> float | None:
+        """How long an arm may take to answer."""
+        limit = self.plan.timeout_s
+        if self.deadline is None:
+            return limit
+        left = max(0.0, self.deadline - time.monotonic())
+        return left if limit is None else min(limit, left)
+
+    def close(self) -> None:
+        for seat in self.seats:
+            seat.close()
+        for judge in self.judges.values():
+            judge.close()
 
     def run(self) -> Measured:
         ending = "finished"
@@ -94,7 +70,7 @@ class Session:
                 for number, spec in enumerate(self.plan.specs)
             ]
             try:
-                self._refer()
+                self.refer()
                 self._choose_arms()
                 sitting = 0
                 while sitting < self.sittings and self._running():
@@ -107,10 +83,7 @@ class Session:
             except KeyboardInterrupt:
                 ending = "interrupted"
             finally:
-                for seat in self.seats:
-                    seat.close()
-                for judge in self.judges.values():
-                    judge.close()
+                self.close()
         known = next(iter(self.references.values()), {})
         place = known.get("function")
         return Measured(
@@ -139,8 +112,8 @@ class Session:
             own = {**seat.environment, "TORCH_TRACE": str(folder / "trace")}
             job = self.plan.job(seat.spec, self.plan.shapes[0])
             seat.process = Process(job, own, quiet=self.plan.quiet)
-            with self._failing(seat):
-                seat.ask("prepare", self.plan.timeout_s, answers=None)
+            with self.failing(seat):
+                seat.ask("prepare", self.limit_s, answers=None)
             seat.close()
             traces.write_code(folder / "trace", folder)
 
@@ -151,26 +124,27 @@ class Session:
         self.progress("what compiled code does not notice")
         with contextlib.suppress(ArmError):  # a diagnosis is an extra
             found = judge.ask(
-                "diagnose", self.plan.timeout_s, wrong=judged.get("verdict") == "wrong"
+                "diagnose", self.limit_s, wrong=judged.get("verdict") == "wrong"
             )
             self.events += map(Event.from_json, found["events"])
 
     # -- references ----------------------------------------------------------------
 
-    def _refer(self) -> None:
+    def refer(self) -> None:
         """Eager's answers for every type of number and shape, before any timing."""
         for dtype in dict.fromkeys(seat.spec.dtype for seat in self.seats):
             spec = Spec(EAGER, dtype=dtype)
             job = self.plan.job(spec, self.plan.shapes[0])
             # A diagnosis compiles in the judge: it finds what the first arm compiled.
             own = self.seats[-1].environment if self.plan.diagnoses else {}
+            own = {**self.plan.environment, **own}
             self.judges[dtype] = Process(job, own, quiet=self.plan.quiet)
             for number, shape in enumerate(self.plan.shapes):
                 self.progress(f"reference answers in eager{_named(shape)}")
                 told = {"number": number, "shape": dict(shape)}
                 try:
                     self.references[dtype, number] = self.judges[dtype].ask(
-                        "refer", self.plan.timeout_s, **told
+                        "refer", self.limit_s, **told
                     )
                 except ArmError as error:
                     raise UserError(f"the target fails in eager: {error}") from None
@@ -180,7 +154,7 @@ class Session:
         told = {"number": number, "path": str(path)}
         try:
             judge = self.judges[seat.spec.dtype]
-            answer = judge.ask("judge", self.plan.timeout_s, **told)
+            answer = judge.ask("judge", self.limit_s, **told)
             return dict(answer["numerics"])
         except ArmError as error:  # the judge's fault, not the arm's
             return {"verdict": None, "why": f"the comparison failed: {error}"}
@@ -225,54 +199,53 @@ class Session:
             group = self._together(waiting, sitting)
             for number in range(len(self.plan.shapes)):
                 for seat in group if number else ():
-                    with self._failing(seat):
-                        self._begin(seat, number, sitting)
-                self._rounds([seat for seat in group if seat.runs], number)
-                self._examine(group, number)
+                    with self.failing(seat):
+                        self.begin(seat, number, sitting)
+                self.rounds([seat for seat in group if seat.runs], number)
+                self.examine(group, number)
             for seat in group:
-                with self._failing(seat):
-                    self._judge_draws(seat)
+                with self.failing(seat):
+                    self.judge_draws(seat)
                 seat.close()
 
     def _together(self, waiting: list[Seat], sitting: int) -> list[Seat]:
         """As many of the waiting arms as memory allows beside each other, begun."""
         group: list[Seat] = []
         while waiting:
-            if group and not self._room():
+            if group and not self.has_room():
                 self.apart, self.sittings = True, max(self.sittings, _SITTINGS_APART)
                 break
             seat = waiting.pop(0)
-            with self._failing(seat):
-                self._begin(seat, 0, sitting)
+            with self.failing(seat):
+                self.begin(seat, 0, sitting)
                 group.append(seat)
         return group
 
-    def _room(self) -> bool:
+    def has_room(self) -> bool:
         host = psutil.virtual_memory().available
         cuda = free_vram() if self.largest["cuda"] else None
         return host > _ROOM * self.largest["host"] and (
             cuda is None or cuda > _ROOM * self.largest["cuda"]
         )
 
-    def _begin(self, seat: Seat, number: int, sitting: int) -> None:
+    def begin(self, seat: Seat, number: int = 0, sitting: int = 0) -> None:
         """First call and warm-up; the first sitting's is cold, and judged."""
-        shape, limit = self.plan.shapes[number], self.plan.timeout_s
+        shape = self.plan.shapes[number]
         label = f"{seat.spec.label}{_named(shape)}"
         self.progress(f"{label}: first call, {'warm' if sitting else 'cold'}")
         path = None if sitting else self._answers(seat, number)
         told = {"answers": str(path) if path else None}
         if number == 0:
             job = self.plan.job(seat.spec, shape)
-            seat.process = Process(
-                job, seat.environment, quiet=self.plan.quiet, layout=sitting
-            )
-            facts = seat.ask("prepare", limit, **told)
+            own = {**self.plan.environment, **seat.environment}
+            seat.process = Process(job, own, quiet=self.plan.quiet, layout=sitting)
+            facts = seat.ask("prepare", self.limit_s, **told)
         else:
-            facts = seat.ask("reshape", limit, shape=dict(shape), **told)
+            facts = seat.ask("reshape", self.limit_s, shape=dict(shape), **told)
         if path:
             facts["numerics"] = self._judge(seat, number, path)
         self.progress(f"{label}: warming up")
-        facts |= seat.ask("settle", limit)
+        facts |= seat.ask("settle", self.limit_s)
         self.largest = {k: max(v, facts["bytes"][k]) for k, v in self.largest.items()}
         if sitting == 0:
             none = dict.fromkeys(("compilations", "steps", "interrupted"), 0)
@@ -281,7 +254,7 @@ class Session:
             seat.warm = facts
         seat.facts[number]["rounds"].append([])
 
-    def _rounds(self, seats: list[Seat], number: int) -> None:
+    def rounds(self, seats: list[Seat], number: int) -> None:
         """All arms in turn, again and again, so that drift hits all alike."""
         begin, count = time.monotonic(), self._round_count(seats, number)
         for turn in range(count):
@@ -290,8 +263,8 @@ class Session:
                     f"round {turn + 1} of {count}, {seat.spec.label}"
                     f"{_named(self.plan.shapes[number])}{_left(begin, turn, count)}"
                 )
-                with self._failing(seat):
-                    self._sample(seat, number)
+                with self.failing(seat):
+                    self.sample(seat, number)
             seats = [seat for seat in seats if seat.runs]
             if seats and samples.enough(
                 {str(s.caches): s.facts[number]["rounds"][-1] for s in seats}
@@ -306,24 +279,24 @@ class Session:
         fit = int(2 * self.plan.seconds / longest_s) if longest_s else samples.ROUNDS
         return min(samples.ROUNDS, max(_FEWEST_ROUNDS, fit))
 
-    def _sample(self, seat: Seat, number: int) -> None:
+    def sample(self, seat: Seat, number: int) -> None:
         seconds = self.plan.seconds / self.plan.sittings / samples.ROUNDS
-        answer = seat.ask("sample", self.plan.timeout_s, seconds=seconds)
+        answer = seat.ask("sample", self.limit_s, seconds=seconds)
         facts, interrupted = seat.facts[number], answer["interrupted"]
         facts["rounds"][-1].append(samples.kept(answer["times_ms"], interrupted))
         facts["compilations"] += answer["compilations"]
         facts["steps"] += len(interrupted)
         facts["interrupted"] += sum(interrupted)
 
-    def _examine(self, group: list[Seat], number: int) -> None:
+    def examine(self, group: list[Seat], number: int) -> None:
         """Memory, guards and kernels, once, after all timing of the shape."""
         for seat in group:
             if seat.runs and "memory" not in seat.facts[number]:
                 self.progress(f"{seat.spec.label}: memory, guards and kernels")
-                with self._failing(seat):
+                with self.failing(seat):
                     self._judge_again(seat, number)
                     seat.facts[number] |= seat.ask(
-                        "examine", self.plan.timeout_s, trace=self._trace(seat)
+                        "examine", self.limit_s, trace=self._trace(seat)
                     )
 
     def _judge_again(self, seat: Seat, number: int) -> None:
@@ -334,7 +307,7 @@ class Session:
         if not reference["repeats"] or judged not in {"same", "rounding"}:
             return
         path = self.scratch / "answers.pt"
-        seat.ask("answer", self.plan.timeout_s, answers=str(path))
+        seat.ask("answer", self.limit_s, answers=str(path))
         again = self._judge(seat, number, path)
         if again["verdict"] == "wrong" and seat.spec.is_eager:
             reference["repeats"] = False  # so the others cannot be held to it
@@ -347,7 +320,7 @@ class Session:
             return None
         return str(self.keep / f"{seat.spec.file_name}.trace.json")
 
-    def _judge_draws(self, seat: Seat) -> None:
+    def judge_draws(self, seat: Seat) -> None:
         """Another random stream is no wrong answer: told apart by drawing as eager."""
         reference = self.references[seat.spec.dtype, 0]
         facts = seat.facts[0] if seat.runs else {}
@@ -356,7 +329,7 @@ class Session:
             return
         self.progress(f"{seat.spec.label}: compiled again, to draw as eager does")
         path = self.scratch / "answers.pt"
-        seat.ask("draw_as_eager", self.plan.timeout_s, answers=str(path))
+        seat.ask("draw_as_eager", self.limit_s, answers=str(path))
         facts["drawn"] = self._judge(seat, 0, path)
         if facts["drawn"]["verdict"] in {"same", "rounding"}:
             facts["numerics"] = facts["drawn"] | {"verdict": "random"}
@@ -367,7 +340,7 @@ class Session:
         return [seat for seat in self.seats if seat.runs]
 
     @contextlib.contextmanager
-    def _failing(self, seat: Seat) -> Iterator[None]:
+    def failing(self, seat: Seat) -> Iterator[None]:
         """An arm that fails is out; the others go on."""
         try:
             yield
