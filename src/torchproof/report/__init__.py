@@ -15,6 +15,7 @@ from torchproof.report import (
     markdown,
     sarif,
     terminal,
+    tune,
 )
 from torchproof.verdict import Comparison
 
@@ -49,6 +50,8 @@ def render(
         return FORMATS[format](run)
     if run.verb == "bench":
         return bench.render(run, width=width)
+    if run.verb == "tune":
+        return tune.render(run, width=width)
     return terminal.render(run, colour=colour, width=width, verbose=verbose)
 
 

@@ -33,25 +33,34 @@ def render(run: Run, *, width: int = 80) -> str:
 
 
 def header(run: Run, width: int) -> Iterator[str]:
+    yield from opening(run, width)
+    rounds = max((len(row.rounds_ms) for row in run.measurements), default=0)
+    if rounds:
+        yield from wrap(
+            f"median of a call and its 95 percent interval, from"
+            f" {numbers.amount(rounds, 'round')} with the strategies taken in turn",
+            width,
+        )
+    yield from incomplete(run, width)
+
+
+def opening(run: Run, width: int) -> Iterator[str]:
+    """What was run, and where."""
     facts = run.environment
     device = facts.get("gpu") or facts.get("device")
-    text = f"bench of {run.target}"
+    text = f"{run.verb} of {run.target}"
     text += f" ({facts['size']})" if facts.get("size") else ""
     text += f" on {device}" if device else ""
     text += f", torch {facts['torch']}" if facts.get("torch") else ""
     if facts.get("threads"):
         text += f", {numbers.amount(facts['threads'], 'thread')}"
-    yield from _wrap(text, width)
-    rounds = max((len(row.rounds_ms) for row in run.measurements), default=0)
-    if rounds:
-        yield from _wrap(
-            f"median of a call and its 95 percent interval, from"
-            f" {numbers.amount(rounds, 'round')} with the strategies taken in turn",
-            width,
-        )
+    yield from wrap(text, width)
+
+
+def incomplete(run: Run, width: int) -> Iterator[str]:
     if run.error or run.ending != "finished":
         why = run.error or f"the run was ended early ({run.ending})"
-        yield from _wrap(f"Not complete: {why}. This is what was measured.", width)
+        yield from wrap(f"Not complete: {why}. This is what was measured.", width)
 
 
 # -- the bars --------------------------------------------------------------------------
@@ -127,7 +136,7 @@ def table(found: Table, width: int) -> Iterator[str]:
         else:
             yield _line(row, widths, rows[0])
         if prose and whole is not found.header:
-            yield from _wrap(f"{found.header[-1]}: {whole[-1]}", width, _INDENT)
+            yield from wrap(f"{found.header[-1]}: {whole[-1]}", width, _INDENT)
     yield from _items(found.lines, width)
 
 
@@ -152,18 +161,18 @@ def _details(row: Measurement, width: int) -> Iterator[str]:
 
 def _items(lines: Sequence[str], width: int) -> Iterator[str]:
     for line in lines:
-        yield from _wrap(line, width, _INDENT, _INDENT * 2)
+        yield from wrap(line, width, _INDENT, _INDENT * 2)
 
 
 def _ending(run: Run, width: int) -> Iterator[str]:
     found, row = sections.chosen(run)
-    yield from _wrap(f"Decision: {found}.", width)
+    yield from wrap(f"Decision: {found}.", width)
     if row and row.source:
         yield from ("", *textwrap.indent(row.source.rstrip(), "    ").splitlines(), "")
     yield f"Saved as run {run.id}."
 
 
-def _wrap(text: str, width: int, first: str = "", rest: str | None = None) -> list[str]:
+def wrap(text: str, width: int, first: str = "", rest: str | None = None) -> list[str]:
     return textwrap.wrap(
         text,
         width=width,

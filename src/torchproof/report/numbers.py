@@ -30,6 +30,19 @@ def seconds(value: float | None) -> str:
     return UNKNOWN if value is None else f"{plain(value)} s"
 
 
+def duration(value: float | None) -> str:
+    """`12 s`, `5 min 12 s`, `1 h 3 min`: how long people wait."""
+    if value is None:
+        return UNKNOWN
+    whole = round(value)
+    if whole < 60:
+        return f"{whole} s"
+    big, small, units = whole // 60, whole % 60, ("min", "s")
+    if whole >= 3600:
+        big, small, units = whole // 3600, whole % 3600 // 60, ("h", "min")
+    return f"{big} {units[0]}" + (f" {small} {units[1]}" if small else "")
+
+
 def count(value: float | None) -> str:
     return UNKNOWN if value is None else f"{value:g}"
 
