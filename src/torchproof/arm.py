@@ -33,8 +33,6 @@ from torchproof.target import Loaded, Target
 if TYPE_CHECKING:
     from torchproof.strategies.applied import Applied
 
-_PROFILED_PASSES = (3, 30)  # at least, at most
-_PROFILED_S = 0.3
 _WATCHED_PASSES = 11
 _RESUME_S = {"cpu": 0.01, "cuda": 0.2}
 _SETTLE_S = 20.0
@@ -268,20 +266,11 @@ class Arm:
     def examine(self, trace: str | None = None) -> dict[str, Any]:
         """Memory, guards and kernels, apart from all timing."""
         memory = gauges.peak_memory(self.device, self._pass)
-
-        few, many = _PROFILED_PASSES
-        begin = time.monotonic()
-        self._pass()
-        fit = int(_PROFILED_S / (time.monotonic() - begin))
-        count = few if trace else min(max(few, fit), many)
-
-        def passes() -> None:
-            for _ in range(count):
-                self._pass()
-
-        steps = count * len(self.loaded.calls)
         profile = gauges.profile(
-            self.device, passes, steps=steps, trace=Path(trace) if trace else None
+            self.device,
+            self._pass,
+            calls=len(self.loaded.calls),
+            trace=Path(trace) if trace else None,
         )
         told = {"dropped": self._not_checked(), "sharing": [], **self.ledger.page()}
         if self.applied and self.applied.regions:

@@ -15,6 +15,8 @@ from typing import Any
 
 LOOKUP = "TorchDynamo Cache Lookup"
 _LATE_MS = 0.1  # to find all streams idle takes a tenth of that
+_PROFILED_PASSES = (3, 30)  # at least, at most
+_PROFILED_S = 0.3
 
 
 class Clock:
@@ -155,12 +157,45 @@ def _process_vram() -> int | None:
 
 
 def profile(
-    device: str, run: Callable[[], Any], *, steps: int, trace: Path | None = None
+    device: str, run: Callable[[], Any], *, calls: int, trace: Path | None = None
 ) -> dict[str, Any]:
-    """Guard lookups and kernels per step of a run, as torch's profiler saw them.
+    """Guard lookups and kernels per call, as torch's profiler saw them.
 
-    With `trace`, the Chrome trace is kept there.
+    A run makes that many calls. With `trace`, the Chrome trace is kept there.
     """
+    few, many = _PROFILED_PASSES
+    fit = passes_within(_PROFILED_S, run, few=few, many=many)
+    count = few if trace else fit
+    events = observed(device, lambda: [run() for _ in range(count)], trace=trace)
+    steps = count * calls
+    lookups = [e.time_range.elapsed_us() for e in events if e.name == LOOKUP]
+    found: dict[str, Any] = {"lookup_us": None, "lookup_range_us": None}
+    found |= {"lookups": len(lookups) / steps, "kernels": None}
+    if len(lookups) > 1:
+        # Of one lookup, then of all that a step makes: a hiccup in one is not in all.
+        first, middle, third = statistics.quantiles(lookups, n=4)
+        found["lookup_us"] = middle * found["lookups"]
+        found["lookup_range_us"] = [x * found["lookups"] for x in (first, third)]
+    if device == "cuda":
+        kernels = [e for e in device_events(events) if is_kernel(e)]
+        found["kernels"] = len(kernels) / steps
+        found["kernel_ms"] = covered_us(kernels) / 1e3 / steps
+    return found
+
+
+def passes_within(
+    seconds: float, run: Callable[[], Any], *, few: int, many: int
+) -> int:
+    """How many runs take that long, judged by one."""
+    begin = time.monotonic()
+    run()
+    return min(max(few, int(seconds / (time.monotonic() - begin))), many)
+
+
+def observed(
+    device: str, run: Callable[[], Any], *, trace: Path | None = None
+) -> list[Any]:
+    """The events of a run, as torch's profiler saw them."""
     import torch
 
     activities = [torch.profiler.ProfilerActivity.CPU]
@@ -177,26 +212,18 @@ def profile(
             torch.cuda.synchronize()
     if trace is not None:
         seen.export_chrome_trace(str(trace))
-    events = list(seen.events())
-    lookups = [e.time_range.elapsed_us() for e in events if e.name == LOOKUP]
-    found: dict[str, Any] = {"lookup_us": None, "lookup_range_us": None}
-    found |= {"lookups": len(lookups) / steps, "kernels": None}
-    if len(lookups) > 1:
-        # Of one lookup, then of all that a step makes: a hiccup in one is not in all.
-        first, middle, third = statistics.quantiles(lookups, n=4)
-        found["lookup_us"] = middle * found["lookups"]
-        found["lookup_range_us"] = [x * found["lookups"] for x in (first, third)]
-    if device == "cuda":
-        spans = [
-            (e.time_range.start, e.time_range.end)
-            for e in events
-            if "CUDA" in str(e.device_type)
-            and not e.is_user_annotation
-            and not e.name.startswith(("Memcpy", "Memset"))
-        ]
-        found["kernels"] = len(spans) / steps
-        found["kernel_ms"] = _covered(spans) / 1e3 / steps
-    return found
+    return list(seen.events())
+
+
+def device_events(events: list[Any]) -> list[Any]:
+    """Of what the profiler saw: kernels, copies and fills on the GPU."""
+    return [
+        e for e in events if "CUDA" in str(e.device_type) and not e.is_user_annotation
+    ]
+
+
+def is_kernel(event: Any) -> bool:
+    return not event.name.startswith(("Memcpy", "Memset"))
 
 
 @contextlib.contextmanager
@@ -212,9 +239,10 @@ def _without_stderr() -> Iterator[None]:
         os.close(nowhere)
 
 
-def _covered(spans: list[tuple[float, float]]) -> float:
-    """The length of the union of time spans."""
+def covered_us(events: list[Any]) -> float:
+    """How long at least one of these was under way."""
     total, reached = 0.0, float("-inf")
+    spans = ((e.time_range.start, e.time_range.end) for e in events)
     for begin, end in sorted(spans):
         total += max(0.0, end - max(begin, reached))
         reached = max(reached, end)
