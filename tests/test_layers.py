@@ -67,6 +67,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     | {"script", "steps", "streams", "torch_private"},
     "guard_filters": {"strategies"},
     "strategies": {"records", "guards", "torch_private"},
+    # The chosen strategy as a file, and the model it was chosen for.
+    "recipe": {"records", "strategies"},
     "child": {"records", "observe", "target", "calls", "environment"}
     | {"script", "streams"},
     "arm": {"records", "places", "target", "calls", "environment", "gauges"}
@@ -91,7 +93,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "api": {"records", "store", "target", "capture", "checking", "measure"}
     | {"questions"},
     "flags": {"records"},
-    "output": {"records", "report", "verdict"},
+    # What a search is doing, live.
+    "board": {"report"},
+    "output": {"board", "records", "report", "verdict"},
     "cli": {"__init__", "flags", "records", "store", "rules", "report", "target"}
     | {"capture", "journal", "output", "questions", "verdict", "workloads"},
     "__init__": set(),
@@ -109,8 +113,8 @@ MAY_IMPORT_LATE = {
 # Rooms that never import torch, not even inside a function.
 DESK: tuple[str, ...] = ("identity", "records", "modules", "samples", "layout")
 DESK += ("places", "guards", "stacks", "reads", "tracelog", "store", "rules", "verdict")
-DESK += ("report", "streams", "capture", "measure", "questions", "checking")
-DESK += ("api", "flags", "output", "static", "journal", "cli")
+DESK += ("recipe", "report", "streams", "capture", "measure", "questions", "checking")
+DESK += ("api", "flags", "board", "output", "static", "journal", "cli")
 DESK += ("__init__", "__main__")
 # Rooms whose installed packages are limited to these.
 INSTALLED = {"records": set(), "torch_private": {"torch"}, "workloads": {"torch"}}

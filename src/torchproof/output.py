@@ -13,23 +13,40 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from torchproof.records import Run, UserError
 
 if TYPE_CHECKING:
+    from torchproof.board import Board
     from torchproof.verdict import Comparison
+
+_Shown = TypeVar("_Shown", bound="_Progress | Board")
 
 
 @contextlib.contextmanager
 def progress(options: argparse.Namespace) -> Iterator[_Progress]:
+    with _interruptible(_Progress(options.quiet)) as line:
+        yield line
+
+
+@contextlib.contextmanager
+def board(options: argparse.Namespace) -> Iterator[Board]:
+    """The progress of a search."""
+    from torchproof.board import Board
+
+    with _interruptible(Board(options.quiet)) as shown:
+        yield shown
+
+
+@contextlib.contextmanager
+def _interruptible(shown: _Shown) -> Iterator[_Shown]:
     # A job that is cancelled ends as one that is interrupted: saved, no child left.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    line = _Progress(options.quiet)
     try:
-        yield line
+        yield shown
     finally:
-        line.end()
+        shown.end()
 
 
 def assert_writable(output: str | None) -> None:

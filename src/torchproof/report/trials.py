@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torchproof.records import Measurement, Run
-from torchproof.report import numbers
+from torchproof.report import marks, numbers
 from torchproof.verdict import trouble
 
 EAGER = "eager"
@@ -50,7 +50,7 @@ class Trial:
     vs_eager: float | None = None
     vs_eager_low: float | None = None
     vs_eager_high: float | None = None
-    value: float | None = None  # what the objective minimises
+    value: float | None = None  # what the objective minimises: seconds or bytes
     where: str = ""
     resumed: bool = False
     final: bool = False
@@ -63,7 +63,7 @@ class Trial:
             name=_text(plain.get("name")) or numbers.UNKNOWN,
             stage=_text(plain.get("stage")),
             outcome=_text(plain.get("outcome")) or MEASURED,
-            why=_text(plain.get("why")),
+            why=marks.line(_text(plain.get("why"))),
             cold=plain.get("cold") is not False,
             numerics=_mapping(plain.get("numerics")),
             where=_text(plain.get("where")),
@@ -147,6 +147,8 @@ class Search:
         finals = {_label(row): row for row in run.measurements}
         found = [Trial.from_json(each) for each in _mappings(plain.get("trials"))]
         found = [t.with_final(finals[t.name]) if t.name in finals else t for t in found]
+        if objective == "step":  # as the finals measured it, where they did
+            found = [replace(trial, value=trial.step_ms) for trial in found]
         return cls(
             objective=objective,
             effort=_text(plain.get("effort")),
