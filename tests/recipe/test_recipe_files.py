@@ -1,0 +1,248 @@
+"""A recipe as a file: what is written is what is read, and bad files say where."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from torchproof.recipe import Damaged, Recipe, load, loads, toml
+from torchproof.records import UserError
+from torchproof.strategies import parse, with_arguments
+from torchproof.strategies.plans import Plan, Site
+
+# -- any recipe ------------------------------------------------------------------------
+
+TEXTS = st.text(st.characters(exclude_categories=("Cs",)), max_size=12)
+SCALARS = (
+    st.booleans()
+    | st.integers(-(2**70), 2**70)
+    | st.floats(allow_nan=False)
+    | TEXTS
+    | st.sampled_from(["'''", '"""', "\\", "a\nb'", "\x00\x7f\r\n", "#", "\u2028", "]"])
+)
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner),
+    max_leaves=8,
+)
+TABLES = st.dictionaries(TEXTS, VALUES, max_size=3)
+WAYS = st.lists(TEXTS | st.integers(0, 9), min_size=1, max_size=3).map(tuple)
+SIZES = st.lists(st.integers(0, 5), min_size=1, max_size=3).map(tuple)
+PATHS = st.lists(TEXTS, min_size=1, max_size=40).map(tuple)
+OPTIONAL = TEXTS.filter(bool) | st.none()
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> Plan:
+    marks = st.dictionaries(WAYS, SIZES, max_size=2)
+    places = draw(st.lists(TEXTS, unique=True, max_size=3))
+    sites = [Site(place, varying=draw(marks)) for place in places[:1]]
+    sites += [
+        Site(place, draw(TEXTS), draw(PATHS), draw(marks)) for place in places[1:]
+    ]
+    return Plan(tuple(sites), draw(OPTIONAL))
+
+
+@st.composite
+def recipes(draw: st.DrawFn) -> Recipe:
+    names = ("full", "regional:marks", "core:encode:max-autotune", "full+graph")
+    strategy = parse(draw(st.sampled_from(names)))
+    if draw(st.booleans()):
+        options = draw(st.dictionaries(TEXTS, SCALARS, min_size=1, max_size=3))
+        arguments = {"options": options, "fullgraph": draw(st.booleans())}
+        strategy = dataclasses.replace(strategy, arguments=arguments)
+    return Recipe(
+        strategy,
+        draw(plans()),
+        draw(st.booleans()),
+        *(draw(OPTIONAL) for _ in range(3)),
+        *(draw(TABLES) for _ in range(5)),
+        draw(TEXTS),
+        draw(st.none() | st.just({"pad": {"0": {"length": 1}}, "sizes": [[8], [16]]})),
+        other={f"later {key}": value for key, value in draw(TABLES).items()},
+    )
+
+
+@given(recipes())
+def test_what_is_written_is_read_back(recipe: Recipe) -> None:
+    assert loads(recipe.dumps()) == recipe
+    assert Recipe.from_json(json.loads(json.dumps(recipe.to_json()))) == recipe
+
+
+@settings(max_examples=50)
+@given(TABLES)
+def test_the_standard_library_reads_every_table(table: dict[str, Any]) -> None:
+    assert tomllib.loads(toml.dumps(table)) == table
+
+
+@given(st.binary(max_size=200) | st.text(max_size=200).map(lambda t: t.encode()))
+def test_garbage_is_damaged_and_nothing_else(tmp_path_factory: Any, raw: bytes) -> None:
+    path = tmp_path_factory.getbasetemp() / "garbage.toml"
+    path.write_bytes(raw)
+    with pytest.raises(Damaged):
+        load(path)
+
+
+@settings(max_examples=40)
+@given(recipes(), st.data())
+def test_a_truncated_file_is_damaged_or_a_recipe(recipe: Recipe, data: Any) -> None:
+    text = recipe.dumps()
+    cut = text[: data.draw(st.integers(0, len(text)))]
+    try:
+        loads(cut)
+    except Damaged as error:
+        assert "\n" not in str(error)
+
+
+# -- for people ------------------------------------------------------------------------
+
+
+def whole() -> Recipe:
+    site = Site("MODEL.blocks", "Block", ("blocks.0", "blocks.1"), {("mask",): (1,)})
+    return Recipe(
+        with_arguments(parse("regional:marks"), options={"max_autotune": True}),
+        Plan((site,), "compiled one by one: 2 x Block"),
+        target="workload:nanovlm",
+        run="20261115-0102-nanovlm",
+        objective="step",
+        gain={"value": 1.62, "low": 1.58, "high": 1.66},
+        measured={"eager_ms": 3.1, "step_ms": 1.9, "first_call_s": 12.5},
+        numerics={"verdict": "rounding", "max_rel_error": 1e-6},
+        environment={"torch": "2.13.0", "device": "cpu"},
+        model={"class": "Net", "parameters": 12, "structure": "ab", "code": {"m": "c"}},
+        lines="import torch\n\nfor block in model.blocks:\n    block.compile()\n",
+    )
+
+
+def test_a_file_is_written_for_people() -> None:
+    text = whole().dumps()
+    assert 'model = torchproof.compile(model, recipe="torchproof.toml")' in text
+    assert "\nfor block in model.blocks:\n    block.compile()\n" in text
+    assert 'paths = ["blocks.0", "blocks.1"]' in text
+    assert "[compile.options]\nmax_autotune = true" in text
+    assert '[[marks]]\nplace = "MODEL.blocks"\nargument = ["mask"]\nsizes = [1]' in text
+    assert loads(text) == whole()
+
+
+def test_a_whole_training_step_is_applied_by_graph() -> None:
+    text = dataclasses.replace(whole(), strategy=parse("full+graph"), train=True)
+    assert 'torchproof.graph(model, recipe="torchproof.toml")' in text.dumps()
+
+
+def test_what_is_unknown_is_absent() -> None:
+    recipe = Recipe(parse("full"), gain={"value": 2.0, "low": None})
+    assert "\nlow" not in recipe.dumps()
+    assert loads(recipe.dumps()).gain == {"value": 2.0}
+
+
+def test_what_utf8_cannot_hold_is_escaped() -> None:
+    recipe = Recipe(parse("full"), target="caf\udce9.py:make")
+    assert loads(recipe.dumps()).target == "caf\\udce9.py:make"
+
+
+def test_by_hand_a_name_is_enough() -> None:
+    recipe = loads('schema = 1\nstrategy = "full:max-autotune"\n')
+    assert recipe.strategy == parse("full:max-autotune")
+
+
+TOP = 'schema = 1\nstrategy = "full"\n'
+REGION = '[[regions]]\nplace = "MODEL.blocks"\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "no schema number"),
+        ("a = =", "line 1, column 5"),
+        ('schema = 99\nstrategy = "full"', "schema 99, this torchproof reads up to 1"),
+        ('schema = "1"', "schema must be a whole number, not '1'"),
+        ("schema = true", "schema must be a whole number"),
+        ("schema = 1", "strategy is missing"),
+        ("schema = 1\nstrategy = 3", "strategy must be a text, not 3"),
+        ('schema = 1\nstrategy = "ful"', "did you mean full?"),
+        (TOP + 'train = "yes"', "train must be true or false"),
+        (TOP + "gain = 1.5", "gain must be a section, not 1.5"),
+        (TOP + "lines = 1", "lines must be a text"),
+        (TOP + "[compile]\ndynmic = true", "'dynmic': did you mean dynamic?"),
+        (TOP + "[compile]\ndynamic = 1", "compile.dynamic must be true or false"),
+        (TOP + '[compile]\nmode = "a"\noptions = {}', "a mode or options, not both"),
+        ('schema = 1\nstrategy = "eager"\n[compile]\nmode = "x"', "eager has no"),
+        (
+            'schema = 1\nstrategy = "full+graph"\n[compile]\nmode = "reduce-overhead"',
+            "record CUDA graphs",
+        ),
+        (TOP + "regions = 3", "regions must be a list, not 3"),
+        (TOP + "regions = [3]", "regions[0] must be a section"),
+        (TOP + REGION, "regions[0].paths is missing"),
+        (TOP + REGION + "paths = []", "regions[0].paths is empty"),
+        (TOP + REGION + "paths = [1]", "regions[0].paths[0] must be a text, not 1"),
+        (TOP + REGION + 'path = ["a"]', "'path': did you mean paths?"),
+        (
+            TOP + '[[marks]]\nplace = "x"\nargument = [0]\nsizes = [1]',
+            "marks: no region and no place is 'x'",
+        ),
+        (
+            TOP + '[[marks]]\nplace = "x"\nargument = []\nsizes = [1]',
+            "marks[0].argument must be",
+        ),
+        (
+            TOP + '[[marks]]\nplace = "x"\nargument = [0]\nsizes = [-1]',
+            "marks[0].sizes must be",
+        ),
+        (TOP + "[buckets]\nsizes = [1]", "buckets.pad is missing"),
+        ("x = " + "[" * 100_000, "nested too deeply"),
+    ],
+)
+def test_what_is_wrong_is_told_in_one_line(text: str, told: str) -> None:
+    with pytest.raises(Damaged) as caught:
+        loads(text, "there.toml")
+    assert told in str(caught.value)
+    assert str(caught.value).startswith("there.toml: ")
+    assert "\n" not in str(caught.value)
+
+
+# -- on disk ---------------------------------------------------------------------------
+
+
+def test_a_file_that_is_there_stays(tmp_path: Path) -> None:
+    path = whole().write(tmp_path / "torchproof.toml")
+    before = path.read_text()
+    with pytest.raises(UserError, match="exists and is not overwritten"):
+        Recipe(parse("full")).write(path)
+    assert path.read_text() == before
+    Recipe(parse("full")).write(path, overwrite=True)
+    assert load(path) == Recipe(parse("full"))
+    assert os.listdir(tmp_path) == ["torchproof.toml"]
+
+
+def test_a_write_that_fails_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = whole().write(tmp_path / "torchproof.toml")
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(UserError, match="No space left on device"):
+        Recipe(parse("full")).write(path, overwrite=True)
+    assert load(path) == whole()
+    assert os.listdir(tmp_path) == ["torchproof.toml"]
+
+
+def test_a_file_that_is_not_there_is_no_damage(tmp_path: Path) -> None:
+    for path in (tmp_path / "none.toml", tmp_path):
+        with pytest.raises(UserError) as caught:
+            load(path)
+        assert not isinstance(caught.value, Damaged)
+        assert "torchproof tune TARGET makes one" in str(caught.value)
+    with pytest.raises(UserError, match="cannot write the recipe"):
+        whole().write(tmp_path / "none" / "torchproof.toml")
