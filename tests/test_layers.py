@@ -34,7 +34,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "places": {"records"},
     "stacks": {"records"},
     "store": {"records"},
-    "tracelog": {"records", "guards", "stacks"},
+    "decisive": {"records", "guards"},
+    "tracelog": {"records", "decisive", "guards", "stacks"},
     "reads": {"records", "places"},
     "rules": {"records", "places", "guards"},
     "anatomy": {"records", "places"},
@@ -71,7 +72,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "recipe": {"records", "strategies"},
     "child": {"records", "observe", "target", "calls", "environment"}
     | {"script", "streams"},
+    "probing": {"calls", "gauges", "strategies", "target", "torch_private"},
     "arm": {"records", "places", "target", "calls", "environment", "gauges"}
+    | {"probing"}
     | {"guard_filters"}
     | {"ledger"}
     | {"anatomy", "diagnosis", "numerics", "samples", "strategies", "torch_private"},
@@ -115,7 +118,7 @@ DESK: tuple[str, ...] = ("identity", "records", "modules", "samples", "layout")
 DESK += ("places", "guards", "stacks", "reads", "tracelog", "store", "rules", "verdict")
 DESK += ("recipe", "report", "streams", "capture", "measure", "questions", "checking")
 DESK += ("api", "flags", "board", "output", "static", "journal", "cli")
-DESK += ("__init__", "__main__")
+DESK += ("decisive", "__init__", "__main__")
 # Rooms whose installed packages are limited to these.
 INSTALLED = {"records": set(), "torch_private": {"torch"}, "workloads": {"torch"}}
 

@@ -37,6 +37,7 @@ class Guard:
     file: str = ""  # the end of that line's path
     line: int | None = None
     other: str = ""  # the second tensor of an equality, the class of an object
+    graph: str = ""  # whose guard it is, as torch numbers what it compiles: 0/1
 
     @property
     def values(self) -> tuple[str, ...]:
@@ -45,13 +46,16 @@ class Guard:
 
 def parse(reason: str) -> Guard:
     """A guard from one line such as "0/1: tensor 'x' size mismatch at index 0. ..."."""
-    text = _ID.sub("", reason.split("\nUser stack trace:")[0].strip())
+    told = reason.split("\nUser stack trace:")[0].strip()
+    number = _ID.match(told)
+    text = told[number.end() :] if number else told
     comment = _COMMENT.search(text)
     condition = text[: comment.start()] if comment else text.split("  # ")[0]
     condition = condition.strip()
     guard = next(
         found for read in _READERS if (found := read(condition, text)) is not None
     )
+    guard = replace(guard, graph=number["id"] if number else "")
     if cell := _CELL.search(text):
         guard = replace(guard, source=cell["name"], cause="value", other="closure")
     if comment:

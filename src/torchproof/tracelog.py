@@ -13,6 +13,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from torchproof.decisive import Refusal, settle
+from torchproof.guards import Guard
 from torchproof.guards import parse as parse_guard
 from torchproof.records import Event, Frame, UserError
 from torchproof.stacks import frames_in
@@ -179,7 +181,7 @@ def interpret(records: Iterable[Record]) -> list[Event]:
                 known.errors[record.compile_id or ""] = record.payload
             case "compilation_metrics":
                 events = _metrics(record, known, events)
-    return events
+    return settle(events)
 
 
 def _event(kind: str, record: Record, known: _Frames, **values: Any) -> Event:
@@ -274,26 +276,30 @@ def _recompile(record: Record, known: _Frames) -> Event:
     reasons = (
         [loaded] if isinstance(loaded, str) else [str(r) for r in loaded] or ["unknown"]
     )
+    refusals = [_refusal(reason, record, known) for reason in reasons]
     return _event(
         "recompile",
         record,
         known,
-        frames=_guard_frames(reasons[0], record, known),
-        guard=parse_guard(reasons[0]),
-        reasons=reasons,
+        frames=refusals[0].frames,
+        guard=refusals[0].guard,
+        refusals=refusals,
         above=known.above(record.compile_id),
     )
 
 
-def _guard_frames(reason: str, record: Record, known: _Frames) -> tuple[Frame, ...]:
-    """The guard's own user stack, else the line it quotes, if that is in this file."""
-    frames = frames_in(reason)
-    if frames:
-        return frames
+def _refusal(reason: str, record: Record, known: _Frames) -> Refusal:
+    """With the guard's own stack, else the line it quotes, if that is in this file."""
     guard, function = parse_guard(reason), known.function(record.compile_id)
-    if guard.line and function and Path(guard.file).name == Path(function.file).name:
-        return (Frame(function.file, guard.line, function.function, guard.code),)
-    return ()
+    frames = frames_in(reason)
+    if not frames and function and _is_in(guard, function):
+        here = Frame(function.file, guard.line or 0, function.function, guard.code)
+        frames = (here,)
+    return Refusal(guard, frames)
+
+
+def _is_in(guard: Guard, function: Frame) -> bool:
+    return bool(guard.line) and Path(guard.file).name == Path(function.file).name
 
 
 def _specialization(record: Record, known: _Frames) -> Event:
@@ -388,6 +394,7 @@ def _limit(
         setting=limit[1] if limit else "recompile_limit",
         limit=int(limit[2]) if limit else None,
         guard=refused[-1].data["guard"] if refused else None,
+        refusals=refused[-1].data["refusals"] if refused else [],
         above=known.above(record.compile_id),
     )
     return [e for e in events if e not in refused] + [event]
