@@ -42,7 +42,7 @@ def run(
     environment: dict[str, str] | None = None,
     when: Callable[[str], int | None] = lambda sent: None,
 ) -> Seen:
-    """Python text with stderr on a terminal; `when` it has seen enough it may signal."""
+    """Python text with its stderr on a terminal; `when` may ask for a signal."""
     ours, theirs = pty.openpty()
     size = struct.pack("HHHH", rows, columns, 0, 0)
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, size)

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 MOST = 8  # trials that are shown, eager besides
 _PAUSE_S = 5.0  # between lines that tell no trial
 # A frame costs the machine that measures a few milliseconds: one in a second.
-_FRAMES_PER_SECOND = 1.0
+FRAMES_PER_SECOND = 1.0
+_NUMBERS: tuple[str, ...] = ("step", "vs eager", "first call", "memory", "numerics")
 _WIDE = 72  # columns of a terminal that has room for what else was measured
 
 
@@ -61,7 +62,7 @@ class Board:
             self._trials = _trials(state)
             self._state, self._seen_at = dict(state), time.monotonic()
             if self._terminal:
-                self._draw(at_once=True)
+                self._draw()
             else:
                 for line in self._fresh_lines():
                     self._say(line)
@@ -109,20 +110,20 @@ class Board:
 
     # -- the table ---------------------------------------------------------------------
 
-    def _draw(self, at_once: bool = False) -> None:
-        if self._live is None:
-            from rich.live import Live
+    def _draw(self) -> None:
+        """Frames are drawn by a thread: Ctrl-C, which hits another, breaks none."""
+        if self._live is not None:
+            return
+        from rich.live import Live
 
-            self._live = Live(
-                console=_console(),
-                get_renderable=self._frame,
-                refresh_per_second=_FRAMES_PER_SECOND,
-                transient=True,
-                redirect_stdout=False,  # the answer goes there
-            )
-            self._live.start(refresh=True)
-        elif at_once:
-            self._live.refresh()
+        self._live = Live(
+            console=_console(),
+            get_renderable=self._frame,
+            refresh_per_second=FRAMES_PER_SECOND,
+            transient=True,
+            redirect_stdout=False,  # the answer goes there
+        )
+        self._live.start()
 
     def _frame(self) -> Group:
         from rich.console import Group
@@ -135,7 +136,7 @@ class Board:
         found, parts = self._trials, list[Any]()
         if any(trial.ranked for trial in found):
             parts.append(self._table(found))
-        if _is_wide() and any(map(trials.is_warm, _best(found))):
+        if _columns() >= _WIDE and any(map(trials.is_warm, _best(found))):
             parts.append(line("* with warm caches", "dim"))
         running = self._state.get("running") or ()
         if running:
@@ -157,29 +158,29 @@ class Board:
             yield f"by {trials.objective(by)}"
 
     def _table(self, found: Sequence[Trial]) -> Table:
+        """Where there is little room, names are cut and numbers are not."""
         from rich.table import Table
 
-        wide = _is_wide()
+        best, columns = _best(found), _columns()
+        shown = _NUMBERS if columns >= _WIDE else _NUMBERS[:2]
+        cells = [_cells(trial)[: len(shown)] for trial in best]
+        sizes = [max(map(len, each)) for each in zip(shown, *cells, strict=True)]
+        room = max(4, columns - sum(sizes) - 2 * len(sizes))
         table = Table(box=None, pad_edge=False, header_style="dim")
-        table.add_column("strategy", no_wrap=True, overflow="ellipsis", ratio=1)
-        names = ("step", "vs eager", "first call", "memory", "numerics")
-        for name in names if wide else names[:2]:
-            table.add_column(name, justify="right", no_wrap=True)
-        leader = next((t for t in found if t.ranked and not t.is_eager), None)
-        for trial in _best(found):
-            table.add_row(
-                trial.name,
-                *_cells(trial)[: None if wide else 2],
-                style="bold" if trial is leader else "",
-            )
+        table.add_column("strategy", no_wrap=True, max_width=room)
+        for name, size in zip(shown, sizes, strict=True):
+            table.add_column(name, justify="right", no_wrap=True, width=size)
+        leader = next((trial for trial in best if not trial.is_eager), None)
+        for trial, each in zip(best, cells, strict=True):
+            table.add_row(trial.name, *each, style="bold" if trial is leader else "")
         return table
 
 
-def _is_wide() -> bool:
+def _columns() -> int:
     try:
-        return os.get_terminal_size(sys.stderr.fileno()).columns >= _WIDE
+        return os.get_terminal_size(sys.stderr.fileno()).columns
     except OSError:
-        return True
+        return 80
 
 
 def _console() -> Console:

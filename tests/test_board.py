@@ -1,0 +1,199 @@
+"""The live display of a search, on a real terminal and off one."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import textwrap
+from typing import Any
+
+import pytest
+import terminals
+import tune_runs
+
+from torchproof import board
+from torchproof.board import Board
+
+STATE: dict[str, Any] = {
+    "trials": list(tune_runs.TRIALS),
+    "running": ["full+graph (GPU 0)"],
+    "left": 7,
+    "time_left_s": 312.0,
+    "objective": "step",
+}
+PROGRAM = """
+import sys, time, tune_runs
+from torchproof import board
+board.FRAMES_PER_SECOND = 10
+shown = board.Board()
+try:
+    shown("timing eager")
+    shown.show({{"trials": list(tune_runs.TRIALS), "running": ["full+graph (GPU 0)"],
+                "left": 7, "time_left_s": 312.0, "objective": "step"}})
+    {then}
+finally:
+    shown.end()
+print("the answer")
+"""
+
+
+def program(then: str = "time.sleep(0.5)") -> str:
+    return textwrap.dedent(PROGRAM).format(then=then)
+
+
+def frame(sent: str) -> list[str]:
+    """The last frame before the board was taken away."""
+    end = sent.rindex("trials left")
+    return terminals.screen(sent[: sent.index("\r", end)])
+
+
+# -- on a terminal ---------------------------------------------------------------------
+
+
+def test_a_terminal_shows_a_leaderboard_and_is_left_as_it_was() -> None:
+    others = "time.sleep(0.5); print('a warning', file=sys.stderr); print('result')"
+    seen = terminals.run(program(others))
+    assert seen.code == 0
+    drawn = frame(seen.sent)
+    names = [line.split("  ")[0].strip() for line in drawn]
+    best = ["regional+graph", "full", "eager"]
+    start = names.index("strategy") + 1
+    assert names[start : start + 3] == best
+    assert "core:encode" not in names
+    shown = "\n".join(drawn)
+    for told in (
+        "1.20 ms",
+        "2.58x",
+        "2.20 s *",
+        "512 MiB",
+        "reference",
+        "timing eager",
+    ):
+        assert told in shown
+    assert "running: full+graph (GPU 0)" in shown
+    assert "7 trials left, 5 min 1" in shown and "11 done, 5 not ranked" in shown
+    # In the end only what others said stands there; stdout has the answers alone.
+    assert [line for line in seen.screen if line] == ["a warning"]
+    assert seen.out == "result\nthe answer\n"
+
+
+def test_ctrl_c_leaves_the_cursor_and_nothing_else() -> None:
+    def enough(sent: str) -> int | None:
+        # Time left runs on by itself.
+        return signal.SIGINT if "5 min 11 s" in sent else None
+
+    seen = terminals.run(program("time.sleep(30)"), when=enough)
+    assert seen.code != 0
+    assert "5 min 12 s" in seen.sent
+    assert "\x1b[?25l" not in seen.sent  # hides it
+    shown = "\n".join(seen.screen)
+    assert "KeyboardInterrupt" in shown
+    assert "regional+graph" not in shown and "trials left" not in shown
+
+
+def test_little_room_cuts_names_and_not_numbers() -> None:
+    seen = terminals.run(program(), columns=40, environment={"NO_COLOR": "1"})
+    drawn = frame(seen.sent)
+    assert max(map(len, drawn)) <= 40
+    [switch] = [line for line in drawn if line.startswith("full, coord")]
+    assert "\u2026" in switch and switch.endswith("1.90 ms      1.63x")
+    assert not any("512 MiB" in line for line in drawn)
+    assert "\x1b[3" not in seen.sent and "\x1b[9" not in seen.sent  # no colour
+
+
+def test_a_dumb_terminal_gets_lines() -> None:
+    seen = terminals.run(program("pass"), environment={"TERM": "dumb"})
+    assert "\x1b" not in seen.sent
+    assert "full: 1.93 ms, 1.61x eager, first call 12.1 s; 7 trials left" in seen.sent
+
+
+# -- elsewhere -------------------------------------------------------------------------
+
+
+class Clock:
+    """Stands in for the module `time`."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    found = Clock()
+    monkeypatch.setattr(board, "time", found)
+    return found
+
+
+def test_off_a_terminal_each_trial_is_a_line(
+    clock: Clock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown = Board()
+    for number in range(1, len(tune_runs.TRIALS) + 1):
+        some = list(tune_runs.TRIALS[:number])
+        shown.show({**STATE, "trials": some})
+        shown.show({**STATE, "trials": some})
+    shown.end()
+    left = "; 7 trials left, 5 min 12 s\n"
+    assert capsys.readouterr().err == (
+        f"eager: 3.10 ms, first call 20.0 ms{left}"
+        f"full: 1.93 ms, 1.61x eager, first call 12.1 s{left}"
+        f"regional+graph: 1.20 ms, 2.58x eager, first call 4.10 s{left}"
+        "1 trial of an earlier search taken over\n"
+        f"regional: 2.00 ms, 1.55x eager, first call 3.30 s{left}"
+        "full, coordinate_descent_tuning=True: 1.90 ms, 1.63x eager, first call 2.20 s"
+        f" with warm caches{left}"
+        f"core:encode: gives wrong outputs: call 0 differs by 0.31{left}"
+        f"full:max-autotune: timed out: no answer within 120 s{left}"
+        f"nested: ran out of memory{left}"
+        f"core:decode: failed: InductorError: no kernel for this input{left}"
+        f"full+graph: not applicable: CUDA graphs need a GPU{left}"
+    )
+
+
+def test_what_is_not_known_is_not_said(
+    clock: Clock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown = Board()
+    shown.show({"trials": [{"name": "full", "step_ms": 1.93}], "left": None})
+    assert capsys.readouterr().err == "full: 1.93 ms\n"
+
+
+def test_other_lines_come_every_five_seconds(
+    clock: Clock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown = Board()
+    for second in range(12):
+        clock.now = float(second)
+        shown(f"second {second}")
+    assert capsys.readouterr().err == "second 0\nsecond 5\nsecond 10\n"
+
+
+def test_quiet_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = Board(quiet=True)
+    shown("timing eager")
+    shown.show(STATE)
+    shown.end()
+    assert capsys.readouterr().err == ""
+
+
+def test_after_the_end_nothing_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = Board()
+    shown.end()
+    shown.show(STATE)
+    shown("late")
+    assert capsys.readouterr().err == ""
+
+
+def test_rich_is_loaded_by_a_terminal_alone() -> None:
+    text = program("pass") + "\nsys.exit('rich' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", text],
+        capture_output=True,
+        cwd=terminals.ROOT / "tests",
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
