@@ -83,8 +83,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "audit": {"records", "calls", "capture", "environment", "introspect", "places"}
     | {"script", "stacks", "streams", "target", "torch_private"},
     # What production code loads; its own file only records, the rest at first use.
-    "runtime": {"records", "samples", "strategies", "torch_private"},
-    "replay": {"records", "places", "runtime", "strategies", "torch_private"},
+    "tensors": set(),
+    "runtime": {"records", "recipe", "samples", "strategies", "tensors"}
+    | {"torch_private"},
+    "replay": {"records", "places", "recipe", "strategies", "tensors"}
+    | {"torch_private"},
     # Starts the child and reads its stream, without torch.
     "capture": {"records", "places", "streams", "target", "tracelog"},
     "measure": {"records", "layout", "samples", "strategies", "streams", "target"}
@@ -111,6 +114,7 @@ MAY_IMPORT_LATE = {
     "__init__": {"api", "boundary", "records", "replay", "runtime", "verdict"},
     "observe": {"torch_private"},
     "anatomy": {"torch_private"},
+    "runtime": {"replay"},
 }
 
 # Rooms that never import torch, not even inside a function.

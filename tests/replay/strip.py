@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from torchproof.replay.tape import Pool, said_to_be_capturing
 from torchproof.replay.witness import Witness
-from torchproof.runtime.storages import key_of
+from torchproof.tensors.storages import key_of
 
 HOST = torch.device("cpu")
 

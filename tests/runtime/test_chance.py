@@ -7,7 +7,7 @@ import threading
 
 import torch
 
-from torchproof.runtime import chance
+from torchproof.tensors import chance
 
 
 def put_back_after_drawing() -> bool:

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from torchproof.runtime import storages
 from torchproof.runtime.state import saved
+from torchproof.tensors import storages
 
 
 class Meddler(nn.Module):

@@ -8,8 +8,8 @@ from typing import Any
 
 from torch import Tensor
 
-from torchproof.runtime import likeness
-from torchproof.runtime.likeness import Likeness
+from torchproof.tensors import likeness
+from torchproof.tensors.likeness import Likeness
 
 
 @dataclass(frozen=True)

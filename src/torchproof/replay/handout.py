@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchproof.runtime.tree import attributes
+from torchproof.tensors.tree import attributes
 
 
 class Handout:
@@ -75,6 +75,6 @@ def _mapped(
 
 
 def _holds_tensors(value: Any) -> bool:
-    from torchproof.runtime.tree import walk
+    from torchproof.tensors.tree import walk
 
     return any(isinstance(part, Tensor) for _, part in walk(value, ""))

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from torchproof.replay.facts import Stop, Stopped
 from torchproof.replay.handout import mapped
-from torchproof.runtime.tree import walk
+from torchproof.tensors.tree import walk
 from torchproof.torch_private import captures
 
 Call = tuple[tuple[Any, ...], Mapping[str, Any]]

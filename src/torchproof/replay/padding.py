@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torchproof.records import UserError
 from torchproof.replay.facts import Stop, Stopped
 from torchproof.replay.handout import mapped
-from torchproof.runtime.tree import walk
+from torchproof.tensors.tree import walk
 
 Sizes = dict[str, int]
 Shapes = tuple[tuple[int, ...], ...]

@@ -31,8 +31,8 @@ from torchproof.replay.recipes import Recipe
 from torchproof.replay.sight import Sight
 from torchproof.replay.tape import RECORDING, Pool, Tape, home_of
 from torchproof.replay.witness import Witness
-from torchproof.runtime.chance import Chance
-from torchproof.runtime.likeness import Likeness
+from torchproof.tensors.chance import Chance
+from torchproof.tensors.likeness import Likeness
 
 _REHEARSALS = 3  # compile, allocate, and one as it will be
 _LAZY_RUNS = 2  # what a model makes at its first call is there at the second

@@ -20,7 +20,7 @@ from torchproof.places import whose
 from torchproof.replay.facts import Stop, StopKind
 from torchproof.replay.reach import has_plain_memory
 from torchproof.replay.tape import WAIT
-from torchproof.runtime.storages import HOST, Key, Region, free_bytes, key_of
+from torchproof.tensors.storages import HOST, Key, Region, free_bytes, key_of
 from torchproof.torch_private.captures import written_arguments
 from torchproof.torch_private.modes import TorchDispatchMode
 

@@ -21,6 +21,8 @@ from collections.abc import Callable, Iterator
 from types import CodeType, FrameType
 from typing import Any
 
+from torchproof import tensors
+
 _INTERRUPT_EVERY_S = 0.05
 _LOOK_EVERY_S = 0.002
 _WAITS = frozenset({"sleep", "poll", "select", "waitpid", "flock"})
@@ -36,6 +38,7 @@ _LEFT_ALONE = (
     "/threading.py",
     "/logging/__init__.py",
     os.path.join(os.path.dirname(__file__), ""),
+    os.path.join(os.path.dirname(tensors.__file__), ""),
 )
 _AT_EXIT_S = 2.0  # for all threads that are at work when the process ends
 

@@ -12,9 +12,10 @@ import functools
 import time
 from typing import Any
 
-from torchproof.runtime import attempts, blocked, chance, graphs, jobs, phases
+from torchproof.runtime import attempts, blocked, graphs, jobs, phases
 from torchproof.runtime.facts import Stuck
 from torchproof.runtime.telemetry import Telemetry
+from torchproof.tensors import chance
 from torchproof.torch_private import backends, frames, threads
 
 # How long work that was interrupted may take to unwind.

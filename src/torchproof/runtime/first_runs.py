@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from torchproof.runtime import attempts, phases
-from torchproof.runtime.storages import free_bytes
+from torchproof.tensors.storages import free_bytes
 
 # What a first run does besides running: only in these is it interrupted.
 _COMPILING = frozenset(

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from torchproof.records import one_line
-from torchproof.runtime.tree import walk
+from torchproof.tensors.tree import walk
 
 Edges = Mapping[str, GradientEdge]
 

@@ -98,19 +98,6 @@ def _read(process: Any, method: str, field: str) -> int:
         return 0  # it has ended
 
 
-def available_bytes() -> int:
-    """The memory this process may still take, of the machine's and of its group's."""
-    import psutil
-
-    free = int(psutil.virtual_memory().available)
-    group = Path("/sys/fs/cgroup")
-    with contextlib.suppress(OSError, ValueError):
-        limit = int((group / "memory.max").read_text())
-        used = int((group / "memory.current").read_text())
-        free = min(free, max(0, limit - used))
-    return free
-
-
 def phase_of(pid: int, stacks: int) -> str:
     """Where a child hangs. It dumps its stacks into the file `stacks` on SIGUSR1."""
     threads = _dumped_stacks(pid, stacks)

@@ -28,9 +28,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchproof.runtime.chance import Chance
-from torchproof.runtime.storages import Key, copy_all, key_of, regions_of
-from torchproof.runtime.tree import attributes, plain_tensors, walk
+from torchproof.tensors.chance import Chance
+from torchproof.tensors.storages import Key, copy_all, key_of, regions_of
+from torchproof.tensors.tree import attributes, plain_tensors, walk
 
 # Attributes of a module whose change is undone; others belong to whoever set them.
 _DATA = (bool, int, float, complex, str, bytes, Tensor, list, dict, tuple, set)

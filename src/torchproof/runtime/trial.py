@@ -75,7 +75,7 @@ def _load(path: Path) -> Call:
 def _run(call: Call) -> None:
     import torch
 
-    from torchproof.runtime.tree import walk
+    from torchproof.tensors.tree import walk
 
     torch.set_default_dtype(call.default_dtype)
     with torch.set_grad_enabled(call.grad):

@@ -23,16 +23,16 @@ import torch
 from torch import Tensor, nn
 
 from torchproof.records import one_line
-from torchproof.runtime import likeness
 from torchproof.runtime.gradients import (
     Differentiated,
     are_sharded,
     edges_of,
     pull_back,
 )
-from torchproof.runtime.likeness import Likeness, parts_of
 from torchproof.runtime.state import Saved, saved, tensors_of
-from torchproof.runtime.tree import walk
+from torchproof.tensors import likeness
+from torchproof.tensors.likeness import Likeness, parts_of
+from torchproof.tensors.tree import walk
 
 Verdict = Literal["same", "rounding", "not compared", "wrong", "failed"]
 Call = Callable[..., Any]

@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from torchproof.runtime import channel, processes
 from torchproof.runtime.channel import IDLE_EXIT, SLICE_S, Answer, Request
+from torchproof.tensors.memory import available_bytes
 
 _MEMORY_CHECK_S = 0.5
 _END_PATIENCE_S = 3.0
@@ -127,7 +128,7 @@ class _Child:
         """Returns when the child has ended or shall, with the reason if it is ours."""
         limit, checked = self._limit_bytes, time.monotonic()
         if limit is None:
-            limit = processes.available_bytes() // 2
+            limit = available_bytes() // 2
         while process.poll() is None and not self._doomed.wait(SLICE_S):
             # Looking takes milliseconds on a machine with many processes.
             if not self.is_busy or time.monotonic() - checked < _MEMORY_CHECK_S:

@@ -24,8 +24,8 @@ from torch import Tensor, nn
 
 from torchproof.records import one_line
 from torchproof.runtime.state import saved, tensors_of
-from torchproof.runtime.storages import free_bytes
-from torchproof.runtime.tree import walk
+from torchproof.tensors.storages import free_bytes
+from torchproof.tensors.tree import walk
 
 Call = Callable[..., Any]
 Make = Callable[[nn.Module | None], tuple[Call, Call]]

@@ -29,7 +29,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from torchproof.runtime.tree import plain_tensors, walk
+from torchproof.tensors.tree import plain_tensors, walk
 
 Verdict = Literal["same", "rounding", "wrong"]
 

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from torchproof.tensors.memory import available_bytes
+
 HOST = torch.device("cpu")
 _SHARE = 0.25  # of free memory that copies of parameters may fill
 _CHUNK_BYTES = 1 << 26
@@ -110,8 +112,6 @@ def copy_all(
 def free_bytes(device: torch.device) -> int:
     """What can still be allocated there, as far as the device or the system tells."""
     if device.type != "cuda":
-        from torchproof.runtime.processes import available_bytes
-
         return available_bytes()
     free, _ = torch.cuda.mem_get_info(device)
     held = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
