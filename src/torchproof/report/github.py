@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from torchproof.records import SEVERITIES, Finding, Run
-from torchproof.report import sections
+from torchproof.report import sections, trials
 from torchproof.report.marks import line
 
 LEVELS = {"high": "error", "medium": "warning", "low": "notice"}
@@ -53,6 +53,9 @@ def _summary(run: Run, still_open: list[Finding]) -> str:
         return (
             f"torchproof: bench of {line(run.target)}: {line(sections.chosen(run)[0])}"
         )
+    if run.verb == "tune":
+        told = trials.decision(trials.Search.of(run))
+        return f"torchproof: tune of {line(run.target)}: {line(told)}"
     tally = [(sum(f.severity == s for f in still_open), s) for s in SEVERITIES]
     split = ", ".join(f"{count} {severity}" for count, severity in tally if count)
     noun = "finding" if len(still_open) == 1 else "findings"

@@ -24,7 +24,7 @@ def heading(run: Run, title: str) -> Iterator[str]:
 def _facts(run: Run) -> Iterator[tuple[str, str]]:
     yield "Target", marks.code(run.target)
     when = marks.inline(_moment(run.started))
-    if when and run.verb == "bench":
+    if when and run.verb in ("bench", "tune"):
         yield "Measured", when
     elif when:
         yield "Analysed", when

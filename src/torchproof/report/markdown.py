@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from torchproof.records import Run
+from torchproof.records import Measurement, Run
 from torchproof.report import comparison as compared
-from torchproof.report import marks, optimisation, sections, tables
+from torchproof.report import marks, numbers, optimisation, sections, tables, trials
+from torchproof.report import tune as searched
 from torchproof.report.heading import heading
+from torchproof.report.trials import Search, Trial
 from torchproof.verdict import Comparison, Metric
 
 table = marks.table
@@ -15,7 +17,8 @@ baseline = tables.baseline
 
 
 def render(run: Run) -> str:
-    blocks = _bench(run) if run.verb == "bench" else optimisation.render(run)
+    known = {"bench": _bench, "tune": _tune}
+    blocks = known.get(run.verb, optimisation.render)(run)
     return "\n\n".join(filter(None, blocks)) + "\n"
 
 
@@ -24,10 +27,7 @@ def _bench(run: Run) -> Iterator[str]:
     rows = sections.ranked(run)
     if rows:
         yield tables.baseline(rows)
-    for row in rows:
-        lines = list(sections.details(row))
-        if lines:
-            yield f"**{marks.inline(row.strategy)}**\n\n{_list(lines)}"
+    yield from _details((row.strategy, row) for row in rows)
     yield from map(tables.of_section, sections.variants(run))
     missing = sections.not_ranked(run)
     if missing:
@@ -36,6 +36,67 @@ def _bench(run: Run) -> Iterator[str]:
     yield f"**Decision: {found.word}**: {marks.inline(found.text)}."
     if chosen and chosen.source:
         yield marks.fence(chosen.source, "python")
+
+
+def _details(rows: Iterable[tuple[str, Measurement]]) -> Iterator[str]:
+    for name, row in rows:
+        lines = list(sections.details(row))
+        if lines:
+            yield f"**{marks.inline(name)}**\n\n{_list(lines)}"
+
+
+# -- tune ------------------------------------------------------------------------------
+
+
+def _tune(run: Run) -> Iterator[str]:
+    """The answer, then what it rests on."""
+    search = Search.of(run)
+    yield from heading(run, "torch.compile tune")
+    yield f"**Decision:** {marks.inline(trials.decision(search))}"
+    if search.lines.strip():
+        yield marks.fence(search.lines, "python")
+    if search.recipe_file:
+        yield f"The recipe is in {marks.code(search.recipe_file)}. To put it in force:"
+        yield marks.fence(trials.applied(search), "python")
+    yield f"## The search\n\n{_list(_searched(search))}"
+    for title, told in (("Finalists, timed in turns", True), ("Other trials", False)):
+        rows = [trial for trial in search.ranked if trial.final is told]
+        if rows:
+            yield f"## {title}\n\n{_leaderboard(rows, search)}"
+        if any(map(trials.is_warm, rows)):
+            yield marks.prose(trials.WARM)
+    if search.failed:
+        ends = [f"{trial.name} {trial.end}" for trial in search.failed]
+        yield f"## Not ranked\n\n{_list(ends)}"
+    left_out = [f"{', '.join(n)}: {why}" for why, n in search.left_out().items()]
+    if left_out:
+        yield f"## Not tried\n\n{_list(left_out)}"
+    details = list(_details(trials.finals(run).items()))
+    if details:
+        yield "\n\n".join(["## What else was measured of the finalists", *details])
+
+
+def _searched(search: Search) -> Iterator[str]:
+    yield f"Objective: {trials.objective(search.objective)}"
+    yield f"Time: {trials.spent(search)}"
+    yield f"Tried: {trials.counted(search)}"
+    if search.stopped:
+        yield f"Stopped because {trials.stopped(search)}"
+    if search.min_gain is not None:
+        yield f"The least gain over eager that counts: {search.min_gain:.2f}x"
+    yield from trials.probed(search.probe)
+
+
+def _leaderboard(rows: Sequence[Trial], search: Search) -> str:
+    placed = any(trial.where for trial in rows)
+    header = (*searched.columns(search), "stage", "trial took", *["where"][:placed])
+    told = []
+    for trial in rows:
+        cost = numbers.seconds(trial.seconds)
+        more = (trial.stage or "-", cost, *[trial.where or "-"][:placed])
+        told.append((*searched.cells(trial, search), *more))
+    head = tuple(f"{name[:1].upper()}{name[1:]}" for name in header)
+    return table(head, [tuple(map(marks.inline, cells)) for cells in told])
 
 
 # -- compare ---------------------------------------------------------------------------

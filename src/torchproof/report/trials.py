@@ -104,14 +104,13 @@ class Trial:
         if why is not None:
             said = (row.numerics or {}).get("verdict") == "wrong"
             return replace(self, final=True, outcome="wrong" if said else why, why="")
-        cold = (row.start or {}).get("label") == "cold"
-        first = row.first_call_s if cold and not self.cold else None
+        cold = (row.start or {}).get("label") == "cold" and row.first_call_s is not None
         return replace(
             self,
             final=True,
             step_ms=row.median_ms,
-            cold=self.cold or first is not None,
-            first_call_s=self.first_call_s if first is None else first,
+            cold=cold or self.cold,
+            first_call_s=row.first_call_s if cold else self.first_call_s,
             peak_bytes=self.peak_bytes if row.peak_bytes is None else row.peak_bytes,
             numerics=row.numerics or self.numerics,
             vs_eager=row.vs_eager,
@@ -144,9 +143,9 @@ class Search:
     def of(cls, run: Run) -> Search:
         plain = _mapping(run.tuning)
         objective = _text(plain.get("objective")) or "step"
-        finals = {_label(row): row for row in run.measurements}
+        timed = {_label(row): row for row in run.measurements}
         found = [Trial.from_json(each) for each in _mappings(plain.get("trials"))]
-        found = [t.with_final(finals[t.name]) if t.name in finals else t for t in found]
+        found = [t.with_final(timed[t.name]) if t.name in timed else t for t in found]
         if objective == "step":  # as the finals measured it, where they did
             found = [replace(trial, value=trial.step_ms) for trial in found]
         return cls(
@@ -207,6 +206,11 @@ def in_order(trials: Sequence[Trial]) -> list[Trial]:
 
 def _or_last(value: float | None) -> float:
     return math.inf if value is None else value
+
+
+def finals(run: Run) -> dict[str, Measurement]:
+    """The rows of the finals whose numbers may be believed, by candidate."""
+    return {_label(row): row for row in run.measurements if not trouble(row)}
 
 
 def _label(row: Measurement) -> str:
@@ -292,10 +296,8 @@ def _sentence(text: str) -> str:
 
 def decision(search: Search) -> str:
     """The answer in one sentence."""
-    if not search.chosen:
-        return _sentence(search.why or "nothing was chosen")
-    why = search.why.rstrip(".")
-    return f"{search.chosen}: {why}." if why else f"{search.chosen}."
+    told = [search.chosen, search.why.rstrip(".")]
+    return ": ".join(filter(None, told)) + "." if any(told) else "nothing was chosen."
 
 
 def applied(search: Search) -> str:

@@ -1,0 +1,213 @@
+"""A tune run as a reader sees it: text, Markdown and what must stay valid."""
+
+from __future__ import annotations
+
+import copy
+import json
+from textwrap import dedent
+from typing import Any
+
+import bench_runs
+import pytest
+import tune_runs
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from torchproof import report
+from torchproof.records import Run
+from torchproof.report import numbers, trials
+from torchproof.report.trials import Search
+
+
+def text(run: Run, **settings: Any) -> str:
+    return report.render(run, "text", **settings)
+
+
+def test_a_tune_run() -> None:
+    expected = """
+        tune of model.py:make on cpu, torch 2.13.0+cpu, 2 threads
+        objective: the time of a step; effort normal; 6 min 52 s of a budget of 10 min
+        11 trials on this machine, 1 of them from an earlier search; stopped because
+        what is left cannot win
+        Launch-bound: the GPU is busy 31 percent of a step. Repeated blocks: 12 of
+        Block.
+
+        Finalists, timed in turns:
+          strategy           step  vs eager           1st call   memory  numerics
+        > regional+graph  1.21 ms  2.56x (2.51-2.61)    4.10 s  512 MiB  same
+          full            1.95 ms  1.59x (1.56-1.62)    12.0 s  512 MiB  same
+          eager           3.10 ms  reference           10.0 ms  512 MiB  same
+           > is the chosen one
+
+        Other trials, timed briefly:
+          strategy                  step  vs eager           1st call   memory  numerics
+          full, coordinate_descent_tuning=True
+                                 1.90 ms  1.63x (1.55-1.71)  2.20 s *  512 MiB  same
+          regional               2.00 ms  1.55x (1.47-1.63)    3.30 s  512 MiB  same
+          full:reduce-overhead   2.40 ms  1.29x (1.23-1.36)    15.0 s  512 MiB  same
+           * with caches that earlier trials had filled: no cold first call
+
+        Not ranked:
+           core:encode gives wrong outputs: call 0 differs by 0.31
+           full:max-autotune timed out: no answer within 120 s
+           nested ran out of memory
+           core:decode failed: InductorError: no kernel for this input
+
+        Not tried:
+           full+graph, full:max-autotune+graph: CUDA graphs need a GPU
+           full:dynamic, regional:dynamic: no size varies over the calls
+
+        Decision: regional+graph: 2.58x faster than eager (2.53 to 2.63).
+
+            from torchproof import regions
+            regions.compile(model)
+
+        The recipe is in torchproof.toml. To put it in force:
+
+            model = torchproof.compile(model, recipe="torchproof.toml")
+
+        Saved as run 20260102-0304-model.
+        """
+    assert text(tune_runs.tune()) == dedent(expected).lstrip("\n")
+
+
+def test_total_time_is_a_column_where_it_is_the_objective() -> None:
+    plain = copy.deepcopy(tune_runs.TUNING["trials"])
+    for each in plain:
+        if each["step_ms"]:
+            each["value"] = each["first_call_s"] + each["step_ms"] * 0.499
+    shown = text(tune_runs.tune(objective="steps:500", trials=plain))
+    assert "objective: the time of 500 steps, compiling included" in shown
+    [head, first, *_] = shown.partition("in turns:\n")[2].splitlines()
+    assert "500 steps" in head
+    assert first.split()[:4] == ["eager", "3.10", "ms", "1.57"]  # it is ordered by it
+    assert "500 steps" not in text(tune_runs.tune())
+
+
+@pytest.mark.parametrize("width", [40, 60, 79])
+def test_a_narrow_terminal_gets_no_longer_lines(width: int) -> None:
+    shown = text(tune_runs.tune(), width=width)
+    code = ('    model = torchproof.compile(model, recipe="torchproof.toml")',)
+    wide = [x for x in shown.splitlines() if len(x) > width and x not in code]
+    assert wide == []
+    assert "regional+graph" in shown and "1.21 ms" in shown
+
+
+def test_a_search_that_was_ended_early() -> None:
+    found = Run("id", "model.py:make", "-", {}, {}, verb="tune", ending="interrupted")
+    shown = text(found)
+    assert "Not complete: the run was ended early (interrupted)." in shown
+    assert "Decision: nothing was chosen." in shown
+    assert "recipe" not in shown and "0 trials" in shown
+    for format in report.FORMATS:
+        assert report.render(found, format)
+    stopped = tune_runs.tune({"ending": "interrupted"}, stopped="interrupted")
+    assert "stopped because it was interrupted" in text(stopped, width=110)
+
+
+def test_a_finalist_that_fails_in_the_finals_is_not_ranked() -> None:
+    rows = [*tune_runs.tune().measurements[:2]]
+    rows += [tune_runs.row(tune_runs.CHOSEN, 1.2, **bench_runs.WRONG)]
+    run = tune_runs.tune({"measurements": tuple(rows)}, chosen="full")
+    assert [t.name for t in Search.of(run).ranked if t.final] == ["full", "eager"]
+    assert "regional+graph gives wrong outputs" in text(run)
+
+
+def test_a_switch_is_found_among_the_finals_by_its_name() -> None:
+    row = tune_runs.row("full", 1.1, variant={"config": tune_runs.SWITCH[6:]})
+    run = tune_runs.tune({"measurements": (row,)})
+    [found] = [t for t in Search.of(run).trials if t.name == tune_runs.SWITCH]
+    assert (found.step_ms, found.final, found.cold) == (1.1, True, True)
+
+
+def test_what_eager_keeps_says_no_more_than_was_measured() -> None:
+    run = tune_runs.tune(
+        {"measurements": ()},
+        chosen="eager",
+        why="nothing beats eager by 1.05x",
+        recipe=None,
+        recipe_file=None,
+        trials=[{"name": "eager", "outcome": "measured", "step_ms": 3.1}],
+        skipped=[],
+    )
+    shown = text(run)
+    assert "> eager     3.10 ms  reference         -       -  -" in shown
+    assert "Decision: eager: nothing beats eager by 1.05x." in shown
+    assert "To put it in force" not in shown and "Not tried" not in shown
+
+
+# -- other formats ---------------------------------------------------------------------
+
+
+def test_markdown_has_all_of_it() -> None:
+    shown = report.render(tune_runs.tune(), "md")
+    assert "**Decision:** regional+graph: 2.58x faster than eager" in shown
+    assert "```python\nfrom torchproof import regions\n" in shown
+    assert 'torchproof.compile(model, recipe="torchproof.toml")' in shown
+    for trial in tune_runs.TRIALS:
+        assert trial["name"] in shown
+    for each in tune_runs.SKIPPED:
+        assert each["name"] in shown and each["why"] in shown
+    row = "| regional+graph | 1.21 ms | 2.56x (2.51-2.61) | 4.10 s | 512 MiB | same |"
+    assert row in shown
+    assert "2.20 s \\*" in shown and trials.WARM[2:] in shown
+    assert "**Measured:** 2026-01-02 03:04:05" in shown
+    assert "Where |" not in shown
+
+
+def test_markdown_says_where_a_trial_ran() -> None:
+    plain = [{**tune_runs.trial("full", 1.9), "where": "GPU 1"}]
+    shown = report.render(tune_runs.tune(trials=plain), "md")
+    assert "| Where |" in shown and "| GPU 1 |" in shown
+
+
+def test_formats_for_findings_stay_valid() -> None:
+    run = tune_runs.tune()
+    sarif = json.loads(report.render(run, "sarif"))
+    assert sarif["runs"][0]["results"] == []
+    assert report.render(run, "github") == (
+        "torchproof: tune of model.py:make: regional+graph: 2.58x faster than eager"
+        " (2.53 to 2.63).\n"
+    )
+    again = Run.from_json(json.loads(report.render(run, "json")))
+    assert text(again) == text(run)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from([*tune_runs.TRIALS[0], "x"]), inner)
+    ),
+    max_leaves=8,
+)
+
+
+@settings(deadline=None, max_examples=60, suppress_health_check=list(HealthCheck))
+@given(
+    st.dictionaries(st.sampled_from(list(tune_runs.TUNING)), JSON),
+    st.dictionaries(st.sampled_from(list(tune_runs.TRIALS[0])), JSON),
+)
+def test_any_record_can_be_shown(
+    changed: dict[str, Any], trial: dict[str, Any]
+) -> None:
+    odd = {**tune_runs.TRIALS[2], **trial}
+    plain = {"trials": [*tune_runs.TRIALS[:2], odd], **changed}
+    run = tune_runs.tune(**plain)
+    for format in report.FORMATS:
+        assert report.render(run, format).strip()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "told"),
+    [
+        (None, "-"),
+        (0.2, "0 s"),
+        (59.6, "1 min"),
+        (312.0, "5 min 12 s"),
+        (3600.0, "1 h"),
+        (3780.0, "1 h 3 min"),
+    ],
+)
+def test_durations(seconds: float | None, told: str) -> None:
+    assert numbers.duration(seconds) == told
