@@ -69,7 +69,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "guard_filters": {"strategies"},
     "strategies": {"records", "guards", "torch_private"},
     # The chosen strategy as a file, and the model it was chosen for.
-    "recipe": {"records", "strategies"},
+    "recipe": {"environment", "records", "strategies"},
     "child": {"records", "observe", "target", "calls", "environment"}
     | {"script", "streams"},
     "probing": {"calls", "gauges", "strategies", "target", "torch_private"},
@@ -96,8 +96,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     # `check`: its parts, the source read beside them, and what an earlier run had.
     "checking": {"records", "audit", "capture", "measure", "places", "rules", "static"}
     | {"store", "strategies", "target"},
+    # `tune`: which way to run a target is tried next, and which one is chosen.
+    "tuning": {"records", "capture", "checking", "measure", "recipe", "store"}
+    | {"strategies", "target"},
     "api": {"records", "store", "target", "capture", "checking", "measure"}
-    | {"questions"},
+    | {"questions", "tuning"},
     "flags": {"records"},
     # What a search is doing, live.
     "board": {"report"},
@@ -121,7 +124,7 @@ MAY_IMPORT_LATE = {
 DESK: tuple[str, ...] = ("identity", "records", "modules", "samples", "layout")
 DESK += ("places", "guards", "stacks", "reads", "tracelog", "store", "rules", "verdict")
 DESK += ("recipe", "report", "streams", "capture", "measure", "questions", "checking")
-DESK += ("api", "flags", "board", "output", "static", "journal", "cli")
+DESK += ("api", "tuning", "flags", "board", "output", "static", "journal", "cli")
 DESK += ("decisive", "__init__", "__main__")
 # Rooms whose installed packages are limited to these.
 INSTALLED = {"records": set(), "torch_private": {"torch"}, "workloads": {"torch"}}

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
 import platform
 import sys
 from collections.abc import Mapping
+from importlib import metadata
 from typing import Any
 
 _STEERING = ("TORCH_", "TORCHDYNAMO_", "TORCHINDUCTOR_", "TRITON_", "OMP_", "CUDA_")
@@ -32,4 +35,14 @@ def describe(job: Mapping[str, Any]) -> dict[str, Any]:
         if torch.cuda.is_initialized():
             facts["device"] = "cuda"
             facts["gpu"] = torch.cuda.get_device_name()
+            facts["triton"] = triton_version()
     return facts
+
+
+@functools.cache
+def triton_version() -> str | None:
+    """Of the package that is installed, which need not be loaded."""
+    for name in ("triton", "pytorch-triton"):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            return metadata.version(name)
+    return None

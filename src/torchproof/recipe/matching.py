@@ -6,7 +6,6 @@ told, since they change what it gains, not what it does.
 
 from __future__ import annotations
 
-import functools
 import os
 import platform
 import sys
@@ -14,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from torchproof.environment import triton_version
 from torchproof.recipe import Recipe
 from torchproof.recipe.fingerprint import fingerprint
 
@@ -80,19 +80,6 @@ def environment_here(model: Any) -> dict[str, Any]:
         facts["cuda"] = torch.version.cuda
         facts["triton"] = triton_version()
     return environment_of(facts)
-
-
-@functools.cache
-def triton_version() -> str | None:
-    """Of the package that is installed, which need not be loaded."""
-    from importlib import metadata
-
-    for name in ("triton", "pytorch-triton"):
-        try:
-            return metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return None
 
 
 def _device_of(model: Any) -> Any:
