@@ -33,6 +33,10 @@ FLAGS = {
     | {"--guards", "--ablate", "--backends", "--dtype", "--batch", "--sequence"}
     | {"--seconds", "--sittings", "--profile", "--baseline"}
     | OUTPUT,
+    "tune": {"-h", "--help", "TARGET", "--compile", "--as-written", "--train"}
+    | {"--device", "--size", "--timeout", "--strategies", "--objective", "--budget"}
+    | {"--min-gain", "--effort", "--recipe", "--overwrite", "--resume", "--ray"}
+    | OUTPUT,
     "compare": {"-h", "--help", "A", "B", "--threshold"} | OUTPUT - {"--no-source"},
     "show": {"-h", "--help", "RUN", "--list"} | OUTPUT,
     "log": {"-h", "--help", "add | plan | retrospective", "RUN | TEXT | PLAN"}
@@ -40,7 +44,7 @@ FLAGS = {
     "rule": {"-h", "--help", "CODE"},
 }
 PUBLIC = ["Finding", "Run", "bench", "check", "compare"]
-PUBLIC += ["compile", "graph", "plan", "retry", "status", "step"]
+PUBLIC += ["compile", "graph", "plan", "retry", "status", "step", "tune"]
 
 # The contract of schema 1: fields may be added, never renamed or removed.
 RUN_FIELDS = ["schema", "id", "target", "strategy", "environment", "counts"]

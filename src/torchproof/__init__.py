@@ -18,11 +18,13 @@ __all__ = [
     "retry",
     "status",
     "step",
+    "tune",
 ]
 
 _HOME = {
     "check": "torchproof.api",
     "bench": "torchproof.api",
+    "tune": "torchproof.api",
     "compare": "torchproof.verdict",
     "compile": "torchproof.runtime",
     "graph": "torchproof.replay",

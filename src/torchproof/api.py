@@ -15,6 +15,9 @@ from torchproof.questions import Questions
 from torchproof.records import Observation, Run, UserError
 from torchproof.target import Target, assert_size
 from torchproof.target import parse as parse_target
+from torchproof.tuning import Asked as Asked
+from torchproof.tuning import tune as tune
+from torchproof.tuning.objectives import Objective as Objective
 
 Progress = Callable[[str], None]
 

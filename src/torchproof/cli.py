@@ -72,6 +72,7 @@ def _parser() -> argparse.ArgumentParser:
     verbs = parser.add_subparsers(metavar="VERB", required=True, parser_class=_Parser)
     flags.check_flags(_verb(verbs, check, "torchproof check train.py -- --epochs 1"))
     flags.bench_flags(_verb(verbs, bench, "torchproof bench workload:gpt --modes"))
+    flags.tune_flags(_verb(verbs, tune, "torchproof tune workload:gpt --budget 5m"))
     flags.compare_flags(_verb(verbs, compare, "torchproof compare before.json after"))
     flags.show_flags(_verb(verbs, show, "torchproof show --list"))
     flags.log_flags(_verb(verbs, log, 'torchproof log plan "cure the breaks"'))
@@ -153,6 +154,36 @@ def bench(options: argparse.Namespace) -> int:
     output.show(run, options, found)
     failed = _not_run(run, options)
     return int(bool(found and found.regressions)) if failed is None else failed
+
+
+def tune(options: argparse.Namespace) -> int:
+    """Find the fastest safe way to run a target; write it as a recipe."""
+    from torchproof import api
+    from torchproof.target import parse
+
+    output.assert_writable(options.output)
+    asked = api.Asked(
+        objective=api.Objective.parse(options.objective),
+        budget_s=options.budget,
+        effort=options.effort,
+        least=options.min_gain,
+        names=tuple(flags.names(options.strategies)),
+        resume=options.resume,
+        ray=options.ray,
+    )
+    with output.board(options) as board:
+        run = api.tune(
+            parse(options.target, options.script),
+            _options(options),
+            asked=asked,
+            recipe_file=options.recipe,
+            overwrite=options.overwrite,
+            watcher=board,
+            command=options.command,
+        )
+    output.show(run, options)
+    failed = _not_run(run, options)
+    return int((run.tuning or {})["chosen"] == "eager") if failed is None else failed
 
 
 def _options(options: argparse.Namespace) -> Options:

@@ -1,0 +1,134 @@
+"""Why a candidate need not be tried: what others gave bounds what it can give."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torchproof import strategies
+from torchproof.tuning.objectives import Objective
+from torchproof.tuning.trials import Candidate, Trial
+
+_CLOSE = 0.99  # who comes no closer to the leader than this is not worth its trial
+_FEW = 0.1  # share of the time in matrix products below which tuning them is idle
+
+
+@dataclass(frozen=True)
+class Known:
+    """What a search knows so far; `leader` is the best of the trials, or eager."""
+
+    objective: Objective
+    probe: Mapping[str, Any]
+    trials: Mapping[str, Trial]
+    leader: Trial
+
+    def base(self, candidate: Candidate) -> Trial | None:
+        return self.trials.get(candidate.follows) if candidate.follows else None
+
+
+def cannot_win(candidate: Candidate, known: Known) -> str | None:
+    """In words; None where only a trial can tell."""
+    for rule in _RULES:
+        if why := rule(candidate, known):
+            return why
+    return None
+
+
+def _base_fails(candidate: Candidate, known: Known) -> str | None:
+    """A graph, a mode or a switch begins with the same compiling."""
+    base = known.base(candidate)
+    if base is None or base.outcome == "measured" or candidate.strategy.marks:
+        return None
+    if candidate.strategy.dynamic != "auto" and not candidate.strategy.graph:
+        return None  # sizes treated otherwise make other code
+    return f"{base.name}, which it builds on, is no candidate: {base.outcome}"
+
+
+def _kernels_too_slow(candidate: Candidate, known: Known) -> str | None:
+    """A graph takes launches away, and leaves the kernels as they are."""
+    base, best = known.base(candidate), known.leader.step_ms
+    if known.objective.kind != "step" or not _records(candidate) or _tunes(candidate):
+        return None
+    if base is None or base.kernel_ms is None or best is None:
+        return None
+    if base.kernel_ms < _CLOSE * best:
+        return None
+    return (
+        f"a graph cannot be faster than its kernels: those of {base.name} take"
+        f" {base.kernel_ms:.3g} ms, a step of {known.leader.name} {best:.3g} ms"
+    )
+
+
+def _starts_too_late(candidate: Candidate, known: Known) -> str | None:
+    base, best = known.base(candidate), known.objective.value(known.leader)
+    if not known.objective.needs_cold_starts or base is None or best is None:
+        return None
+    if base.start_s is None or not (_records(candidate) or _tunes(candidate)):
+        return None
+    if base.start_s < _CLOSE * best:
+        return None
+    return (
+        f"it compiles all that {base.name} does, which takes {base.start_s:.3g} s:"
+        f" {known.leader.name} is done in {best:.3g} s"
+    )
+
+
+def _nested_is_full(candidate: Candidate, known: Known) -> str | None:
+    full = known.trials.get("full")
+    if candidate.strategy.form != "nested" or known.objective.needs_cold_starts:
+        return None
+    if full is None or full.outcome != "measured":
+        return None
+    return "it shortens compiling, not steps, and full compiles"
+
+
+def _one_graph(candidate: Candidate, known: Known) -> str | None:
+    full = known.trials.get("full")
+    if candidate.strategy.form != "core" or known.objective.needs_cold_starts:
+        return None
+    if full is None or full.outcome != "measured":
+        return None
+    counts = full.facts.get("counts") or {}
+    if counts.get("graphs") != 1 or counts.get("recompiles"):
+        return None
+    return "full compiles the whole target as one graph"
+
+
+def _little_to_tune(candidate: Candidate, known: Known) -> str | None:
+    if not _tunes(candidate):
+        return None
+    share = known.probe.get("matmul_share")
+    if share is not None and share < _FEW:
+        return f"matrix products take {share:.0%} of the time: there is little to tune"
+    if known.probe.get("bound") == "launch" and not _records(candidate):
+        return "steps wait for launches, not for kernels that tuning makes faster"
+    return None
+
+
+_RULES: tuple[Callable[[Candidate, Known], str | None], ...] = (
+    _base_fails,
+    _kernels_too_slow,
+    _starts_too_late,
+    _nested_is_full,
+    _one_graph,
+    _little_to_tune,
+)
+
+
+def _records(candidate: Candidate) -> bool:
+    """Whether CUDA graphs are recorded, by torchproof or by Inductor."""
+    strategy = candidate.strategy
+    return strategy.graph or strategies.records_graphs(strategy.arguments)
+
+
+def _tunes(candidate: Candidate) -> bool:
+    """Whether Inductor tries many kernels for one matrix product."""
+    return bool(options_of(candidate).get("max_autotune"))
+
+
+def options_of(candidate: Candidate) -> dict[str, Any]:
+    """Inductor's options, those that a mode stands for included."""
+    given = candidate.strategy.arguments
+    own = strategies.MODE_OPTIONS.get(given.get("mode") or "default", {})
+    return {**own, **given.get("options", {})}

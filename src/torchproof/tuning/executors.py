@@ -1,0 +1,171 @@
+"""Who carries out trials: the devices of this machine, or of a cluster.
+
+An executor is handed candidates, gives back trials as they end, and lets one of its
+workers compare the finalists. Which candidates, and in which order, it does not decide.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Collection, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor
+from concurrent.futures import wait as wait_for
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from torchproof.measure import Plan
+from torchproof.records import Measurement
+from torchproof.tuning.trials import Candidate, Trial
+from torchproof.tuning.worker import Progress, Worker
+
+Finalists = Sequence[tuple[Candidate, Trial]]
+
+
+class Executor(Protocol):
+    @property
+    def name(self) -> str:
+        """For people: this machine, 2 GPUs."""
+
+    def probe(self, limit_s: float) -> dict[str, Any]:
+        """Eager and what is known of the target, as `Worker.probe` tells it."""
+
+    def cache_in(self, folder: Path) -> None:
+        """Where compiled code is kept, for a search that may go on later."""
+
+    def slots(self) -> int:
+        """How many more trials can be begun at once."""
+
+    def submit(self, candidate: Candidate, limit_s: float) -> None:
+        """Begins a trial; to be asked only while there are slots."""
+
+    def wait(self, seconds: float) -> list[Trial]:
+        """What has ended, waiting so long for the first one."""
+
+    def keep(self, names: Collection[str]) -> None:
+        """The processes of other trials are no longer needed."""
+
+    def sit(self, finalists: Finalists, sitting: int) -> None:
+        """Makes one worker ready to compare these."""
+
+    def turns(self, names: Sequence[str], rounds: int) -> tuple[Measurement, ...]:
+        """So many rounds of eager and these, in turns, by that worker."""
+
+    def close(self) -> None:
+        """Ends everything that was begun."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """What the workers of a search have in common."""
+
+    plan: Plan
+    folder: Path  # for caches and answers
+    shares_caches: bool
+
+
+class Local:
+    """The devices of this machine: one worker each, so that trials do not mix."""
+
+    def __init__(self, task: Task, progress: Progress) -> None:
+        self._task, self._progress = task, progress
+        self._workers = [self._worker(None)]
+        self._pools = [ThreadPoolExecutor(1)]
+        self._going: dict[Future[Trial], int] = {}
+
+    @property
+    def name(self) -> str:
+        count = len(self._workers)
+        return "this machine" if count == 1 else f"{count} GPUs"
+
+    def _worker(self, gpu: str | None) -> Worker:
+        task, plan = self._task, self._task.plan
+        if gpu is not None:
+            plan = replace(plan, environment={"CUDA_VISIBLE_DEVICES": gpu})
+        folder = task.folder if gpu is None else task.folder / f"gpu-{gpu}"
+        folder.mkdir(parents=True, exist_ok=True)
+        return Worker(
+            plan,
+            folder,
+            caches=task.folder / "caches",
+            shares_caches=task.shares_caches,
+            where="" if gpu is None else f"GPU {gpu}",
+            progress=self._progress,
+        )
+
+    def probe(self, limit_s: float) -> dict[str, Any]:
+        found = self._on(0, "probe", limit_s)
+        if found["environment"]["device"] == "cuda":
+            # The first worker stays with the device that torch chooses.
+            for gpu in visible_gpus()[1:]:
+                self._workers.append(self._worker(gpu))
+                self._pools.append(ThreadPoolExecutor(1))
+        return dict(found)
+
+    def cache_in(self, folder: Path) -> None:
+        for worker in self._workers:
+            worker.caches = folder
+
+    def slots(self) -> int:
+        return len(self._workers) - len(self._going)
+
+    def submit(self, candidate: Candidate, limit_s: float) -> None:
+        busy = set(self._going.values())
+        free = next(n for n in range(len(self._workers)) if n not in busy)
+        worker = self._workers[free]
+        future = self._pools[free].submit(worker.trial, candidate, limit_s)
+        self._going[future] = free
+
+    def wait(self, seconds: float) -> list[Trial]:
+        done, _ = wait_for(self._going, seconds, FIRST_COMPLETED)
+        for future in done:
+            del self._going[future]
+        return [future.result() for future in done]
+
+    def keep(self, names: Collection[str]) -> None:
+        for number in range(len(self._workers)):
+            if number not in self._going.values():
+                self._on(number, "keep", names)
+
+    def sit(self, finalists: Finalists, sitting: int) -> None:
+        for worker in self._workers[1:]:
+            worker.keep(())
+        self._on(0, "sit", finalists, sitting)
+
+    def turns(self, names: Sequence[str], rounds: int) -> tuple[Measurement, ...]:
+        return tuple(self._on(0, "turns", names, rounds))
+
+    def _on(self, number: int, name: str, *given: Any) -> Any:
+        """In the worker's own thread: arms may end with the thread that began them."""
+        worker = self._workers[number]
+        future = self._pools[number].submit(getattr(worker, name), *given)
+        while True:  # a wait without end would not be interrupted by Ctrl-C
+            done, _ = wait_for([future], 0.2)
+            if done:
+                return future.result()
+
+    def close(self) -> None:
+        for worker in self._workers:
+            worker.close()
+        for pool in self._pools:
+            pool.shutdown(cancel_futures=True)
+        for worker in self._workers:  # what a thread began meanwhile
+            worker.close()
+
+
+def visible_gpus() -> list[str]:
+    """The GPUs that torch would see, by number or id."""
+    told = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if told is not None:
+        return [name.strip() for name in told.split(",") if name.strip()]
+    try:
+        answer = subprocess.run(
+            ["nvidia-smi", "--query-gpu=index", "--format=csv,noheader"],
+            capture_output=True,
+            text=True,
+            timeout=20,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    return answer.stdout.split() if answer.returncode == 0 else []

@@ -1,0 +1,308 @@
+"""The search: which candidate next, until time is up or nothing left can win.
+
+Forms first, then switches of Inductor on the fastest, then the best in turns, the
+slower half leaving after each rung. The executor tries; here it is decided.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from torchproof.records import Measurement, UserError
+from torchproof.tuning import bounds, space
+from torchproof.tuning.executors import Executor
+from torchproof.tuning.notebook import Notebook
+from torchproof.tuning.objectives import Objective
+from torchproof.tuning.space import Skip, Space
+from torchproof.tuning.trials import Candidate, Trial
+
+Effort = Literal["quick", "normal", "full"]
+
+FINALISTS = 4
+_NEAR = 1.1  # times the leader: who may still win once timed better
+_ALIKE = 1.01  # too close for timing to tell: the simpler one is taken
+_RUNGS = (4, 12)  # rounds until the slower half leaves, and after that
+_HELPS = 0.99  # of the form's own value: a switch that is combined with others
+_TUNING_COSTS = 4.0  # times as long as compiling without trying many kernels
+_RESERVE = 0.15  # of the budget: for the finals
+EFFORTS: tuple[Effort, ...] = ("quick", "normal", "full")
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What is asked of a search; `deadline` by the monotonic clock."""
+
+    objective: Objective
+    effort: Effort
+    least: float
+    budget_s: float
+    deadline: float
+    timeout_s: float | None = None
+    device: str = "cpu"
+    probe: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Search:
+    """`show` is called with the state of the search whenever that changes."""
+
+    def __init__(
+        self,
+        executor: Executor,
+        terms: Terms,
+        notebook: Notebook,
+        *,
+        eager: Trial,
+        show: Callable[[Mapping[str, Any]], None] = lambda state: None,
+    ) -> None:
+        self.executor, self.terms, self.notebook = executor, terms, notebook
+        self.eager, self._show = eager, show
+        self.trials: dict[str, Trial] = {eager.name: eager}
+        self.candidates: dict[str, Candidate] = {}
+        self.skipped: list[Skip] = []
+        self.rows: tuple[Measurement, ...] = ()
+        self._waiting: list[Candidate] = []
+        self._running: dict[str, Candidate] = {}
+        self._no_time = False
+
+    # -- what is known -----------------------------------------------------------------
+
+    def value(self, trial: Trial) -> float | None:
+        return self.terms.objective.value(trial)
+
+    @property
+    def ranked(self) -> list[Trial]:
+        """What was measured and is right, the best first; eager among it."""
+        found = [trial for trial in self.trials.values() if self.value(trial)]
+        return sorted(found, key=lambda trial: self.value(trial) or 0.0)
+
+    @property
+    def leader(self) -> Trial:
+        objective, least = self.terms.objective, self.terms.least
+        found = objective.best(list(self.trials.values()), self.eager, least=least)
+        return found or self.eager
+
+    @property
+    def stopped(self) -> str:
+        if self._no_time:
+            return "the budget is spent"
+        untried = len(self.skipped) > self._not_applicable
+        return "what is left cannot win" if untried else "everything was tried"
+
+    def left_s(self) -> float:
+        """For trials: without what the finals need."""
+        reserve = _RESERVE * self.terms.budget_s
+        return self.terms.deadline - reserve - time.monotonic()
+
+    # -- stages ------------------------------------------------------------------------
+
+    def run(self, forms: Space) -> Trial:
+        """The chosen one, which is eager where no other may win."""
+        self.skipped += forms.skipped
+        self._not_applicable = len(forms.skipped)
+        self._try(forms.candidates)
+        self._assert_something_tried()
+        if self.terms.effort != "quick" and self.terms.objective.is_about_steps:
+            for base in self._fastest_forms():
+                self._try_switches(base)
+        self._finals()
+        return self.chosen()
+
+    def _assert_something_tried(self) -> None:
+        """A budget that no trial fits in decides nothing."""
+        tried = [t for t in self.trials.values() if t.name != self.eager.name]
+        late = all(trial.outcome == "timed out" for trial in tried)
+        if late and self._no_time:
+            took = f"eager alone took {self.eager.seconds:.0f} s"
+            raise UserError(
+                f"--budget {self.terms.budget_s:g}s is too small for one trial:"
+                f" {took}, no strategy was measured in the rest; give more time,"
+                " and --resume to keep what there is"
+            )
+
+    def _fastest_forms(self) -> list[Candidate]:
+        """On which switches are tried: the best, and with full effort all forms."""
+        found = [
+            self.candidates[trial.name]
+            for trial in self.ranked
+            if trial.name in self.candidates
+        ]
+        compiling = [each for each in found if each.strategy.compiles]
+        return compiling if self.terms.effort == "full" else compiling[:1]
+
+    def _try_switches(self, base: Candidate) -> None:
+        tried = space.switched(base, self.terms.device)
+        self._try(tried)
+        own = self.value(self.trials[base.name]) or 0.0
+        helped = [
+            candidate
+            for candidate in tried
+            if (trial := self.trials.get(candidate.name))
+            and (value := self.value(trial))
+            and value < _HELPS * own
+        ]
+        combined = space.together(base, helped)
+        self._try([combined] if combined else [])
+
+    def _try(self, candidates: Sequence[Candidate]) -> None:
+        self._waiting = list(candidates)
+        self.candidates |= {each.name: each for each in candidates}
+        while self._waiting or self._running:
+            while self.executor.slots() and (candidate := self._next()):
+                self._running[candidate.name] = candidate
+                self.executor.submit(candidate, self._limit_s())
+            self.show()
+            for trial in self.executor.wait(1.0) if self._running else ():
+                stage = self._running.pop(trial.name).stage
+                self._note(replace(trial, stage=stage))
+
+    def _limit_s(self) -> float:
+        limit = self.terms.timeout_s
+        left = max(1.0, self.left_s())
+        return left if limit is None else min(limit, left)
+
+    def _next(self) -> Candidate | None:
+        """The first that may be tried at once; what need not be is left out."""
+        for candidate in list(self._waiting):
+            others = {*self._running, *(each.name for each in self._waiting)}
+            if candidate.follows in others:
+                continue  # what that one gives may spare this one
+            self._waiting.remove(candidate)
+            if known := self.notebook.find(candidate.name, self._limit_s()):
+                self._note(replace(known, resumed=True, stage=candidate.stage))
+            elif why := self._not_worth(candidate):
+                self.skipped.append(Skip(candidate.name, why))
+            else:
+                return candidate
+        return None
+
+    def _not_worth(self, candidate: Candidate) -> str | None:
+        """Why it is not tried; with full effort, time alone is a reason."""
+        terms = self.terms
+        if terms.effort != "full":
+            known = bounds.Known(terms.objective, terms.probe, self.trials, self.leader)
+            if why := bounds.cannot_win(candidate, known):
+                return why
+        left, cost = self.left_s(), self._cost_s(candidate)
+        if left > (cost or 0.0):
+            return None
+        self._no_time = True
+        if cost is None or left <= 0:
+            return "the budget was spent"
+        return f"it would take about {cost:.0f} s, {left:.0f} s are left"
+
+    def _cost_s(self, candidate: Candidate) -> float | None:
+        """What a trial takes, going by one like it; None where there is none."""
+        like = [self.trials.get(name or "") for name in (candidate.follows, "full")]
+        known = [trial.seconds for trial in like if trial and trial is not self.eager]
+        if not known:
+            return None
+        tunes = bounds.options_of(candidate).get("max_autotune")
+        return known[0] * (_TUNING_COSTS if tunes else 1.0)
+
+    def _note(self, trial: Trial) -> None:
+        self.trials[trial.name] = trial
+        if not trial.resumed:
+            self.notebook.add(trial)
+        best = [each.name for each in self.ranked[: FINALISTS + 1]]
+        self.executor.keep(best)
+
+    # -- finals ------------------------------------------------------------------------
+
+    def _finals(self) -> None:
+        """The best in turns, so that drift hits all alike; the slower half leaves."""
+        names = [trial.name for trial in self._finalists()]
+        if not names:
+            return
+        entries = [(self.candidates[name], self.trials[name]) for name in names]
+        self.executor.sit(entries, 0)
+        for rounds in _RUNGS:
+            self._take(names, rounds)
+            names = self._better_half(names)
+        if self._undecided(names[0]):
+            self.executor.sit([(self.candidates[n], self.trials[n]) for n in names], 1)
+            self._take(names, sum(_RUNGS))
+
+    def _finalists(self) -> list[Trial]:
+        """Who may win if it is timed better, the best first."""
+        objective, least = self.terms.objective, self.terms.least
+        able = [
+            trial
+            for trial in self.ranked
+            if trial.name in self.candidates
+            and objective.may_allow(trial, self.eager, least=least)
+        ]
+        limit = _NEAR * (self.value(able[0]) or 0.0) if able else 0.0
+        near = [trial for trial in able if (self.value(trial) or 0.0) <= limit]
+        return near[:FINALISTS]
+
+    def _take(self, names: Sequence[str], rounds: int) -> None:
+        self.rows = self.executor.turns(names, rounds)
+        for name, row in zip(names, self.rows[1:], strict=True):
+            self.trials[name] = _timed(self.trials[name], row)
+        eager = _timed(self.eager, self.rows[0])
+        self.eager = self.trials[eager.name] = eager
+        self.show()
+
+    def _better_half(self, names: Sequence[str]) -> list[str]:
+        ranked = [t.name for t in self.ranked if t.name in names]
+        lost = [name for name in names if name not in ranked]  # failed in the finals
+        return ranked[: max(1, (len(ranked) + 1) // 2)] or lost[:1]
+
+    def _undecided(self, name: str) -> bool:
+        """Better than eager by enough, and not surely so: other processes can tell."""
+        trial, terms = self.trials[name], self.terms
+        gain = terms.objective.gain(trial, self.eager) or 0.0
+        allowed = terms.objective.allows(trial, self.eager, least=terms.least)
+        return gain >= terms.least and not allowed and self.left_s() > trial.seconds
+
+    def chosen(self) -> Trial:
+        """Of the finalists; among those too close to tell apart, the simplest."""
+        objective, least = self.terms.objective, self.terms.least
+        finals = [trial for trial in self.trials.values() if trial.final]
+        best = objective.best(finals, self.eager, least=least)
+        if best is None:
+            return self.eager
+        limit = _ALIKE * (self.value(best) or 0.0)
+        alike = [
+            trial
+            for trial in finals
+            if objective.allows(trial, self.eager, least=least)
+            and (self.value(trial) or 0.0) <= limit
+        ]
+        return min(alike, key=lambda t: (_STAGES[t.stage], len(t.name)))
+
+    # -- for people --------------------------------------------------------------------
+
+    def show(self) -> None:
+        self._show(
+            {
+                "trials": self.told(),
+                "running": list(self._running),
+                "left": len(self._waiting),
+                "time_left_s": max(0.0, self.terms.deadline - time.monotonic()),
+                "objective": str(self.terms.objective),
+            }
+        )
+
+    def told(self) -> list[dict[str, Any]]:
+        return [trial.told(self.value(trial)) for trial in self.trials.values()]
+
+
+_STAGES = {"forms": 0, "switches": 1, "together": 2}
+
+
+def _timed(trial: Trial, row: Measurement) -> Trial:
+    """The trial with what the finals gave; one that failed there is out."""
+    if row.error or row.median_ms is None:
+        return replace(trial, outcome="failed", why=row.error, final=False)
+    return replace(
+        trial,
+        step_ms=row.median_ms,
+        vs_eager=row.vs_eager,
+        vs_eager_low=row.vs_eager_low,
+        vs_eager_high=row.vs_eager_high,
+        final=True,
+    )

@@ -1,0 +1,178 @@
+"""What may be tried: forms and modes of compiling, with and without a whole-step graph,
+ways to treat sizes, and then Inductor's switches on what is fastest.
+
+Comes in: what the probe found. Goes out: candidates in the order in which they promise
+most, and those that do not apply, with why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torchproof import strategies
+from torchproof.measure import Spec
+from torchproof.records import UserError
+from torchproof.strategies import Strategy, parse
+from torchproof.tuning.objectives import Objective
+from torchproof.tuning.trials import Candidate
+
+# Switches of Inductor that change the speed of models, one by one on the fastest form.
+SWITCHES: dict[str, tuple[dict[str, Any], ...]] = {
+    "cuda": (
+        {"coordinate_descent_tuning": True},
+        {"max_autotune": True},
+        {"combo_kernels": True},
+    ),
+    "cpu": (
+        {"cpp_wrapper": True},
+        {"max_autotune": True},
+        {"aggressive_fusion": True},
+    ),
+}
+_TUNED = "max-autotune-no-cudagraphs"
+_MOST_CORES = 2  # methods that are tried alone
+
+
+@dataclass(frozen=True)
+class Skip:
+    name: str
+    why: str
+
+    def to_json(self) -> dict[str, str]:
+        return {"name": self.name, "why": self.why}
+
+
+@dataclass
+class Space:
+    candidates: list[Candidate] = field(default_factory=list)
+    skipped: list[Skip] = field(default_factory=list)
+
+
+def forms(
+    probe: Mapping[str, Any],
+    device: str,
+    objective: Objective,
+    compile_with: Mapping[str, Any],
+) -> Space:
+    """All forms, those that cost least to know and bound others first."""
+    space = Space()
+    for name, follows in _names(probe, objective):
+        why = _does_not_apply(parse(name), probe, device)
+        if why is None:
+            _add(space, name, follows, compile_with)
+        else:
+            space.skipped.append(Skip(name, why))
+    return space
+
+
+def named(names: Sequence[str], compile_with: Mapping[str, Any]) -> Space:
+    """The forms that the user listed, and no others."""
+    space = Space()
+    for name in names:
+        if not parse(name).as_is:
+            _add(space, name, None, compile_with)
+    if not space.candidates:
+        raise UserError("--strategies names nothing but eager: there is no choice")
+    return space
+
+
+def _add(
+    space: Space, name: str, follows: str | None, compile_with: Mapping[str, Any]
+) -> None:
+    strategy = parse(name)
+    more = {k: v for k, v in compile_with.items() if k not in strategy.arguments}
+    try:
+        if more and strategy.compiles:
+            strategy = strategies.with_arguments(strategy, **more)
+        space.candidates.append(Candidate(Spec(strategy), "forms", follows))
+    except UserError as error:  # what --compile asks for and this cannot take
+        space.skipped.append(Skip(name, str(error)))
+
+
+def _names(
+    probe: Mapping[str, Any], objective: Objective
+) -> list[tuple[str, str | None]]:
+    """Names, each with the one that it follows."""
+    cores = [f"core:{path}" for path in probe.get("core") or ()][:_MOST_CORES]
+    plain: list[str] = ["full", "regional", *cores]
+    if objective.needs_cold_starts:  # what compiles least comes first
+        plain = ["regional", "full", *cores]
+    recorded: list[tuple[str, str | None]] = [(_recorded(name), name) for name in plain]
+    shapes: list[tuple[str, str | None]] = [
+        (f"{form}:{word}", form)
+        for form in ("full", "regional")
+        for word in ("marks", "dynamic", "static")
+    ]
+    modes: list[tuple[str, str | None]] = [
+        ("full:reduce-overhead", "full"),
+        (f"full:{_TUNED}", "full"),
+        ("full:max-autotune", "full"),
+        (f"full+graph:{_TUNED}", "full"),
+        (f"regional+graph:{_TUNED}", "regional"),
+    ]
+    return [
+        *((name, None) for name in plain),
+        ("eager+graph", "eager"),
+        *recorded,
+        *shapes,
+        *modes,
+    ]
+
+
+def _recorded(name: str) -> str:
+    """`core:encode` as `core+graph:encode`."""
+    form, colon, rest = name.partition(":")
+    return f"{form}+{strategies.GRAPH}{colon}{rest}"
+
+
+def _does_not_apply(
+    strategy: Strategy, probe: Mapping[str, Any], device: str
+) -> str | None:
+    if device != "cuda" and (
+        strategy.graph or strategies.records_graphs(strategy.arguments)
+    ):
+        return "CUDA graphs need a CUDA device"
+    if strategy.form in ("regional", "nested") and probe.get("blocks") == {}:
+        return "the target has no repeated blocks"
+    if strategy.dynamic != "auto" and probe.get("varying") == []:
+        return "no size varies over the calls"
+    return None
+
+
+# -- on the fastest forms --------------------------------------------------------------
+
+
+def switched(base: Candidate, device: str) -> list[Candidate]:
+    """The form with each switch alone."""
+    if not base.strategy.compiles:
+        return []
+    given = base.strategy.arguments
+    own = strategies.MODE_OPTIONS[given.get("mode") or "default"]
+    own = {**own, **given.get("options", {})}
+    return [
+        _with_options(base, change, "switches")
+        for change in SWITCHES[device]
+        if not change.items() <= own.items()
+    ]
+
+
+def together(base: Candidate, helpful: Iterable[Candidate]) -> Candidate | None:
+    """The form with all switches that helped alone, where these are several."""
+    found = list(helpful)
+    if len(found) < 2:
+        return None
+    options: dict[str, Any] = {}
+    for candidate in found:
+        options |= candidate.strategy.arguments["options"]
+    own = base.strategy.arguments.get("options", {})
+    changed = {k: v for k, v in options.items() if own.get(k) != v}
+    return _with_options(base, changed, "together")
+
+
+def _with_options(base: Candidate, change: Mapping[str, Any], stage: Any) -> Candidate:
+    strategy = strategies.with_arguments(base.strategy, options=dict(change))
+    told = ", ".join(f"{name}={value}" for name, value in change.items())
+    spec = Spec(strategy, variant={"config": told})
+    return Candidate(spec, stage, base.name)

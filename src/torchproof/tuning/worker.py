@@ -1,0 +1,245 @@
+"""One device that tries candidates: each in a process of its own, beside eager.
+
+Comes in: a plan without arms, and candidates one at a time. Goes out: trials, and the
+measurements of the finalists. What it takes and gives is plain data, so that it may sit
+in another process or on another machine.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from torchproof.measure import EAGER, Plan, Spec, rows
+from torchproof.measure.process import Process
+from torchproof.measure.seats import Seat
+from torchproof.measure.session import Session
+from torchproof.records import Measurement, UserError
+from torchproof.tuning.trials import Candidate, Outcome, Trial
+
+ROUNDS = 4  # of a trial: the fewest that give an interval
+_MEMORY = re.compile(r"out ?of ?memory|can't allocate memory|CUDA_ERROR_OUT_OF", re.I)
+_LATE = "no answer within"
+# What verdicts of measuring mean for a trial; others are of arms that were measured.
+_OUTCOMES: dict[str, Outcome] = {
+    "skipped": "not applicable",
+    "wrong": "wrong",
+    "not verified": "failed",
+    "not measured": "failed",
+    rows.FELL_BACK: "failed",
+}
+Progress = Callable[[str], None]
+
+
+class Worker:
+    """`where` names its device for people. `caches` is a folder for compiled code. With
+    `shares_caches` candidates find what others compiled: steps are the same for it,
+    first calls are not.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        folder: Path,
+        *,
+        caches: Path,
+        shares_caches: bool,
+        where: str = "",
+        progress: Progress = lambda text: None,
+    ) -> None:
+        self.where, self.caches, self.shares_caches = where, caches, shares_caches
+        self.session = Session(plan, folder, progress)
+        self.session.scratch = folder
+        self.eager = Seat(Spec(EAGER), folder / "caches-eager")
+        self._seats: dict[str, Seat] = {}
+
+    # -- eager -------------------------------------------------------------------------
+
+    def probe(self, limit_s: float) -> dict[str, Any]:
+        """Reference answers, eager timed alone, and what is known of the target."""
+        begin = time.monotonic()
+        self.session.deadline = begin + limit_s
+        self._refer()
+        with self.session.failing(self.eager):
+            self._sample([self.eager], ROUNDS)
+            facts = self.eager.ask("probe", self.session.limit_s)["probe"]
+            self.session.examine([self.eager], 0)
+        if self.eager.error:
+            raise UserError(f"the target fails in eager: {self.eager.error}")
+        reference = self.session.references[None, 0]
+        [row] = self._rows([])
+        trial = self._trial(Candidate(self.eager.spec), self.eager, row)
+        return {
+            "probe": facts,
+            "environment": reference["environment"],
+            "function": reference["function"],
+            "trial": replace(trial, seconds=time.monotonic() - begin),
+        }
+
+    def _refer(self) -> None:
+        """Once: what answers are judged by, and eager's own process."""
+        if self.session.references:
+            return
+        self.session.seats = [self.eager]
+        self.session.refer()
+        if self.session.references[None, 0]["compiled"]:
+            raise UserError(
+                f"{self.session.plan.target.text} does its own compiling: there is"
+                " nothing to choose; torchproof bench compares it with itself"
+            )
+        self.session.begin(self.eager)
+
+    # -- a trial -----------------------------------------------------------------------
+
+    def trial(self, candidate: Candidate, limit_s: float) -> Trial:
+        begin = time.monotonic()
+        self.session.deadline = begin + limit_s
+        self._refer()
+        if not self.session.has_room():
+            self.keep(())
+        seat = self._tried(candidate)
+        if seat.error and _MEMORY.search(seat.error) and self._seats:
+            self.keep(())  # the processes of other trials held what it needed
+            seat = self._tried(candidate)
+        found = self._rows([seat])[-1]
+        trial = self._trial(candidate, seat, found)
+        if trial.outcome == "measured":
+            self._seats[candidate.name] = seat
+        else:
+            seat.close()
+        spent = time.monotonic() - begin
+        return replace(trial, seconds=spent, limit_s=limit_s)
+
+    def _tried(self, candidate: Candidate) -> Seat:
+        seat = Seat(candidate.spec, self._caches(candidate))
+        session = self.session
+        session.seats.append(seat)
+        with session.failing(seat):
+            session.begin(seat)
+            session.judge_draws(seat)
+        if seat.runs and not _is_wrong(seat):
+            self._sample([self.eager, seat], ROUNDS)
+            session.examine([seat], 0)
+        return seat
+
+    def _caches(self, candidate: Candidate) -> Path:
+        name = "all" if self.shares_caches else candidate.spec.file_name
+        return self.caches / name
+
+    def _sample(self, seats: Sequence[Seat], rounds: int) -> None:
+        """Rounds that compare these, and no earlier ones."""
+        for seat in seats:
+            seat.facts[0]["rounds"] = [[]]
+        self._take_turns(seats, rounds)
+
+    def _take_turns(self, seats: Sequence[Seat], rounds: int) -> None:
+        for turn in range(rounds):
+            for seat in seats if turn % 2 == 0 else seats[::-1]:
+                if seat.runs:
+                    with self.session.failing(seat):
+                        self.session.sample(seat, 0)
+
+    def _rows(self, seats: Sequence[Seat]) -> tuple[Measurement, ...]:
+        session = self.session
+        return rows.rows([self.eager, *seats], session.plan, session.references)
+
+    def _trial(self, candidate: Candidate, seat: Seat, row: Measurement) -> Trial:
+        facts = seat.facts[0] if seat.facts else {}
+        outcome, why = _outcome(row)
+        start = row.start or {}
+        cold = None if not facts else row.first_call_s is not None
+        more = [start.get(name) or 0.0 for name in ("imports_s", "later_compile_s")]
+        return Trial(
+            candidate.name,
+            candidate.stage,
+            outcome,
+            why,
+            step_ms=row.median_ms,
+            first_call_s=facts.get("first_call_s"),
+            start_s=row.first_call_s + sum(more) if row.first_call_s else None,
+            cold=cold,
+            peak_bytes=row.peak_bytes,
+            kernel_ms=(row.kernels or {}).get("kernel_ms"),
+            numerics=row.numerics,
+            vs_eager=row.vs_eager,
+            vs_eager_low=row.vs_eager_low,
+            vs_eager_high=row.vs_eager_high,
+            where=self.where,
+            source=row.source,
+            facts=facts,
+        )
+
+    def keep(self, names: Collection[str]) -> None:
+        """Ends the processes of all other trials."""
+        for name in [name for name in self._seats if name not in names]:
+            self._seats.pop(name).close()
+
+    # -- finals ------------------------------------------------------------------------
+
+    def sit(self, finalists: Sequence[tuple[Candidate, Trial]], sitting: int) -> None:
+        """Makes ready to compare these and eager, at first with the trials' processes.
+
+        A later sitting has processes and a memory layout of its own. Rounds of trials
+        were taken at different times and are forgotten.
+        """
+        self.session.deadline = None
+        self._refer()
+        self.keep([candidate.name for candidate, _ in finalists])
+        for seat in (self.eager, *(self._seated(*each) for each in finalists)):
+            if sitting:
+                seat.close()
+            else:
+                seat.facts[0]["rounds"] = []
+            with self.session.failing(seat):
+                self._start(seat, sitting)
+            seat.facts[0]["rounds"].append([])
+
+    def _seated(self, candidate: Candidate, trial: Trial) -> Seat:
+        if candidate.name not in self._seats:  # tried elsewhere, or it had to make room
+            facts = [dict(trial.facts)]
+            seat = Seat(candidate.spec, self._caches(candidate), facts=facts)
+            self._seats[candidate.name] = seat
+            self.session.seats.append(seat)
+        return self._seats[candidate.name]
+
+    def _start(self, seat: Seat, sitting: int) -> None:
+        """A process with warm caches, where it has none."""
+        session = self.session
+        if seat.process is not None:
+            return
+        session.progress(f"{seat.spec.label}: first call, warm")
+        own = {**session.plan.environment, **seat.environment}
+        job = session.plan.job(seat.spec, {})
+        seat.process = Process(job, own, quiet=session.plan.quiet, layout=sitting)
+        facts = seat.ask("prepare", session.limit_s, answers=None)
+        seat.warm = facts | seat.ask("settle", session.limit_s)
+
+    def turns(self, names: Sequence[str], rounds: int) -> tuple[Measurement, ...]:
+        """Eager and these finalists in turns; rounds of a sitting add up."""
+        seats = [self._seats[name] for name in names]
+        self._take_turns([self.eager, *seats], rounds)
+        return self._rows(seats)
+
+    def close(self) -> None:
+        self.session.close()
+
+
+def _is_wrong(seat: Seat) -> bool:
+    return (seat.facts[0]["numerics"] or {}).get("verdict") == "wrong"
+
+
+def _outcome(row: Measurement) -> tuple[Outcome, str | None]:
+    if row.error:
+        if _LATE in row.error:
+            return "timed out", row.error.replace(" (--timeout)", "")
+        return ("out of memory" if _MEMORY.search(row.error) else "failed"), row.error
+    outcome = _OUTCOMES.get(row.verdict, "measured")
+    if outcome == "measured":
+        return outcome, None
+    told = (row.numerics or {}).get("why") if outcome != "not applicable" else None
+    fell = [note for note in row.notes if note.startswith(rows.FELL_BACK)]
+    return outcome, told or "; ".join(fell or row.notes) or row.verdict
