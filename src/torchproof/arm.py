@@ -153,6 +153,7 @@ class Arm:
             self.fn, told["source"] = self.applied.fn, self.applied.source
             self.hooks.enter_context(self.applied.watched())
             told["notes"] += [note for note in [self.applied.note] if note]
+            told["plan"] = self.applied.plan.to_json()
         told |= self._first_pass(answers)
         if self.strategy.graph:  # compiled and recorded before it is called
             told["first_call_s"] += applying_s
@@ -218,6 +219,15 @@ class Arm:
         gc.collect()
         gc.freeze()  # what stays for good need not be gone through before each round
         return {"passes": len(times), "steady": steady, "pass_ms": times[-1]}
+
+    def probe(self) -> dict[str, Any]:
+        """Cheap facts about the target in eager, for whoever searches."""
+        from torchproof import probing
+
+        subject = probing.Subject(
+            self.loaded, self.device, self._pass, lambda: self._made({})
+        )
+        return {"probe": probing.probe(subject)}
 
     def sample(self, seconds: float) -> dict[str, Any]:
         """One round: passes for a while; garbage is collected before, not within."""

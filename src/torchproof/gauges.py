@@ -164,8 +164,10 @@ def profile(
     A run makes that many calls. With `trace`, the Chrome trace is kept there.
     """
     few, many = _PROFILED_PASSES
-    fit = passes_within(_PROFILED_S, run, few=few, many=many)
-    count = few if trace else fit
+    begin = time.monotonic()
+    run()
+    fit = int(_PROFILED_S / (time.monotonic() - begin))
+    count = few if trace else min(max(few, fit), many)
     events = observed(device, lambda: [run() for _ in range(count)], trace=trace)
     steps = count * calls
     lookups = [e.time_range.elapsed_us() for e in events if e.name == LOOKUP]
@@ -181,15 +183,6 @@ def profile(
         found["kernels"] = len(kernels) / steps
         found["kernel_ms"] = covered_us(kernels) / 1e3 / steps
     return found
-
-
-def passes_within(
-    seconds: float, run: Callable[[], Any], *, few: int, many: int
-) -> int:
-    """How many runs take that long, judged by one."""
-    begin = time.monotonic()
-    run()
-    return min(max(few, int(seconds / (time.monotonic() - begin))), many)
 
 
 def observed(

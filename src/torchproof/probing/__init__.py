@@ -1,0 +1,66 @@
+"""Cheap facts about a target in eager, from which a search knows what may pay.
+
+Comes in: a loaded target, a pass over its calls, and a way to make it anew. Goes out:
+plain JSON. A fact that is not known is null; where looking failed, `unknown` says why.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from torchproof.probing import makeup, spending
+from torchproof.probing.bounds import bound
+from torchproof.probing.subjects import Subject
+
+__all__ = ["Subject", "probe"]
+
+_TIMES = ("kernels_per_call", "kernel_ms", "device_ms", "matmul_share")
+_LOOKS: dict[tuple[str, ...], Callable[[Subject], dict[str, Any]]] = {
+    ("parameters",): makeup.parameters,
+    ("step_ms",): spending.timed,
+    ("ops_per_call", "flops_per_call", "host_syncs"): spending.counted,
+    (*_TIMES, "operator_share"): spending.profiled,
+    ("trivial_op_us",): spending.trivial,
+    ("varying", "shapes"): makeup.shapes,
+    ("blocks", "distinct_modules", "core"): makeup.structure,
+    ("fingerprint",): makeup.fingerprint,
+}
+
+
+def probe(subject: Subject) -> dict[str, Any]:
+    """Everything that is cheap to know."""
+    facts: dict[str, Any] = {"calls": subject.count}
+    unknown: dict[str, str] = {}
+    for names, look in _LOOKS.items():
+        facts |= dict.fromkeys(names)
+        try:
+            facts |= look(subject)
+        except Exception as error:  # one fact less is no reason to have none
+            told = f"{type(error).__name__}: {error}".splitlines()[0]
+            unknown |= dict.fromkeys(names, told)
+    _clean_up(subject.device)
+    facts |= _shares(subject.device, facts)
+    facts["bound"], facts["bound_why"] = bound(subject.device, facts)
+    return {**facts, "unknown": unknown}
+
+
+def _shares(device: str, facts: dict[str, Any]) -> dict[str, Any]:
+    """What follows from a step's time and what was seen in it."""
+    found: dict[str, Any] = {"busy_share": None, "mean_op_us": None}
+    step_ms = facts["step_ms"]
+    if device == "cuda" and facts["kernels_per_call"] and step_ms:
+        found["busy_share"] = min(1.0, facts["device_ms"] / step_ms)
+    if device != "cuda" and facts["ops_per_call"] and step_ms:
+        found["mean_op_us"] = step_ms * 1e3 / facts["ops_per_call"]
+    return found
+
+
+def _clean_up(device: str) -> None:
+    """The memory of targets that were thrown away is for others."""
+    gc.collect()
+    if device == "cuda":
+        torch.cuda.empty_cache()

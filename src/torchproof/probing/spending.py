@@ -1,0 +1,184 @@
+"""What a call costs in eager: operations, kernels, and where its time goes."""
+
+from __future__ import annotations
+
+import math
+import re
+import statistics
+import time
+from collections import Counter
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.flop_counter import flop_registry
+
+from torchproof import gauges
+from torchproof.probing.subjects import Subject
+from torchproof.torch_private.modes import TorchDispatchMode
+
+_MOST_PASSES = 10
+_PASSES_S = 0.2
+_TRIVIAL_ROUNDS = 300
+
+_OPERATOR = re.compile(r"\w+::\w+")
+_PRODUCT = re.compile(
+    r"(.*_)?(mm|addmm|bmm|baddbmm|addbmm|mv|addmv|dot|vdot)(_.*)?"
+    r"|.*(matmul|attention|rnn|lstm|gru).*|.*conv(olution|_|\d).*"
+    r"|(mkldnn_|_mkldnn_)?linear(_.*)?"
+)
+_PRODUCT_KERNEL = re.compile(
+    r"gemm|gemv|nvjet|cutlass|xmma|flash|fmha|attention|attn|sdpa|conv|matmul",
+    re.IGNORECASE,
+)
+
+
+class Operations(TorchDispatchMode):
+    """Counts what reaches a device's kernels, and copies from a GPU to the host.
+
+    Floating-point operations are those of products, convolutions and attention: torch
+    has a formula for nothing else.
+    """
+
+    supports_higher_order_operators = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = self.to_host = 0
+        self.flops: float | None = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if torch.is_inference_mode_enabled() and hasattr(func, "decompose"):
+            with self:  # else what autograd takes apart would count as one
+                whole = func.decompose(*args, **kwargs)
+            if whole is not NotImplemented:
+                return whole
+        result = func(*args, **kwargs)
+        self.count += 1
+        self.to_host += _reaches_host(func, args, result)
+        formula = flop_registry.get(getattr(func, "overloadpacket", None))
+        if formula is not None and self.flops is not None:
+            try:
+                self.flops += formula(*args, **kwargs, out_val=result)
+            except Exception:  # it asserts shapes, and the call itself went well
+                self.flops = None
+        return result
+
+
+def _reaches_host(func: Any, args: Any, result: Any) -> bool:
+    """Whether the host waits for a value of the GPU: `.item()`, `.cpu()`, a copy."""
+    sources = [arg for arg in args if isinstance(arg, torch.Tensor)]
+    if not any(source.is_cuda for source in sources):
+        return False
+    name = str(func)
+    if name.startswith("aten._local_scalar_dense"):
+        return True
+    copies = name.startswith(("aten._to_copy", "aten.copy_"))
+    return copies and bool(result.device.type == "cpu")
+
+
+def counted(subject: Subject) -> dict[str, Any]:
+    # What compiles itself in eager, as FlexAttention does, cannot under a mode.
+    with torch.compiler.set_stance("force_eager"), Operations() as seen:
+        subject.run()
+    return {
+        "ops_per_call": seen.count / subject.count,
+        "flops_per_call": None if seen.flops is None else seen.flops / subject.count,
+        "host_syncs": seen.to_host / subject.count
+        if subject.device == "cuda"
+        else None,
+    }
+
+
+def _passes(subject: Subject, *, few: int) -> list[float]:
+    """The milliseconds of some passes; few where each takes long."""
+    times: list[float] = []
+    end = time.monotonic() + _PASSES_S
+    while len(times) < few or (len(times) < _MOST_PASSES and time.monotonic() < end):
+        times.append(subject.run())
+    return times
+
+
+def timed(subject: Subject) -> dict[str, Any]:
+    times = _passes(subject, few=2)
+    return {"step_ms": statistics.median(times) / subject.count}
+
+
+def profiled(subject: Subject) -> dict[str, Any]:
+    """Where the time of a call goes, as torch's profiler saw it."""
+    times: list[float] = []
+    events = gauges.observed(
+        subject.device, lambda: times.extend(_passes(subject, few=1))
+    )
+    if subject.device == "cuda":
+        return _on_gpu(events, len(times) * subject.count)
+    operators = [event for event in events if _OPERATOR.fullmatch(event.name)]
+    inside_ms = gauges.covered_us(operators) / 1e3
+    own = Counter[bool]()
+    for event in operators:
+        own[_is_product(event.name)] += event.self_cpu_time_total
+    return {
+        "matmul_share": own[True] / own.total() if own.total() else None,
+        "operator_share": min(1.0, inside_ms / sum(times)) if operators else None,
+    }
+
+
+def _on_gpu(events: list[Any], steps: int) -> dict[str, Any]:
+    device = gauges.device_events(events)
+    kernels = [event for event in device if gauges.is_kernel(event)]
+    found: dict[str, Any] = {
+        "kernels_per_call": len(kernels) / steps,
+        "kernel_ms": gauges.covered_us(kernels) / 1e3 / steps,
+        "device_ms": gauges.covered_us(device) / 1e3 / steps,
+    }
+    total = sum(event.time_range.elapsed_us() for event in kernels)
+    if total:
+        found["matmul_share"] = min(1.0, _products_us(events, kernels) / total)
+    return found
+
+
+def _products_us(events: list[Any], kernels: list[Any]) -> float:
+    """The time of products: by the operator that launched them, else by their name."""
+    left: Counter[str] = Counter()
+    for kernel in kernels:
+        left[kernel.name] += kernel.time_range.elapsed_us()
+    products = 0.0
+    for event in events:
+        for kernel in event.kernels if _OPERATOR.fullmatch(event.name) else ():
+            left[kernel.name] -= kernel.duration
+            if _is_product(event.name):
+                products += kernel.duration
+    rest = {name: us for name, us in left.items() if us > 0}
+    return products + sum(rest[n] for n in rest if _PRODUCT_KERNEL.search(n))
+
+
+def _is_product(operator: str) -> bool:
+    name = operator.partition("::")[2]
+    return _PRODUCT.fullmatch(name) is not None
+
+
+def trivial(subject: Subject) -> dict[str, Any]:
+    """What an operation costs that has next to nothing to compute."""
+    if subject.device == "cuda":
+        return {}
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        given = torch.rand(1, 8), torch.rand(8, 8), torch.rand(8)
+        with Operations() as seen:
+            _small(*given)
+        fastest = math.inf
+        for _ in range(_TRIVIAL_ROUNDS):
+            begin = time.perf_counter()
+            _small(*given)
+            fastest = min(fastest, time.perf_counter() - begin)
+    return {"trivial_op_us": fastest * 1e6 / seen.count}
+
+
+def _small(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> None:
+    """A mix of what models are made of."""
+    y = nn.functional.layer_norm(x, (8,), bias, bias)
+    y = nn.functional.linear(y, weight, bias)
+    y = torch.relu(y.view(1, 2, 4).transpose(1, 2)) * 2
+    x + y.reshape(1, 8)
