@@ -72,7 +72,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "recipe": {"environment", "records", "strategies"},
     "child": {"records", "observe", "target", "calls", "environment"}
     | {"script", "streams"},
-    "probing": {"calls", "gauges", "strategies", "target", "torch_private"},
+    "probing": {"calls", "gauges", "recipe", "strategies", "target"}
+    | {"torch_private"},
     "arm": {"records", "places", "target", "calls", "environment", "gauges"}
     | {"probing"}
     | {"guard_filters"}

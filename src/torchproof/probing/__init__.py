@@ -7,7 +7,7 @@ plain JSON. A fact that is not known is null; where looking failed, `unknown` sa
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -19,15 +19,15 @@ from torchproof.probing.subjects import Subject
 __all__ = ["Subject", "probe"]
 
 _TIMES = ("kernels_per_call", "kernel_ms", "device_ms", "matmul_share")
-_LOOKS: dict[tuple[str, ...], Callable[[Subject], dict[str, Any]]] = {
+# What each finds is kept, also where it fails in the end.
+_LOOKS: dict[tuple[str, ...], Callable[[Subject], Iterator[dict[str, Any]]]] = {
     ("parameters",): makeup.parameters,
     ("step_ms",): spending.timed,
     ("ops_per_call", "flops_per_call", "host_syncs"): spending.counted,
     (*_TIMES, "operator_share"): spending.profiled,
     ("trivial_op_us",): spending.trivial,
     ("varying", "shapes"): makeup.shapes,
-    ("blocks", "distinct_modules", "core"): makeup.structure,
-    ("fingerprint",): makeup.fingerprint,
+    ("fingerprint", "blocks", "distinct_modules", "core"): makeup.structure,
 }
 
 
@@ -38,10 +38,11 @@ def probe(subject: Subject) -> dict[str, Any]:
     for names, look in _LOOKS.items():
         facts |= dict.fromkeys(names)
         try:
-            facts |= look(subject)
+            for found in look(subject):
+                facts |= found
         except Exception as error:  # one fact less is no reason to have none
             told = f"{type(error).__name__}: {error}".splitlines()[0]
-            unknown |= dict.fromkeys(names, told)
+            unknown |= {name: told for name in names if facts[name] is None}
     _clean_up(subject.device)
     facts |= _shares(subject.device, facts)
     facts["bound"], facts["bound_why"] = bound(subject.device, facts)

@@ -14,6 +14,7 @@ from torch import nn
 
 from torchproof import calls
 from torchproof.probing.subjects import Subject, root_of
+from torchproof.recipe.fingerprint import fingerprint
 from torchproof.strategies import NotApplicable, parse, regions
 from torchproof.strategies.watching import Sizes, tensors_in
 
@@ -21,45 +22,45 @@ CORE_SHARE = 0.2  # of the parameters: a part with less is not worth compiling a
 _CORES = 4
 
 
-def parameters(subject: Subject) -> dict[str, Any]:
-    root = subject.root
-    if root is None:
-        return {}
-    return {"parameters": sum(p.numel() for p in root.parameters())}
+def parameters(subject: Subject) -> Iterator[dict[str, Any]]:
+    if subject.root is not None:
+        yield {"parameters": sum(p.numel() for p in subject.root.parameters())}
 
 
-def structure(subject: Subject) -> dict[str, Any]:
-    """Repeated blocks and kinds of modules, seen in a pass of a throwaway target."""
+def structure(subject: Subject) -> Iterator[dict[str, Any]]:
+    """What is seen of a target made anew, before its calls and while they run."""
     loaded = subject.made_anew()
+    yield {"fingerprint": fingerprint(loaded.fn)}  # calls may add buffers
     root = root_of(loaded.fn)
     seen = Seen(root) if root is not None else None
     try:
         plan = parse("regional").plan(
             loaded.fn, loaded.calls, lambda index: calls.before(loaded, index)
         )
-        blocks = {site.name: len(site.paths) for site in plan.regions}
+        yield {"blocks": {site.name: len(site.paths) for site in plan.regions}}
     except NotApplicable:
-        blocks = {}
-    if seen is None:
-        return {"blocks": blocks, "core": []}
-    kinds = {regions.structure(module) for module in seen.modules}
-    core = seen.cores() if root is loaded.fn else []
-    return {"blocks": blocks, "distinct_modules": len(kinds), "core": core}
+        yield {"blocks": {}}
+    yield {"core": seen.cores() if seen and root is loaded.fn else []}
+    if seen is not None:
+        kinds = {regions.structure(module) for module in seen.modules}
+        yield {"distinct_modules": len(kinds)}
 
 
-def shapes(subject: Subject) -> dict[str, Any]:
-    """Sizes that vary from call to call, as [way to the argument, its sizes]."""
+def shapes(subject: Subject) -> Iterator[dict[str, Any]]:
+    """Which sizes vary from call to call, and how many shapes the calls have."""
     sizes, kinds = Sizes(), set()
     for call in subject.loaded.calls:
         sizes.note(*((), call) if isinstance(call, dict) else (call, {}))
         named = call if isinstance(call, dict) else dict(enumerate(call))
         kinds.add(tuple((way, t.shape, t.dtype) for way, t in tensors_in(named)))
-    varying = [[[*way], [*which]] for way, which in sizes.varying.items()]
-    return {"varying": varying, "shapes": len(kinds)}
+    varying = [[_named(way), [*which]] for way, which in sizes.varying.items()]
+    yield {"varying": varying, "shapes": len(kinds)}
 
 
-def fingerprint(subject: Subject) -> dict[str, Any]:
-    return {"fingerprint": None}
+def _named(way: tuple[int | str, ...]) -> str:
+    """As `tokens`, `states.1`, or `argument 0` where it has no name."""
+    first = way[0] if isinstance(way[0], str) else f"argument {way[0]}"
+    return ".".join(map(str, (first, *way[1:])))
 
 
 # -- parts that could be compiled alone ------------------------------------------------

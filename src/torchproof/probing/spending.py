@@ -7,6 +7,7 @@ import re
 import statistics
 import time
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -80,11 +81,11 @@ def _reaches_host(func: Any, args: Any, result: Any) -> bool:
     return copies and bool(result.device.type == "cpu")
 
 
-def counted(subject: Subject) -> dict[str, Any]:
+def counted(subject: Subject) -> Iterator[dict[str, Any]]:
     # What compiles itself in eager, as FlexAttention does, cannot under a mode.
     with torch.compiler.set_stance("force_eager"), Operations() as seen:
         subject.run()
-    return {
+    yield {
         "ops_per_call": seen.count / subject.count,
         "flops_per_call": None if seen.flops is None else seen.flops / subject.count,
         "host_syncs": seen.to_host / subject.count
@@ -102,25 +103,26 @@ def _passes(subject: Subject, *, few: int) -> list[float]:
     return times
 
 
-def timed(subject: Subject) -> dict[str, Any]:
+def timed(subject: Subject) -> Iterator[dict[str, Any]]:
     times = _passes(subject, few=2)
-    return {"step_ms": statistics.median(times) / subject.count}
+    yield {"step_ms": statistics.median(times) / subject.count}
 
 
-def profiled(subject: Subject) -> dict[str, Any]:
+def profiled(subject: Subject) -> Iterator[dict[str, Any]]:
     """Where the time of a call goes, as torch's profiler saw it."""
     times: list[float] = []
     events = gauges.observed(
         subject.device, lambda: times.extend(_passes(subject, few=1))
     )
     if subject.device == "cuda":
-        return _on_gpu(events, len(times) * subject.count)
+        yield _on_gpu(events, len(times) * subject.count)
+        return
     operators = [event for event in events if _OPERATOR.fullmatch(event.name)]
     inside_ms = gauges.covered_us(operators) / 1e3
     own = Counter[bool]()
     for event in operators:
         own[_is_product(event.name)] += event.self_cpu_time_total
-    return {
+    yield {
         "matmul_share": own[True] / own.total() if own.total() else None,
         "operator_share": min(1.0, inside_ms / sum(times)) if operators else None,
     }
@@ -160,10 +162,10 @@ def _is_product(operator: str) -> bool:
     return _PRODUCT.fullmatch(name) is not None
 
 
-def trivial(subject: Subject) -> dict[str, Any]:
+def trivial(subject: Subject) -> Iterator[dict[str, Any]]:
     """What an operation costs that has next to nothing to compute."""
     if subject.device == "cuda":
-        return {}
+        return
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         given = torch.rand(1, 8), torch.rand(8, 8), torch.rand(8)
         with Operations() as seen:
@@ -173,7 +175,7 @@ def trivial(subject: Subject) -> dict[str, Any]:
             begin = time.perf_counter()
             _small(*given)
             fastest = min(fastest, time.perf_counter() - begin)
-    return {"trivial_op_us": fastest * 1e6 / seen.count}
+    yield {"trivial_op_us": fastest * 1e6 / seen.count}
 
 
 def _small(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> None:
