@@ -30,6 +30,7 @@ _REGION = {"name": str, "place": str, "paths": list}
 _MARK = {"place": str, "argument": list, "sizes": list}
 _KNOWN = {"schema", "strategy", "train", "note", "places", "compile", "regions"}
 _KNOWN |= {"marks", "buckets", *_TEXTS, *_TABLES}
+_MODEL = {"class": str, "parameters": int, "structure": str, "code": dict}
 _WORDS = {
     str: "a text",
     bool: "true or false",
@@ -98,6 +99,7 @@ def read(text: str) -> Recipe:
         told = "nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise UserError(f"not TOML: {told}") from None
     _check_schema(plain)
+    _check_model(_typed(plain, "model", dict, {}))
     return Recipe(
         _strategy(plain),
         _plan(plain),
@@ -119,6 +121,16 @@ def _check_schema(plain: Mapping[str, Any]) -> None:
             f"the recipe has schema {schema}, this torchproof reads up to {SCHEMA}:"
             " install a newer torchproof"
         )
+
+
+def _check_model(model: Mapping[str, Any]) -> None:
+    for name, kind in _MODEL.items():
+        if name in model and not _is(model[name], kind):
+            told = f"must be {_WORDS[kind]}, not {_shown(model[name])}"
+            raise UserError(f"model.{name} {told}")
+    for name, code in model.get("code", {}).items():
+        if not isinstance(code, str):
+            raise UserError(f"model.code.{name} must be a text, not {_shown(code)}")
 
 
 def _strategy(plain: Mapping[str, Any]) -> Strategy:

@@ -155,7 +155,7 @@ def _hash_of_file(path: str, changed: int, size: int) -> str:
 
 
 def code_hash(source: str | bytes) -> str:
-    """The same for the same program, however it is laid out, on every Python."""
+    """The same for the same program, however it is laid out."""
     told: list[str] = []
     _tell(ast.parse(source), told.append)
     return _hash("\0".join(told))

@@ -1,0 +1,278 @@
+"""A model is known again, and what differs from a recipe is told in words."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import functools
+import importlib.util
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from torchproof.recipe import Recipe
+from torchproof.recipe.adoption import given
+from torchproof.recipe.fingerprint import code_hash, fingerprint
+from torchproof.recipe.matching import differences, environment_here, environment_of
+from torchproof.strategies import parse
+from torchproof.strategies.plans import Plan, Site
+
+SOURCE = '''
+"""A model."""
+import torch
+from torch import nn
+
+class Block(nn.Module):
+    def __init__(self, width=4):
+        super().__init__()
+        self.inner = nn.Linear(width, width)
+
+    def forward(self, x):
+        return x + self.inner(x).relu()
+
+class Net(nn.Module):
+    def __init__(self, blocks=2, width=4):
+        super().__init__()
+        self.blocks = nn.ModuleList(Block(width) for _ in range(blocks))
+        self.register_buffer("scale", torch.ones(3))
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return x * self.scale.sum()
+
+def step(x):
+    return x.sin()
+'''
+CPU = {"torch": torch.__version__, "device": "cpu"}
+GPU = {
+    "torch": "2.13.0+cu130",
+    "device": "cuda",
+    "gpu": "NVIDIA H200",
+    "cuda": "13.0",
+    "triton": "3.7.0",
+    "python": "3.11.7",
+    "cores": 16,
+}
+
+
+def module(folder: Path, source: str = SOURCE, name: str = "net_of_a_test") -> Any:
+    path = folder / f"{name}.py"
+    path.write_text(source)
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    made = importlib.util.module_from_spec(spec)
+    sys.modules[name] = made
+    spec.loader.exec_module(made)
+    return made
+
+
+@pytest.fixture
+def net(tmp_path: Path) -> Any:
+    return module(tmp_path).Net()
+
+
+def recipe_of(model: Any, **more: Any) -> Recipe:
+    made = {"environment": environment_here(model), "model": fingerprint(model)}
+    return Recipe(parse("full"), **{**made, **more})
+
+
+def told(recipe: Recipe, model: Any, here: Any = None) -> list[str]:
+    return [str(each) for each in differences(recipe, model, here) if each.decisive]
+
+
+# -- the model -------------------------------------------------------------------------
+
+
+def test_a_model_is_known_again(net: Any, tmp_path: Path) -> None:
+    before = fingerprint(net)
+    assert before["class"] == "Net"
+    assert before["parameters"] == sum(p.numel() for p in net.parameters())
+    assert list(before["code"]) == ["net_of_a_test"]
+    again = module(tmp_path, name="loaded_by_its_path").Net()
+    assert fingerprint(again)["structure"] == before["structure"]
+    assert not differences(recipe_of(net), again)
+    wrapped = torch.compile(copy.deepcopy(net).eval(), backend="eager")
+    wrapped.load_state_dict({k: v + 1 for k, v in wrapped.state_dict().items()})
+    assert fingerprint(wrapped) == before
+    for block in net.blocks:
+        block.__dict__["forward"] = functools.partial(block.forward)
+    net.compile(backend="eager")
+    assert fingerprint(net) == before
+    assert fingerprint(net.forward) == {**before, "class": "Net.forward"}
+
+
+def test_a_model_in_a_wrapper_of_ddp_is_the_model(net: Any) -> None:
+    class DistributedDataParallel(nn.Module):
+        def __init__(self, inner: nn.Module) -> None:
+            super().__init__()
+            self.module = inner
+
+    assert fingerprint(DistributedDataParallel(net)) == fingerprint(net)
+
+
+def test_models_that_differ(net: Any) -> None:
+    recipe, kind = recipe_of(net), type(net)
+    assert told(recipe, kind(blocks=3)) == ["the model has 20 parameters more"]
+    assert told(recipe, kind(width=2)) == ["the model has 28 parameters less"]
+    other = "the model is built of other parts, or of tensors of other types"
+    assert told(recipe, kind().half()) == [other]
+    changed = kind()
+    changed.blocks[1].inner = nn.Identity()
+    changed.blocks[0].more = nn.Linear(4, 4)
+    assert told(recipe, changed) == [other]
+    buffer = kind()
+    buffer.scale = torch.ones(4)
+    assert told(recipe, buffer) == [other]
+    assert told(recipe, nn.Linear(4, 4)) == ["model Net in the recipe, Linear here"]
+
+
+def test_code_that_changes(net: Any, tmp_path: Path) -> None:
+    recipe = recipe_of(net)
+    layout = SOURCE.replace('"""A model."""', "# A remark.\n\n").replace("4)", "4 , )")
+    assert not differences(recipe, module(tmp_path, layout).Net())
+    edited = module(tmp_path, SOURCE.replace("relu", "gelu").replace(".gelu()", "*2"))
+    assert told(recipe, edited.Net()) == ["the code of net_of_a_test changed"]
+    elsewhere = module(tmp_path, SOURCE.replace("relu", "tanh"), "moved_too")
+    changed = "the code of net_of_a_test is not what the model is made of here"
+    assert told(recipe, elsewhere.Net()) == [changed]
+
+
+def test_code_that_cannot_be_read_is_told_and_not_decisive(
+    net: Any, tmp_path: Path
+) -> None:
+    recipe = recipe_of(net)
+    (tmp_path / "net_of_a_test.py").unlink()
+    assert fingerprint(net)["code"] == {"net_of_a_test": None}
+    found = differences(recipe, net)
+    assert [each.decisive for each in found] == [False]
+    assert "not known: whether it changed is not checked" in str(found[0])
+
+
+def test_a_forward_from_another_file_counts(tmp_path: Path, net: Any) -> None:
+    above = "from net_of_a_test import Net\nclass Mine(Net):\n    pass\n"
+    mine = module(tmp_path, above, "above").Mine()
+    assert list(fingerprint(mine)["code"]) == ["above", "net_of_a_test"]
+
+
+def test_functions(net: Any) -> None:
+    step = sys.modules["net_of_a_test"].step  # type: ignore[attr-defined]
+    found = fingerprint(step)
+    assert found["class"] == "step" and found["structure"] is None
+    assert list(found["code"]) == ["net_of_a_test"]
+    assert fingerprint(functools.partial(step)) == found
+    assert not differences(recipe_of(step), step)
+    assert told(recipe_of(step), net.forward)[0].startswith("model step in the recipe")
+
+
+def test_the_hash_of_code_is_what_recipes_have() -> None:
+    source = "def f(x, /, *, y=1):\n    return f'{x!r:>{y}}', {**x}, u'a'\n"
+    assert code_hash(source) == "90d3a53483752716388545af71b93817"
+
+
+def test_it_is_quick(tmp_path: Path) -> None:
+    """A model of many parts, from a file as long as those of large libraries are."""
+    many = "".join(
+        f"def f{i}(x, y=({i},)):\n    return x * {i} + y[0]\n" for i in range(999)
+    )
+    model = module(tmp_path, SOURCE + many, "long").Net(blocks=100)
+    times = []
+    for _ in range(3):
+        began = time.process_time()
+        fingerprint(model)
+        times.append(time.process_time() - began)
+    assert times[0] < 0.25 and min(times) < 0.05  # the first one reads the file
+
+
+def test_nothing_of_it_needs_torch() -> None:
+    program = (
+        "import sys; from torchproof.recipe.fingerprint import fingerprint as f;"
+        "from torchproof.recipe.adoption import given;"
+        "import json; print(f(json.dumps)['code']); sys.exit('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], check=False)
+    assert done.returncode == 0
+
+
+# -- the environment -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({}, []),
+        ({"torch": "2.11.0+cu130"}, ["torch 2.13.0+cu130 in the recipe, 2.11.0+cu130"]),
+        ({"torch": "2.13.0+cu128"}, []),
+        ({"gpu": "NVIDIA A100"}, ["GPU NVIDIA H200 in the recipe, NVIDIA A100 here"]),
+        ({"cuda": "12.8"}, ["CUDA 13.0 in the recipe, 12.8 here"]),
+        ({"triton": None}, ["Triton 3.7.0 in the recipe, none here"]),
+        ({"device": "cpu"}, ["device cuda in the recipe, cpu here"]),
+        ({"python": "3.12.1", "cores": 2}, []),
+    ],
+)
+def test_environments(net: Any, change: Any, expected: list[str]) -> None:
+    recipe = recipe_of(net, environment=GPU)
+    here = environment_of({**GPU, **change})
+    found = told(recipe, net, here)
+    assert len(found) == len(expected)
+    for text, begin in zip(found, expected, strict=True):
+        assert text.startswith(begin)
+    more = [str(each) for each in differences(recipe, net, here) if not each.decisive]
+    assert len(more) == len(change) - len(expected)
+
+
+def test_on_a_cpu_no_gpu_counts(net: Any) -> None:
+    kept = environment_of({**GPU, "device": "cpu"})
+    assert not kept.keys() & {"gpu", "cuda", "triton"}
+    assert environment_here(net)["device"] == "cpu"
+    assert not told(recipe_of(net, environment=kept), net, {**kept, "cores": 1})
+
+
+def test_what_a_recipe_does_not_say_is_told(net: Any) -> None:
+    found = differences(Recipe(parse("full")), net)
+    assert [each.decisive for each in found] == [False, False]
+    assert all("that is not checked" in str(each) for each in found)
+
+
+# -- adopted ---------------------------------------------------------------------------
+
+
+def test_parts_that_are_not_there(net: Any) -> None:
+    for paths, why in [
+        (("blocks.0", "blocks.1"), None),
+        (("blocks.0", "blocks.7"), "the model has no part 'blocks.7'"),
+    ]:
+        plan = Plan((Site("MODEL.blocks", "Block", paths),))
+        recipe = dataclasses.replace(recipe_of(net), plan=plan)
+        found = given(recipe).adopted(net).why_not
+        assert found is None if why is None else why in str(found)
+    for name, why in [("core:blocks.0", None), ("core:encode", "no method 'encode'")]:
+        recipe = dataclasses.replace(recipe_of(net), strategy=parse(name))
+        found = given(recipe).adopted(net).why_not
+        assert found is None if why is None else why in str(found)
+
+
+def test_a_model_that_is_still_to_be_moved(net: Any) -> None:
+    moved = {**environment_here(net), "device": "cuda"}
+    assert given(recipe_of(net, environment=moved)).adopted(net).movable
+    other = {**moved, "torch": "2.11.0"}
+    assert not given(recipe_of(net, environment=other)).adopted(net).movable
+
+
+def test_a_model_that_cannot_be_looked_at_is_no_error(net: Any) -> None:
+    recipe = recipe_of(net)
+
+    class Odd(type(net)):  # type: ignore[misc]
+        def named_parameters(self, *_: Any, **__: Any) -> Any:
+            raise RuntimeError("not\nthese")
+
+    found = given(recipe).adopted(Odd())
+    assert found.why_not == (
+        "the model cannot be compared with it: RuntimeError: not these"
+    )
