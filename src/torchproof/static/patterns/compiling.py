@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Sequence
+from typing import ClassVar
 
 from torchproof.static import compiled
 from torchproof.static.compiled import Compilation, Compiled
@@ -19,29 +20,42 @@ _CLOCKS = (
 _ALARMS = ("signal.alarm", "signal.setitimer")
 
 
-class LazyTry(FilePattern):
-    """try/except around torch.compile, and not around the first call."""
+class _SitePattern(FilePattern):
+    """A bad pattern at a torch.compile, in files that have one of the `words`."""
 
-    code = "CF101"
+    words: ClassVar[tuple[str, ...]] = ("compile",)
 
     def read(self, source: Source) -> Iterator[Sighting]:
         file = compiled.of(source)
-        if file is None or "except" not in source.text:
+        if file is None or not any(word in source.text for word in self.words):
             return
         for site in file.sites:
-            block = _enclosing_try(site, file)
-            if block is None or _mentions(file, site, block.body):
-                continue
-            text = shorten(source.text_of(site.node))
-            yield Sighting(
-                site.node,
-                f"the except around `{text}` catches no error of compiling",
-                "torch.compile only wraps: compiling happens at the first call, and"
-                " what goes wrong is raised there",
-                "put the first call, with real inputs, into the try as well and keep"
-                " the eager model in the except; or use torchproof.compile, which"
-                " falls back by itself",
-            )
+            seen = self.at(site, file, shorten(source.text_of(site.node)))
+            if seen is not None:
+                yield seen
+
+    def at(self, site: Compiled, file: Compilation, text: str) -> Sighting | None:
+        raise AssertionError(f"{type(self).__name__} does not say what it looks for")
+
+
+class LazyTry(_SitePattern):
+    """try/except around torch.compile, and not around the first call."""
+
+    code, words = "CF101", ("except",)
+
+    def at(self, site: Compiled, file: Compilation, text: str) -> Sighting | None:
+        block = _enclosing_try(site, file)
+        if block is None or _mentions(file, site, block.body):
+            return None
+        return Sighting(
+            site.node,
+            f"the except around `{text}` catches no error of compiling",
+            "torch.compile only wraps: compiling happens at the first call, and what"
+            " goes wrong is raised there",
+            "put the first call, with real inputs, into the try as well and keep the"
+            " eager model in the except; or use torchproof.compile, which falls back"
+            " by itself",
+        )
 
 
 def _enclosing_try(site: Compiled, file: Compilation) -> ast.Try | None:
@@ -93,29 +107,24 @@ def _after(node: ast.AST, other: ast.expr) -> bool:
     return place >= end
 
 
-class TimedNothing(FilePattern):
+class TimedNothing(_SitePattern):
     """A clock or an alarm around torch.compile itself."""
 
-    code = "CF111"
+    code, words = "CF111", ("time", "signal")
 
-    def read(self, source: Source) -> Iterator[Sighting]:
-        file = compiled.of(source)
-        if file is None or not any(w in source.text for w in ("time", "signal")):
-            return
-        for site in file.sites:
-            guard = self._guard(site, file)
-            if guard is None:
-                continue
-            what = "stops" if guard in _ALARMS else "times"
-            text = shorten(source.text_of(site.node))
-            yield Sighting(
-                site.node,
-                f"`{guard}` around `{text}` {what} no compiling",
-                "torch.compile only wraps: compiling happens at the first call, which"
-                " is outside of what is limited or timed here",
-                "put the first call with real inputs between the two; for a deadline"
-                " that works use torchproof.compile, for numbers torchproof bench",
-            )
+    def at(self, site: Compiled, file: Compilation, text: str) -> Sighting | None:
+        guard = self._guard(site, file)
+        if guard is None:
+            return None
+        what = "stops" if guard in _ALARMS else "times"
+        return Sighting(
+            site.node,
+            f"`{guard}` around `{text}` {what} no compiling",
+            "torch.compile only wraps: compiling happens at the first call, which is"
+            " outside of what is limited or timed here",
+            "put the first call with real inputs between the two; for a deadline that"
+            " works use torchproof.compile, for numbers torchproof bench",
+        )
 
     def _guard(self, site: Compiled, file: Compilation) -> str | None:
         statement, block = _statement(site.node, file.source)
@@ -162,51 +171,41 @@ def _clock(statement: ast.stmt, source: Source) -> str | None:
     return None
 
 
-class CompiledAnew(FilePattern):
+class CompiledAnew(_SitePattern):
     """torch.compile inside forward, or again in each turn of a loop."""
 
     code, severity = "CF105", "low"
 
-    def read(self, source: Source) -> Iterator[Sighting]:
-        file = compiled.of(source)
-        if file is None:
-            return
-        for site in file.sites:
-            where = _repeated(site, file)
-            if where is None or _fresh_backend(site, file):
-                continue
-            text = shorten(source.text_of(site.node))
-            yield Sighting(
-                site.node,
-                f"`{text}` wraps anew {where}",
-                "each torch.compile makes a wrapper and looks its backend and options"
-                " up, though what was compiled before is found again",
-                "call torch.compile once, outside, and keep its result",
-            )
+    def at(self, site: Compiled, file: Compilation, text: str) -> Sighting | None:
+        where = _repeated(site, file)
+        if where is None or _fresh_backend(site, file):
+            return None
+        return Sighting(
+            site.node,
+            f"`{text}` wraps anew {where}",
+            "each torch.compile makes a wrapper and looks its backend and options up,"
+            " though what was compiled before is found again",
+            "call torch.compile once, outside, and keep its result",
+        )
 
 
-class FreshBackend(FilePattern):
+class FreshBackend(_SitePattern):
     """torch.compile again and again, each time with another backend object."""
 
     code, kind, certain = "RC219", "recompile", False
-    calls = 2
+    calls, words = 2, ("backend",)
 
-    def read(self, source: Source) -> Iterator[Sighting]:
-        file = compiled.of(source)
-        if file is None or "backend" not in source.text:
-            return
-        for site in file.sites:
-            repeated = _repeated(site, file) or _in_inner_function(site, file)
-            if not repeated or not _fresh_backend(site, file):
-                continue
-            text = shorten(source.text_of(site.node))
-            yield Sighting(
-                site.node,
-                f"`{text}` would compile again each time",
-                "the backend is another object each time, so nothing that was compiled"
-                " before is used again",
-                "call torch.compile once, outside, or make the backend once",
-            )
+    def at(self, site: Compiled, file: Compilation, text: str) -> Sighting | None:
+        repeated = _repeated(site, file) or _in_inner_function(site, file)
+        if not repeated or not _fresh_backend(site, file):
+            return None
+        return Sighting(
+            site.node,
+            f"`{text}` would compile again each time",
+            "the backend is another object each time, so nothing that was compiled"
+            " before is used again",
+            "call torch.compile once, outside, or make the backend once",
+        )
 
 
 def _fresh_backend(site: Compiled, file: Compilation) -> bool:
