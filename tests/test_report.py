@@ -8,6 +8,7 @@ from dataclasses import replace
 from textwrap import dedent
 from typing import Any
 
+import check_runs
 import pytest
 
 from torchproof import report
@@ -22,23 +23,14 @@ COUNTS = {
     "recompiles": 2,
     "cudagraph_skips": None,
 }
-ITEM = Finding(
-    code="GB101",
-    kind="graph_break",
-    severity="high",
-    message="`loss.item()` splits the graph of Net.forward, in every call",
-    cause="`loss.item()` needs the tensor's value in Python while the graph is traced",
-    fix="keep `loss` a tensor: torch.where(loss > limit, a, b)",
-    file="model.py",
-    line=42,
-    function="Net.forward",
-    owner="user",
-    count=12,
+ITEM = replace(
+    check_runs.ITEM,
+    origin="dynamic",
     steps=12,
+    cost_us=None,
     evidence=("PyTorch's GB0124", "https://example.org/gb0124.html"),
-    column=16,
-    end_column=27,
-    source="            if loss.item() > limit:",
+    context=(),
+    context_from=None,
 )
 SIZE = replace(
     ITEM,
