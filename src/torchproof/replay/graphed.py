@@ -7,6 +7,7 @@ cannot know has changed is looked for, and leads to another recording or to a pl
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections import Counter
 from collections.abc import Callable, Hashable
@@ -31,6 +32,7 @@ from torchproof.replay.tape import Pool
 from torchproof.strategies import NotApplicable
 
 log = logging.getLogger("torchproof")
+Within = Callable[[], contextlib.AbstractContextManager[Any]]
 # A step whose surroundings change this often between two replays is not recorded.
 _STORM = 4
 _MOST_RECORDINGS = 64
@@ -69,8 +71,10 @@ class Graphed:
         pool: Pool,
         buffers: bool = False,
         padder: Padder | None = None,
+        within: Within = contextlib.nullcontext,  # a recording is made
     ) -> None:
         self.step, self.pool, self.buffers = step, pool, buffers
+        self._within = within
         self.padder = padder
         self._cook = cook
         sight = Sight(step)
@@ -165,7 +169,8 @@ class Graphed:
     def _record(self, key: Hashable, call: Call) -> Recording:
         world = self._world
         try:
-            recording = self._maker().record(call, buffers=self.buffers)
+            with self._within():
+                recording = self._maker().record(call, buffers=self.buffers)
         except NotApplicable as error:
             raise Stopped(Stop("capture", str(error))) from error
         self._recordings += 1
