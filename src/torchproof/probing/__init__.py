@@ -24,7 +24,7 @@ _LOOKS: dict[tuple[str, ...], Callable[[Subject], Iterator[dict[str, Any]]]] = {
     ("parameters",): makeup.parameters,
     ("step_ms",): spending.timed,
     ("ops_per_call", "flops_per_call", "host_syncs"): spending.counted,
-    (*_TIMES, "operator_share"): spending.profiled,
+    (*_TIMES, "operator_share", "operators_us"): spending.profiled,
     ("trivial_op_us",): spending.trivial,
     ("varying", "shapes"): makeup.shapes,
     ("fingerprint", "blocks", "distinct_modules", "core"): makeup.structure,
@@ -55,8 +55,8 @@ def _shares(device: str, facts: dict[str, Any]) -> dict[str, Any]:
     step_ms = facts["step_ms"]
     if device == "cuda" and facts["kernels_per_call"] and step_ms:
         found["busy_share"] = min(1.0, facts["device_ms"] / step_ms)
-    if device != "cuda" and facts["ops_per_call"] and step_ms:
-        found["mean_op_us"] = step_ms * 1e3 / facts["ops_per_call"]
+    if facts["ops_per_call"] and facts["operators_us"]:
+        found["mean_op_us"] = facts["operators_us"] / facts["ops_per_call"]
     return found
 
 

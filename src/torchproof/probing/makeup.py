@@ -6,7 +6,7 @@ import ast
 import functools
 import inspect
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from typing import Any
 
 import torch
@@ -37,10 +37,12 @@ def structure(subject: Subject) -> Iterator[dict[str, Any]]:
         plan = parse("regional").plan(
             loaded.fn, loaded.calls, lambda index: calls.before(loaded, index)
         )
-        yield {"blocks": {site.name: len(site.paths) for site in plan.regions}}
+        blocks = {site.name: site.paths for site in plan.regions}
     except NotApplicable:
-        yield {"blocks": {}}
-    yield {"core": seen.cores() if seen and root is loaded.fn else []}
+        blocks = {}
+    yield {"blocks": {name: len(paths) for name, paths in blocks.items()}}
+    repeated = {path for paths in blocks.values() for path in paths}
+    yield {"core": seen.cores(repeated) if seen and root is loaded.fn else []}
     if seen is not None:
         kinds = {regions.structure(module) for module in seen.modules}
         yield {"distinct_modules": len(kinds)}
@@ -96,13 +98,17 @@ class Seen:
 
         return noting
 
-    def cores(self) -> list[str]:
-        """Parts and methods that hold much of the model, the largest first."""
+    def cores(self, repeated: Set[str]) -> list[str]:
+        """Parts and methods that hold much of the model, the largest first.
+
+        What is `repeated` is compiled block by block.
+        """
         whole = regions.parameters_in([self.root])
         worth = {
             name: share
             for name, modules in self._held()
             if (share := regions.parameters_in(modules) / whole) >= CORE_SHARE
+            and name not in repeated
         }
         return sorted(worth, key=lambda name: -worth[name])[:_CORES]
 
