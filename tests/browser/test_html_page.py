@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Iterator
 from pathlib import Path
 
-import chromium
 import html_runs
 import pytest
 from chromium import Browser
@@ -41,26 +38,6 @@ PALE = """(() => {
   }
   return [...pale];
 })()"""
-
-
-@pytest.fixture(scope="module")
-def window() -> Iterator[Browser]:
-    why = chromium.missing()
-    if why and "CHROMIUM_REQUIRED" in os.environ:
-        pytest.fail(why)
-    if why:
-        pytest.skip(why)
-    with chromium.browser() as opened:
-        yield opened
-
-
-@pytest.fixture(autouse=True)
-def plain(window: Browser) -> None:
-    """Each test begins with a wide, light window in which scripts run."""
-    window.size(1200)
-    window.prefer("light")
-    window.cdp("Emulation.setScriptExecutionDisabled", value=False)
-    window.cdp("Emulation.setEmulatedMedia", media="")
 
 
 def opened(window: Browser, run: Run, folder: Path, anchor: str = "") -> None:

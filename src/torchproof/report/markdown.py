@@ -58,7 +58,7 @@ def _tune(run: Run) -> Iterator[str]:
     if search.recipe_file:
         yield f"The recipe is in {marks.code(search.recipe_file)}. To put it in force:"
         yield marks.fence(trials.applied(search), "python")
-    yield f"## The search\n\n{_list(_searched(search))}"
+    yield f"## The search\n\n{_list(trials.about(search))}"
     for title, told in (("Finalists, timed in turns", True), ("Other trials", False)):
         rows = [trial for trial in search.ranked if trial.final is told]
         if rows:
@@ -74,17 +74,6 @@ def _tune(run: Run) -> Iterator[str]:
     details = list(_details(trials.finals(run).items()))
     if details:
         yield "\n\n".join(["## What else was measured of the finalists", *details])
-
-
-def _searched(search: Search) -> Iterator[str]:
-    yield f"Objective: {trials.objective(search.objective)}"
-    yield f"Time: {trials.spent(search)}"
-    yield f"Tried: {trials.counted(search)}"
-    if search.stopped:
-        yield f"Stopped because {trials.stopped(search)}"
-    if search.min_gain is not None:
-        yield f"The least gain over eager that counts: {search.min_gain:.2f}x"
-    yield from trials.probed(search.probe)
 
 
 def _leaderboard(rows: Sequence[Trial], search: Search) -> str:

@@ -213,6 +213,12 @@ def finals(run: Run) -> dict[str, Measurement]:
     return {_label(row): row for row in run.measurements if not trouble(row)}
 
 
+def by_candidate(run: Run) -> Run:
+    """With rows that carry the names of their candidates, as all else of a search."""
+    rows = [replace(row, strategy=_label(row), variant={}) for row in run.measurements]
+    return replace(run, measurements=tuple(rows))
+
+
 def _label(row: Measurement) -> str:
     """The name of the candidate that a row of the finals is about."""
     return ", ".join([row.strategy, *map(str, row.variant.values())])
@@ -263,6 +269,18 @@ def counted(search: Search) -> str:
     return f"{told}, {before} of them from an earlier search" if before else told
 
 
+def about(search: Search) -> Iterator[str]:
+    """What was looked for, with what, and what ended it: a line each."""
+    yield f"Objective: {objective(search.objective)}"
+    yield f"Time: {spent(search)}"
+    yield f"Tried: {counted(search)}"
+    if search.stopped:
+        yield f"Stopped because {stopped(search)}"
+    if search.min_gain is not None:
+        yield f"The least gain over eager that counts: {search.min_gain:.2f}x"
+    yield from probed(search.probe)
+
+
 def stopped(search: Search) -> str:
     """What follows `stopped because`."""
     return {"interrupted": "it was interrupted"}.get(search.stopped, search.stopped)
@@ -272,7 +290,7 @@ def probed(probe: Mapping[str, Any]) -> Iterator[str]:
     """What the cheap look at the target found, a sentence each."""
     bound, why = _text(probe.get("bound")), _text(probe.get("bound_why")).rstrip(".")
     if bound or why:
-        told = f"{bound}-bound" if bound else "bound by nothing that could be told"
+        told = f"{bound}-bound" if bound else "what bounds it is not known"
         yield _sentence(f"{told}: {why}" if why else told)
     blocks = _mapping(probe.get("blocks"))
     if blocks:

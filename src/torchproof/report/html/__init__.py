@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torchproof.records import Run
-from torchproof.report import commands, comparison, sections
-from torchproof.report.html import charts, headline, history
+from torchproof.report import commands, comparison, sections, trials
+from torchproof.report.html import charts, headline, history, search
 from torchproof.report.html.entries import PAGE, Entry, at_home, choices, costs, entries
 from torchproof.report.html.text import brief, rich, visible
 from torchproof.rules import RULES
@@ -49,6 +49,9 @@ def render(run: Run, compared: Comparison | None = None) -> str:
 
 def _content(run: Run) -> dict[str, Any]:
     found = entries(run)
+    searched: dict[str, Any] = {"search": None}
+    if run.verb == "tune":
+        searched, run = search.content(run), trials.by_candidate(run)
     drawn = {
         "strategies": charts.strategies(run),
         "phases": charts.phases(run),
@@ -64,7 +67,8 @@ def _content(run: Run) -> dict[str, Any]:
         "headline": headline.headline(run, found),
         "tiles": headline.tiles(run, found),
         "shared": charts.shared(run),
-        "missing": _missing(drawn),
+        "strategies_title": _strategies(run),
+        "missing": _missing(drawn) if run.verb != "tune" else [],
         "shares": _shares(run, drawn),
         "tables": _tables(run),
         "rows": [(row, list(sections.details(row))) for row in charts.plain(run)],
@@ -79,6 +83,7 @@ def _content(run: Run) -> dict[str, Any]:
         "commands": list(commands.diagnostics(run)) if run.verb == "check" else [],
         "environment": dict(_facts(run.environment)),
         **drawn,
+        **searched,
     }
 
 
@@ -95,7 +100,9 @@ def _about(run: Run) -> list[str]:
 def _contents(run: Run, drawn: Mapping[str, Any]) -> list[tuple[str, str]]:
     """The sections this page has, as links."""
     named = {
-        "strategies": ("Strategies", drawn["strategies"]),
+        "recipe": ("Recipe", run.verb == "tune"),
+        "trials": ("Trials", run.verb == "tune"),
+        "strategies": (_strategies(run), drawn["strategies"]),
         "time": ("Time", drawn["phases"] or drawn["costs"] or _shares(run, drawn)),
         "shapes": ("Shapes and settings", drawn["sweeps"] or _tables(run)),
         "findings": (f"Findings ({len(run.findings)})", run.findings),
@@ -105,6 +112,10 @@ def _contents(run: Run, drawn: Mapping[str, Any]) -> list[tuple[str, str]]:
         "run": ("The run", True),
     }
     return [(anchor, label) for anchor, (label, there) in named.items() if there]
+
+
+def _strategies(run: Run) -> str:
+    return "Finals" if run.verb == "tune" else "Strategies"
 
 
 def _rules(run: Run) -> dict[str, Rule]:

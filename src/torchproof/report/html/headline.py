@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from torchproof.records import SEVERITIES, Finding, Measurement, Part, Run
-from torchproof.report import captures, numbers, sections
-from torchproof.report.html import charts
+from torchproof.report import captures, numbers, sections, trials
+from torchproof.report.html import charts, search
 from torchproof.report.html.entries import Entry
 
 LONGEST = 220  # characters of the worst finding's message
@@ -29,7 +29,10 @@ class Tile:
 
 
 def headline(run: Run, found: Sequence[Entry]) -> Headline:
-    said = _of_bench(run) if run.verb == "bench" else _of_check(run, found)
+    if run.verb == "tune":
+        said = _of_tune(run)
+    else:
+        said = _of_bench(run) if run.verb == "bench" else _of_check(run, found)
     if run.error or run.ending != "finished":
         why = run.error or f"the run was ended early ({run.ending})"
         told = f"{said.text} This is what was seen until then.".strip()
@@ -41,6 +44,18 @@ def _of_bench(run: Run) -> Headline:
     found, _ = sections.chosen(run)
     tones = {"keep compiled": "good", "not enough evidence": "open"}
     return Headline(tones.get(found.word, "bad"), found.word, f"{found.text}.")
+
+
+def _of_tune(run: Run) -> Headline:
+    found = trials.Search.of(run)
+    why = found.why.rstrip(".")
+    text = f"{why[:1].upper()}{why[1:]}." if why else ""
+    more = tuple(filter(None, [" ".join(trials.probed(found.probe))]))
+    if not found.chosen:
+        return Headline("open", "nothing chosen", text, more)
+    if found.chosen == trials.EAGER:
+        return Headline("bad", "stay eager", text, more)
+    return Headline("good", f"use {found.chosen}", text, more)
 
 
 def _of_check(run: Run, found: Sequence[Entry]) -> Headline:
@@ -102,6 +117,8 @@ def _measured(run: Run) -> str:
 
 def tiles(run: Run, found: Sequence[Entry]) -> list[Tile]:
     """What was not measured has no tile."""
+    if run.verb == "tune":
+        return [*_worth(*search.winner(run))]
     rows = charts.plain(run)
     eager = next((row for row in rows if row.strategy == "eager"), None)
     told = [] if run.verb == "bench" else [*_counted(run, found)]

@@ -1,6 +1,6 @@
 "use strict";
-// The filters of the findings, and the choice of light and dark. Without it the page
-// shows the first findings and has no filters.
+// The filters of the findings, copying, and the choice of light and dark. Without it the
+// page shows the first findings and has no filters.
 (() => {
   const by = (id) => document.getElementById(id);
   const list = by("list");
@@ -41,6 +41,20 @@
     paint();
   });
   paint();
+
+  for (const button of document.querySelectorAll("button[data-copy]")) {
+    button.hidden = false;
+    button.addEventListener("click", async () => {
+      const lines = by(button.dataset.copy);
+      getSelection().selectAllChildren(lines);
+      try {
+        await navigator.clipboard.writeText(lines.textContent);
+        button.textContent = "Copied";
+      } catch {
+        button.textContent = "Selected"; // the reader's own keys copy it
+      }
+    });
+  }
   if (!list) return;
 
   // Findings beyond the first page wait as text: thousands of them open at once.

@@ -1,0 +1,227 @@
+"""Trials as marks: what a step takes against what the first call takes.
+
+Places are percent of the room there is, so that the plot is as wide as the page and
+its words keep their size. A trial without both times has no mark; a table has it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from torchproof.report import numbers, trials
+from torchproof.report.html import charts
+from torchproof.report.trials import Search, Trial
+
+LOG_FROM = 8.0  # times the least: a range as wide as that needs a log axis
+MOST_TICKS = 6
+_EDGE = 0.07  # of the range, left free on each side
+# The plot on a phone, in pixels: what does not overlap there overlaps nowhere.
+_WIDTH, _HEIGHT = 270.0, 300.0
+_LETTER, _LINE, _MARK = 6.5, 13.0, 9.0
+LONGEST = 28  # letters of a label
+Box = tuple[float, float, float, float]  # left, top, right, bottom
+
+
+@dataclass(frozen=True)
+class Mark:
+    """`label` stands beside it where there is room; `title` shows when pointed at."""
+
+    name: str
+    kind: str  # eager, chosen, other
+    tone: str  # eager, faster, slower, level
+    x: float
+    y: float
+    warm: bool
+    title: str
+    label: str = ""
+    anchor: str = "start"
+    dx: float = 0.0
+    dy: float = 0.0
+
+
+@dataclass(frozen=True)
+class Axis:
+    log: bool
+    ticks: tuple[tuple[float, str], ...]
+
+
+@dataclass(frozen=True)
+class Plot:
+    marks: tuple[Mark, ...]  # the last is drawn on top
+    x: Axis
+    y: Axis
+    missing: tuple[str, ...]  # measured, but without one of the two times
+    words: str  # for those who do not see it
+
+
+def plot(search: Search) -> Plot | None:
+    """None where there are not two marks to hold against each other."""
+    ranked = search.ranked
+    drawn = [t for t in ranked if _drawable(t.first_call_s) and _drawable(t.step_ms)]
+    if len(drawn) < 2:
+        return None
+    xs, ys = ([_time(trial, name) for trial in drawn] for name in _TIMES)
+    (place_x, x), (place_y, y) = _axis(xs, _seconds), _axis(ys, _milliseconds)
+    marks = [
+        _mark(trial, place_x(first), 100 - place_y(step), search)
+        for trial, first, step in zip(drawn, xs, ys, strict=True)
+    ]
+    y = Axis(y.log, tuple((round(100 - at, 2), text) for at, text in y.ticks))
+    missing = tuple(trial.name for trial in ranked if trial not in drawn)
+    return Plot(tuple(_labelled(marks)), x, y, missing, _words(drawn, search))
+
+
+_TIMES = ("first_call_s", "step_ms")
+
+
+def _time(trial: Trial, name: str) -> float:
+    found = getattr(trial, name)
+    assert isinstance(found, float)
+    return found
+
+
+def _drawable(value: float | None) -> bool:
+    return charts.known(value) and value > 0
+
+
+def _mark(trial: Trial, x: float, y: float, search: Search) -> Mark:
+    warm = trials.is_warm(trial)
+    chosen = trial.name == search.chosen
+    kind = "chosen" if chosen else "eager" if trial.is_eager else "other"
+    first = f"first call {numbers.seconds(trial.first_call_s)}"
+    first += " with warm caches" if warm else ""
+    title = f"{trial.name}: step {numbers.milliseconds(trial.step_ms)}, {first}"
+    number = str(search.ranked.index(trial) + 1)
+    name = trial.name if len(trial.name) <= LONGEST else f"{trial.name[:LONGEST]} ..."
+    label = {"chosen": f"{name}, chosen", "eager": "eager"}.get(kind, number)
+    place = round(x, 2), round(y, 2)
+    return Mark(trial.name, kind, _tone(trial), *place, warm, title, label)
+
+
+def _tone(trial: Trial) -> str:
+    if trial.is_eager:
+        return "eager"
+    low, high = trial.vs_eager_low, trial.vs_eager_high
+    if low is not None and low > 1:
+        return "faster"
+    return "slower" if high is not None and high < 1 else "level"
+
+
+def _words(drawn: Sequence[Trial], search: Search) -> str:
+    least = min(drawn, key=lambda trial: trial.step_ms or 0.0)
+    told = f"{numbers.amount(len(drawn), 'trial')}; the shortest step is that of"
+    told += f" {least.name} ({numbers.milliseconds(least.step_ms)})"
+    winner = search.winner
+    if winner in drawn and winner is not None:
+        told += (
+            f"; chosen is {winner.name}, step {numbers.milliseconds(winner.step_ms)}"
+        )
+        told += f", first call {numbers.seconds(winner.first_call_s)}"
+    return f"{told}. The table below has all numbers."
+
+
+# -- axes ------------------------------------------------------------------------------
+
+
+def _seconds(value: float) -> str:
+    return f"{value:g} s" if value >= 0.1 else f"{value * 1e3:g} ms"
+
+
+def _milliseconds(value: float) -> str:
+    return f"{value:g} ms" if value >= 0.1 else f"{value * 1e3:g} us"
+
+
+def _axis(
+    values: Sequence[float], told: Callable[[float], str]
+) -> tuple[Callable[[float], float], Axis]:
+    """Where a value stands in percent, and the axis."""
+    least, most = min(values), max(values)
+    log = most / least >= LOG_FROM
+    scale: Callable[[float], float] = math.log10 if log else float
+    low, high = scale(least), scale(most)
+    edge = (high - low) * _EDGE or abs(high) * 0.1 or 1.0
+    low, high = low - edge, high + edge
+
+    def place(value: float) -> float:
+        return 100 * (scale(value) - low) / (high - low)
+
+    found = _log_ticks(low, high) if log else _even_ticks(low, high)
+    ticks = [(round(place(value), 2), told(value)) for value in found]
+    return place, Axis(log, tuple(ticks))
+
+
+def _log_ticks(low: float, high: float) -> list[float]:
+    """1, 2 and 5 of each power of ten, or fewer where the range is wide."""
+    powers = range(math.floor(low), math.ceil(high) + 1)
+    found: list[float] = []
+    for digits in ((1, 2, 5), (1, 3), (1,)):
+        every = [float(f"{digit}e{power}") for power in powers for digit in digits]
+        found = [value for value in every if low <= math.log10(value) <= high]
+        if len(found) <= MOST_TICKS:
+            return found
+    return found[:: math.ceil(len(found) / MOST_TICKS)]
+
+
+def _even_ticks(low: float, high: float) -> list[float]:
+    power = 10.0 ** math.floor(math.log10((high - low) / MOST_TICKS))
+    steps = [digit * power for digit in (1, 2, 5, 10)]
+    step = next(s for s in steps if (high - low) / s <= MOST_TICKS)
+    first = math.ceil(low / step)
+    last = math.floor(high / step)
+    return [float(f"{n * step:.12g}") for n in range(first, last + 1) if n * step > 0]
+
+
+# -- labels ----------------------------------------------------------------------------
+
+
+def _labelled(marks: Sequence[Mark]) -> Iterator[Mark]:
+    """Eager and the chosen one have their names, others a number if there is room."""
+    taken = [_around(mark) for mark in marks]
+    order = {"chosen": 0, "eager": 1, "other": 2}
+    done = []
+    for mark in sorted(marks, key=lambda mark: order[mark.kind]):
+        found = _placed(mark, taken)
+        taken += [_box(found)] if found.label else []
+        done.append(found)
+    yield from reversed(done)
+
+
+def _placed(mark: Mark, taken: Sequence[Box]) -> Mark:
+    """With its label where it covers nothing, if there is such a place."""
+    own = _around(mark)
+    others = [box for box in taken if box != own]
+    aside = _MARK + 4 if mark.kind == "chosen" else _MARK
+    beside = [("start", aside, 4.0), ("end", -aside, 4.0)]
+    above = _anchor(mark.x)
+    places = [*beside, (above, 0.0, -aside - 3), (above, 0.0, aside + _LINE)]
+    tried = [replace(mark, anchor=a, dx=dx, dy=dy) for a, dx, dy in places]
+    for each in tried:
+        box = _box(each)
+        inside = box[0] >= -_MARK and box[2] <= _WIDTH + _MARK
+        if inside and not any(_overlap(box, other) for other in others):
+            return each
+    return tried[2] if mark.kind != "other" else replace(mark, label="")
+
+
+def _anchor(x: float) -> str:
+    return "start" if x < 35 else "end" if x > 65 else "middle"
+
+
+def _around(mark: Mark) -> Box:
+    x, y = mark.x / 100 * _WIDTH, mark.y / 100 * _HEIGHT
+    half = _MARK * 0.75
+    return x - half, y - half, x + half, y + half
+
+
+def _box(mark: Mark) -> Box:
+    """The room a label takes."""
+    x, y = mark.x / 100 * _WIDTH + mark.dx, mark.y / 100 * _HEIGHT + mark.dy
+    long = len(mark.label) * _LETTER
+    left = {"start": x, "middle": x - long / 2, "end": x - long}[mark.anchor]
+    return left, y - _LINE + 3, left + long, y + 3
+
+
+def _overlap(a: Box, b: Box) -> bool:
+    return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]

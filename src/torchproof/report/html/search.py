@@ -1,0 +1,99 @@
+"""What the page says of a search: its headline, its tiles, its table of trials."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from markupsafe import Markup
+
+from torchproof.records import Measurement, Run
+from torchproof.report import numbers, trials, tune
+from torchproof.report.html import scatter
+from torchproof.report.trials import Search, Trial
+
+_SHAPES = {
+    "eager": Markup('<rect x="-6" y="-6" width="12" height="12" rx="1"/>'),
+    "chosen": Markup('<path d="M0 -9L9 0L0 9L-9 0Z"/>'),
+    "other": Markup('<circle r="5"/>'),
+}
+_RIGHT = ("step", "first call", "memory", "trial took")
+
+
+def content(run: Run) -> dict[str, Any]:
+    """What tune.html is filled with."""
+    search = Search.of(run)
+    drawn = scatter.plot(search)
+    placed = any(trial.where for trial in search.ranked)
+    more = ("stage", "trial took", *["where"][:placed])
+    header = (*tune.columns(search), *more)
+    rows = [(trial, _cells(trial, search, placed=placed)) for trial in search.ranked]
+    return {
+        "search": search,
+        "lines": search.lines.strip("\n"),
+        "applied": trials.applied(search),
+        "plot": drawn,
+        "keys": list(_keys(drawn)) if drawn else [],
+        "shape": _SHAPES.__getitem__,
+        "header": header,
+        "kind": _kind,
+        "leaderboard": rows,
+        "warm": trials.WARM if any(map(trials.is_warm, search.ranked)) else "",
+        "failed": [(t.name, t.outcome, t.why or "-") for t in search.failed],
+        "left_out": [(w, ", ".join(names)) for w, names in search.left_out().items()],
+        "about_search": list(trials.about(search)),
+    }
+
+
+def _cells(trial: Trial, search: Search, *, placed: bool) -> tuple[str, ...]:
+    cost = numbers.seconds(trial.seconds)
+    more = (trial.stage or numbers.UNKNOWN, cost, *[trial.where or "-"][:placed])
+    return (*tune.cells(trial, search), *more)
+
+
+def _kind(column: str) -> str:
+    """How its cells are set."""
+    if column in _RIGHT or column.endswith(" steps"):
+        return "n"
+    return "gain" if column == "vs eager" else "word"
+
+
+def _keys(drawn: scatter.Plot) -> Iterator[tuple[str, str, str]]:
+    """The legend: of each kind of mark that is there its shape, tone and meaning."""
+    kinds = {mark.kind for mark in drawn.marks}
+    others = [mark for mark in drawn.marks if mark.kind == "other"]
+    if "chosen" in kinds:
+        tone = next(mark.tone for mark in drawn.marks if mark.kind == "chosen")
+        yield "chosen", tone, "chosen"
+    if "eager" in kinds:
+        yield "eager", "eager", "eager"
+    told = {"faster": "faster than eager", "slower": "slower", "level": "no difference"}
+    for tone, said in told.items():
+        if any(mark.tone == tone for mark in others):
+            yield "other", tone, said
+    if any(mark.warm for mark in drawn.marks):
+        yield "other", "level is-warm", "hollow: caches were warm, no cold first call"
+
+
+def winner(run: Run) -> tuple[Measurement | None, Measurement | None]:
+    """What was chosen, and eager, as rows."""
+    found, timed = Search.of(run), trials.finals(run)
+
+    def row(trial: Trial | None) -> Measurement | None:
+        return timed.get(trial.name, _row(trial)) if trial and trial.ranked else None
+
+    eager = next((trial for trial in found.trials if trial.is_eager), None)
+    return row(found.winner), row(eager)
+
+
+def _row(trial: Trial) -> Measurement:
+    return Measurement(
+        trial.name,
+        median_ms=trial.step_ms,
+        first_call_s=trial.first_call_s if trial.cold else None,
+        peak_bytes=None if trial.peak_bytes is None else int(trial.peak_bytes),
+        numerics=trial.numerics,
+        vs_eager=trial.vs_eager,
+        vs_eager_low=trial.vs_eager_low,
+        vs_eager_high=trial.vs_eager_high,
+    )
