@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -44,15 +45,20 @@ class Session:
         self.judges: dict[str | None, Process] = {}
         self.events: list[Event] = []
         self.seats: list[Seat] = []
-        self.deadline: float | None = None  # of what is asked, by the monotonic clock
+        self._here = threading.local()  # arms may be begun by several threads
+        self._judging = threading.Lock()
+
+    def give_up_after(self, seconds: float | None) -> None:
+        """What this thread asks of arms from here on has to be answered by then."""
+        self._here.deadline = None if seconds is None else time.monotonic() + seconds
 
     @property
     def limit_s(self) -> float | None:
         """How long an arm may take to answer."""
-        limit = self.plan.timeout_s
-        if self.deadline is None:
+        limit, deadline = self.plan.timeout_s, getattr(self._here, "deadline", None)
+        if deadline is None:
             return limit
-        left = max(0.0, self.deadline - time.monotonic())
+        left = max(0.0, deadline - time.monotonic())
         return left if limit is None else min(limit, left)
 
     def close(self) -> None:
@@ -153,8 +159,9 @@ class Session:
         self.progress(f"{seat.spec.label}: comparing its answers with eager's")
         told = {"number": number, "path": str(path)}
         try:
-            judge = self.judges[seat.spec.dtype]
-            answer = judge.ask("judge", self.limit_s, **told)
+            with self._judging:
+                judge = self.judges[seat.spec.dtype]
+                answer = judge.ask("judge", self.limit_s, **told)
             return dict(answer["numerics"])
         except ArmError as error:  # the judge's fault, not the arm's
             return {"verdict": None, "why": f"the comparison failed: {error}"}
@@ -188,7 +195,10 @@ class Session:
         """Where an arm is to leave its answers, if they can be judged."""
         stateful = self.references[seat.spec.dtype, number]["stateful"]
         # What an earlier shape changed in the target would count as a difference.
-        return None if number and stateful else self.scratch / "answers.pt"
+        return None if number and stateful else self._answers_of(seat)
+
+    def _answers_of(self, seat: Seat) -> Path:
+        return self.scratch / f"answers-{id(seat)}.pt"
 
     # -- a sitting -----------------------------------------------------------------
 
@@ -306,7 +316,7 @@ class Session:
         reference = self.references[seat.spec.dtype, number]
         if not reference["repeats"] or judged not in {"same", "rounding"}:
             return
-        path = self.scratch / "answers.pt"
+        path = self._answers_of(seat)
         seat.ask("answer", self.limit_s, answers=str(path))
         again = self._judge(seat, number, path)
         if again["verdict"] == "wrong" and seat.spec.is_eager:
@@ -328,7 +338,7 @@ class Session:
         if judged["verdict"] != "wrong" or not reference["draws"] or "drawn" in facts:
             return
         self.progress(f"{seat.spec.label}: compiled again, to draw as eager does")
-        path = self.scratch / "answers.pt"
+        path = self._answers_of(seat)
         seat.ask("draw_as_eager", self.limit_s, answers=str(path))
         facts["drawn"] = self._judge(seat, 0, path)
         if facts["drawn"]["verdict"] in {"same", "rounding"}:

@@ -21,6 +21,7 @@ class Known:
     objective: Objective
     probe: Mapping[str, Any]
     trials: Mapping[str, Trial]
+    eager: Trial
     leader: Trial
 
     def base(self, candidate: Candidate) -> Trial | None:
@@ -61,7 +62,7 @@ def _kernels_too_slow(candidate: Candidate, known: Known) -> str | None:
 
 
 def _starts_too_late(candidate: Candidate, known: Known) -> str | None:
-    base, best = known.base(candidate), known.objective.value(known.leader)
+    base, best = known.base(candidate), known.objective.value(known.leader, known.eager)
     if not known.objective.needs_cold_starts or base is None or best is None:
         return None
     if base.start_s is None or not (_records(candidate) or _tunes(candidate)):

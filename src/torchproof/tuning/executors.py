@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections import Counter
 from collections.abc import Collection, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
@@ -17,6 +18,7 @@ from typing import Any, Protocol
 
 from torchproof.measure import Plan
 from torchproof.records import Measurement
+from torchproof.tuning.gate import Gate
 from torchproof.tuning.trials import Candidate, Trial
 from torchproof.tuning.worker import Progress, Worker
 
@@ -65,14 +67,31 @@ class Task:
     shares_caches: bool
 
 
+_CORES_EACH = 4  # that compiling keeps busy, with Inductor's own processes
+_MOST_LANES = 6
+
+
 class Local:
-    """The devices of this machine: one worker each, so that trials do not mix."""
+    """The devices of this machine: one worker each, which share its cores.
+
+    Trials are begun in lanes, as many as there are cores for; one at a time is timed.
+    Where first calls are what counts, nothing else goes on beside them.
+    """
 
     def __init__(self, task: Task, progress: Progress) -> None:
-        self._task, self._progress = task, progress
-        self._workers = [self._worker(None)]
-        self._pools = [ThreadPoolExecutor(1)]
+        self._task, self._progress, self._gate = task, progress, Gate()
+        cores = len(os.sched_getaffinity(0))
+        self._lanes = min(_MOST_LANES, max(1, cores // _CORES_EACH))
+        if not task.shares_caches:
+            self._lanes = 1
+        self._workers: list[Worker] = []
+        self._pools: list[ThreadPoolExecutor] = []
         self._going: dict[Future[Trial], int] = {}
+        self._add(None)
+
+    def _add(self, gpu: str | None) -> None:
+        self._workers.append(self._worker(gpu))
+        self._pools.append(ThreadPoolExecutor(self._lanes))
 
     @property
     def name(self) -> str:
@@ -91,6 +110,8 @@ class Local:
             caches=task.folder / "caches",
             shares_caches=task.shares_caches,
             where="" if gpu is None else f"GPU {gpu}",
+            gate=self._gate,
+            crowded=self._lanes > 1,
             progress=self._progress,
         )
 
@@ -99,8 +120,7 @@ class Local:
         if found["environment"]["device"] == "cuda":
             # The first worker stays with the device that torch chooses.
             for gpu in visible_gpus()[1:]:
-                self._workers.append(self._worker(gpu))
-                self._pools.append(ThreadPoolExecutor(1))
+                self._add(gpu)
         return dict(found)
 
     def cache_in(self, folder: Path) -> None:
@@ -108,14 +128,14 @@ class Local:
             worker.caches = folder
 
     def slots(self) -> int:
-        return len(self._workers) - len(self._going)
+        return max(self._lanes, len(self._workers)) - len(self._going)
 
     def submit(self, candidate: Candidate, limit_s: float) -> None:
-        busy = set(self._going.values())
-        free = next(n for n in range(len(self._workers)) if n not in busy)
-        worker = self._workers[free]
-        future = self._pools[free].submit(worker.trial, candidate, limit_s)
-        self._going[future] = free
+        busy = Counter(self._going.values())
+        number = min(range(len(self._workers)), key=busy.__getitem__)
+        trial = self._workers[number].trial
+        future = self._pools[number].submit(trial, candidate, limit_s)
+        self._going[future] = number
 
     def wait(self, seconds: float) -> list[Trial]:
         done, _ = wait_for(self._going, seconds, FIRST_COMPLETED)
@@ -124,9 +144,8 @@ class Local:
         return [future.result() for future in done]
 
     def keep(self, names: Collection[str]) -> None:
-        for number in range(len(self._workers)):
-            if number not in self._going.values():
-                self._on(number, "keep", names)
+        for worker in self._workers:
+            worker.keep(names)
 
     def sit(self, finalists: Finalists, sitting: int) -> None:
         for worker in self._workers[1:]:

@@ -70,7 +70,7 @@ class Search:
     # -- what is known -----------------------------------------------------------------
 
     def value(self, trial: Trial) -> float | None:
-        return self.terms.objective.value(trial)
+        return self.terms.objective.value(trial, self.eager)
 
     @property
     def ranked(self) -> list[Trial]:
@@ -182,7 +182,9 @@ class Search:
         """Why it is not tried; with full effort, time alone is a reason."""
         terms = self.terms
         if terms.effort != "full":
-            known = bounds.Known(terms.objective, terms.probe, self.trials, self.leader)
+            known = bounds.Known(
+                terms.objective, terms.probe, self.trials, self.eager, self.leader
+            )
             if why := bounds.cannot_win(candidate, known):
                 return why
         left, cost = self.left_s(), self._cost_s(candidate)

@@ -71,8 +71,10 @@ def named(names: Sequence[str], compile_with: Mapping[str, Any]) -> Space:
     """The forms that the user listed, and no others."""
     space = Space()
     for name in names:
-        if not parse(name).as_is:
-            _add(space, name, None, compile_with)
+        strategy = parse(name)
+        if not strategy.as_is:
+            follows = strategy.in_graph.name if strategy.graph else strategy.form
+            _add(space, name, follows if follows != name else None, compile_with)
     if not space.candidates:
         raise UserError("--strategies names nothing but eager: there is no choice")
     return space

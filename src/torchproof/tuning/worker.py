@@ -8,6 +8,7 @@ in another process or on another machine.
 from __future__ import annotations
 
 import re
+import threading
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
@@ -19,6 +20,7 @@ from torchproof.measure.process import Process
 from torchproof.measure.seats import Seat
 from torchproof.measure.session import Session
 from torchproof.records import Measurement, UserError
+from torchproof.tuning.gate import Gate
 from torchproof.tuning.trials import Candidate, Outcome, Trial
 
 ROUNDS = 4  # of a trial: the fewest that give an interval
@@ -38,7 +40,7 @@ Progress = Callable[[str], None]
 class Worker:
     """`where` names its device for people. `caches` is a folder for compiled code. With
     `shares_caches` candidates find what others compiled: steps are the same for it,
-    first calls are not.
+    first calls are not. Nor are they where it is `crowded` by others that begin.
     """
 
     def __init__(
@@ -48,21 +50,26 @@ class Worker:
         *,
         caches: Path,
         shares_caches: bool,
+        crowded: bool = False,
         where: str = "",
+        gate: Gate | None = None,
         progress: Progress = lambda text: None,
     ) -> None:
         self.where, self.caches, self.shares_caches = where, caches, shares_caches
+        self.crowded = crowded
         self.session = Session(plan, folder, progress)
         self.session.scratch = folder
         self.eager = Seat(Spec(EAGER), folder / "caches-eager")
+        self.gate = gate or Gate()
         self._seats: dict[str, Seat] = {}
+        self._referring = threading.Lock()
 
     # -- eager -------------------------------------------------------------------------
 
     def probe(self, limit_s: float) -> dict[str, Any]:
         """Reference answers, eager timed alone, and what is known of the target."""
         begin = time.monotonic()
-        self.session.deadline = begin + limit_s
+        self.session.give_up_after(limit_s)
         self._refer()
         with self.session.failing(self.eager):
             self._sample([self.eager], ROUNDS)
@@ -96,34 +103,40 @@ class Worker:
     # -- a trial -----------------------------------------------------------------------
 
     def trial(self, candidate: Candidate, limit_s: float) -> Trial:
-        begin = time.monotonic()
-        self.session.deadline = begin + limit_s
-        self._refer()
-        if not self.session.has_room():
-            self.keep(())
-        seat = self._tried(candidate)
-        if seat.error and _MEMORY.search(seat.error) and self._seats:
-            self.keep(())  # the processes of other trials held what it needed
-            seat = self._tried(candidate)
-        found = self._rows([seat])[-1]
-        trial = self._trial(candidate, seat, found)
+        """Begun beside others that begin, timed alone."""
+        spent = 0.0
+        with self.gate.beside_others():
+            begin = time.monotonic()
+            self.session.give_up_after(limit_s)
+            seat = self._begun(candidate)
+            spent += time.monotonic() - begin
+        with self.gate.alone():
+            begin = time.monotonic()
+            self.session.give_up_after(max(1.0, limit_s - spent))
+            if seat.error and _MEMORY.search(seat.error) and self._seats:
+                self.keep(())  # the processes of other trials held what it needed
+                seat = self._begun(candidate)
+            if seat.runs and not _is_wrong(seat):
+                self._sample([self.eager, seat], ROUNDS)
+                self.session.examine([seat], 0)
+            trial = self._trial(candidate, seat, self._rows([seat])[-1])
+            spent += time.monotonic() - begin
         if trial.outcome == "measured":
             self._seats[candidate.name] = seat
         else:
             seat.close()
-        spent = time.monotonic() - begin
         return replace(trial, seconds=spent, limit_s=limit_s)
 
-    def _tried(self, candidate: Candidate) -> Seat:
+    def _begun(self, candidate: Candidate) -> Seat:
+        with self._referring:
+            self._refer()
+            if not self.session.has_room():
+                self.keep(())
         seat = Seat(candidate.spec, self._caches(candidate))
-        session = self.session
-        session.seats.append(seat)
-        with session.failing(seat):
-            session.begin(seat)
-            session.judge_draws(seat)
-        if seat.runs and not _is_wrong(seat):
-            self._sample([self.eager, seat], ROUNDS)
-            session.examine([seat], 0)
+        self.session.seats.append(seat)
+        with self.session.failing(seat):
+            self.session.begin(seat)
+            self.session.judge_draws(seat)
         return seat
 
     def _caches(self, candidate: Candidate) -> Path:
@@ -151,7 +164,7 @@ class Worker:
         facts = seat.facts[0] if seat.facts else {}
         outcome, why = _outcome(row)
         start = row.start or {}
-        cold = None if not facts else row.first_call_s is not None
+        cold = row.first_call_s is not None and not self.crowded if facts else None
         more = [start.get(name) or 0.0 for name in ("imports_s", "later_compile_s")]
         return Trial(
             candidate.name,
@@ -160,7 +173,7 @@ class Worker:
             why,
             step_ms=row.median_ms,
             first_call_s=facts.get("first_call_s"),
-            start_s=row.first_call_s + sum(more) if row.first_call_s else None,
+            start_s=row.first_call_s + sum(more) if cold and row.first_call_s else None,
             cold=cold,
             peak_bytes=row.peak_bytes,
             kernel_ms=(row.kernels or {}).get("kernel_ms"),
@@ -186,7 +199,7 @@ class Worker:
         A later sitting has processes and a memory layout of its own. Rounds of trials
         were taken at different times and are forgotten.
         """
-        self.session.deadline = None
+        self.session.give_up_after(None)
         self._refer()
         self.keep([candidate.name for candidate, _ in finalists])
         for seat in (self.eager, *(self._seated(*each) for each in finalists)):
