@@ -14,6 +14,7 @@ from typing import Any
 
 import psutil
 
+from torchproof import lifeline
 from torchproof.records import UserError
 from torchproof.strategies import NotApplicable
 
@@ -43,14 +44,17 @@ class Process:
         read, write = os.pipe()
         told = json.dumps({**job, "replies": write})
         output = subprocess.DEVNULL if quiet else sys.stderr
-        self._popen = subprocess.Popen(
-            [sys.executable, "-m", "torchproof.layout", str(layout), _ARM, told],
-            stdin=subprocess.PIPE,
-            stdout=output,
-            stderr=output,
-            pass_fds=(write,),
-            env={**os.environ, **NO_REMOTE_CACHES, **environment},
-            start_new_session=True,
+        told_of = {**NO_REMOTE_CACHES, **environment, **lifeline.parent()}
+        self._popen = lifeline.begun(
+            lambda: subprocess.Popen(
+                [sys.executable, "-m", "torchproof.layout", str(layout), _ARM, told],
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=output,
+                pass_fds=(write,),
+                env={**os.environ, **told_of},
+                start_new_session=True,
+            )
         )
         os.close(write)
         self._replies = os.fdopen(read, encoding="utf-8")

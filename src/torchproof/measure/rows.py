@@ -74,7 +74,7 @@ def _row(seat: Seat, number: int, reference: Mapping[str, Any]) -> Measurement:
     if number >= len(seat.facts):
         return row
     facts = seat.facts[number]
-    start = started("cold", facts) | {"later_compile_s": _later(facts)}
+    start = started("cold", facts) | {"later_compile_s": later_compile_s(facts)}
     row = replace(
         row,
         first_call_s=None if start["refused"] else facts["first_call_s"],
@@ -122,7 +122,7 @@ def _with_times(
     return row
 
 
-def _later(facts: Mapping[str, Any]) -> float | None:
+def later_compile_s(facts: Mapping[str, Any]) -> float | None:
     """Seconds of compiling that other calls than the first one caused."""
     if not facts["compile_s"] or not facts.get("first_compile_s"):
         return None

@@ -55,7 +55,8 @@ class Session:
     @property
     def limit_s(self) -> float | None:
         """How long an arm may take to answer."""
-        limit, deadline = self.plan.timeout_s, getattr(self._here, "deadline", None)
+        limit = self.plan.timeout_s
+        deadline: float | None = getattr(self._here, "deadline", None)
         if deadline is None:
             return limit
         left = max(0.0, deadline - time.monotonic())

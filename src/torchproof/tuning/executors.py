@@ -54,6 +54,9 @@ class Executor(Protocol):
     def turns(self, names: Sequence[str], rounds: int) -> tuple[Measurement, ...]:
         """So many rounds of eager and these, in turns, by that worker."""
 
+    def cold_start(self, candidate: Candidate, limit_s: float) -> tuple[float, float]:
+        """Seconds of its first call, and of all its start, as `Worker` takes them."""
+
     def close(self) -> None:
         """Ends everything that was begun."""
 
@@ -154,6 +157,10 @@ class Local:
 
     def turns(self, names: Sequence[str], rounds: int) -> tuple[Measurement, ...]:
         return tuple(self._on(0, "turns", names, rounds))
+
+    def cold_start(self, candidate: Candidate, limit_s: float) -> tuple[float, float]:
+        first_s, start_s = self._on(0, "cold_start", candidate, limit_s)
+        return first_s, start_s
 
     def _on(self, number: int, name: str, *given: Any) -> Any:
         """In the worker's own thread: arms may end with the thread that began them."""

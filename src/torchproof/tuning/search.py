@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from torchproof.measure.process import ArmError
 from torchproof.records import Measurement, UserError
 from torchproof.tuning import bounds, space
 from torchproof.tuning.executors import Executor
@@ -108,7 +109,7 @@ class Search:
             for base in self._fastest_forms():
                 self._try_switches(base)
         self._finals()
-        return self.chosen()
+        return self._started_cold(self.chosen())
 
     def _assert_something_tried(self) -> None:
         """A budget that no trial fits in decides nothing."""
@@ -275,6 +276,24 @@ class Search:
             and (self.value(trial) or 0.0) <= limit
         ]
         return min(alike, key=lambda t: (_STAGES[t.stage], len(t.name)))
+
+    def _started_cold(self, chosen: Trial) -> Trial:
+        """The chosen one with its cold first call, where there is time to know it."""
+        candidate = self.candidates.get(chosen.name)
+        left = self.terms.deadline - time.monotonic()
+        if (
+            chosen.cold
+            or candidate is None
+            or left < 2 * (self._cost_s(candidate) or 0)
+        ):
+            return chosen
+        try:
+            first_s, start_s = self.executor.cold_start(candidate, left)
+        except ArmError:  # it is an extra
+            return chosen
+        known = replace(chosen, first_call_s=first_s, start_s=start_s, cold=True)
+        self.trials[chosen.name] = known
+        return known
 
     # -- for people --------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ in another process or on another machine.
 from __future__ import annotations
 
 import re
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -16,9 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from torchproof.measure import EAGER, Plan, Spec, rows
-from torchproof.measure.process import Process
+from torchproof.measure.process import ArmError, Process
 from torchproof.measure.seats import Seat
 from torchproof.measure.session import Session
+from torchproof.measure.starts import started
 from torchproof.records import Measurement, UserError
 from torchproof.tuning.gate import Gate
 from torchproof.tuning.trials import Candidate, Outcome, Trial
@@ -225,17 +227,45 @@ class Worker:
         if seat.process is not None:
             return
         session.progress(f"{seat.spec.label}: first call, warm")
-        own = {**session.plan.environment, **seat.environment}
-        job = session.plan.job(seat.spec, {})
-        seat.process = Process(job, own, quiet=session.plan.quiet, layout=sitting)
+        self._ready(seat, sitting)
         facts = seat.ask("prepare", session.limit_s, answers=None)
         seat.warm = facts | seat.ask("settle", session.limit_s)
+
+    def _ready(self, seat: Seat, sitting: int) -> None:
+        plan = self.session.plan
+        own = {**plan.environment, **seat.environment}
+        job = plan.job(seat.spec, {})
+        seat.process = Process(job, own, quiet=plan.quiet, layout=sitting)
 
     def turns(self, names: Sequence[str], rounds: int) -> tuple[Measurement, ...]:
         """Eager and these finalists in turns; rounds of a sitting add up."""
         seats = [self._seats[name] for name in names]
         self._take_turns([self.eager, *seats], rounds)
         return self._rows(seats)
+
+    # -- the chosen one ----------------------------------------------------------------
+
+    def cold_start(self, candidate: Candidate, limit_s: float) -> tuple[float, float]:
+        """Its first call with empty caches and nothing beside it; and all of the start.
+
+        Raises `ArmError` where it fails, or where something was cached after all.
+        """
+        session = self.session
+        with tempfile.TemporaryDirectory(dir=session.scratch) as caches:
+            seat = Seat(candidate.spec, Path(caches))
+            session.seats.append(seat)
+            session.give_up_after(limit_s)
+            session.progress(f"{candidate.name}: first call, cold")
+            try:
+                self._ready(seat, 0)
+                facts = seat.ask("prepare", session.limit_s, answers=None)
+            finally:
+                seat.close()
+        start = started("cold", facts)
+        if start["refused"]:
+            raise ArmError(start["refused"])
+        more = [facts["imports_s"], rows.later_compile_s(facts) or 0.0]
+        return facts["first_call_s"], facts["first_call_s"] + sum(more)
 
     def close(self) -> None:
         self.session.close()
