@@ -136,6 +136,16 @@ def test_what_eager_keeps_says_no_more_than_was_measured() -> None:
     assert "To put it in force" not in shown and "Not tried" not in shown
 
 
+def test_what_a_probe_found_is_told_and_nothing_else() -> None:
+    told = {"bound": None, "bound_why": "the profiler saw no kernels", "blocks": {}}
+    told["varying"] = [["tokens", [1]], ["argument 0", [0, 1]]]
+    assert list(trials.probed(told)) == [
+        "What bounds it is not known: the profiler saw no kernels.",
+        "What varies over the calls: size 1 of tokens, sizes 0 and 1 of argument 0.",
+    ]
+    assert list(trials.probed({})) == []
+
+
 # -- other formats ---------------------------------------------------------------------
 
 

@@ -298,14 +298,16 @@ def probed(probe: Mapping[str, Any]) -> Iterator[str]:
         yield f"Repeated blocks: {told}."
     varying = probe.get("varying")
     if isinstance(varying, list) and varying:
-        yield f"Sizes that vary over the calls: {', '.join(map(_size, varying))}."
+        yield f"What varies over the calls: {', '.join(map(_size, varying))}."
 
 
 def _size(found: Any) -> str:
+    """`sizes 0 and 1 of tokens`: the path of an argument and its dimensions."""
     if not isinstance(found, list | tuple) or len(found) != 2:
         return str(found)
-    sizes = found[1] if isinstance(found[1], list | tuple) else [found[1]]
-    return f"{found[0]} ({', '.join(map(str, sizes))})"
+    which = found[1] if isinstance(found[1], list | tuple) else [found[1]]
+    noun = "size" if len(which) == 1 else "sizes"
+    return f"{noun} {' and '.join(map(str, which))} of {found[0]}"
 
 
 def _sentence(text: str) -> str:
