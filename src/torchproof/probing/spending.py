@@ -21,7 +21,8 @@ from torchproof.probing.subjects import Subject
 from torchproof.torch_private.modes import TorchDispatchMode
 
 _MOST_PASSES = 20
-_PASSES_S = 0.2
+_PROFILED_PASSES = 6  # what the profiler saw takes longer to read than to run
+_PASSES_S = 0.3
 _TRIVIAL_ROUNDS = 30
 _PASS = "torchproof: a pass"
 
@@ -97,30 +98,32 @@ def counted(subject: Subject) -> Iterator[dict[str, Any]]:
     }
 
 
-def _passes(run: Callable[[], float], *, few: int) -> list[float]:
-    """The milliseconds of some passes; few where each takes long."""
+def _passes(run: Callable[[], float], most: int) -> list[float]:
+    """The milliseconds of some passes; of one where that takes long."""
     times: list[float] = []
     end = time.monotonic() + _PASSES_S
-    while len(times) < few or (len(times) < _MOST_PASSES and time.monotonic() < end):
+    while not times or (len(times) < most and time.monotonic() < end):
         times.append(run())
     return times
 
 
 def timed(subject: Subject) -> Iterator[dict[str, Any]]:
-    times = _passes(subject.run, few=2)
+    times = _passes(subject.run, _MOST_PASSES)
     yield {"step_ms": statistics.median(times) / subject.count}
 
 
 def profiled(subject: Subject) -> Iterator[dict[str, Any]]:
     """Where the time of a call goes, as torch's profiler saw it."""
     times: list[float] = []
+
+    def run() -> None:
+        times.extend(_passes(_marked(subject.run), _PROFILED_PASSES))
+
     if subject.device == "cuda":
-        events = gauges.observed(
-            subject.device, lambda: times.extend(_passes(subject.run, few=1))
-        )
+        events = gauges.observed(subject.device, run)
         yield _on_gpu(events, len(times) * subject.count)
         return
-    spent = Spent.of(lambda: times.extend(_passes(_marked(subject.run), few=1)))
+    spent = Spent.of(run)
     if spent.us:
         yield {
             "operators_us": spent.us / subject.count,

@@ -1,0 +1,359 @@
+"""Facts about a target in eager: what bounds it, what it is made of, what varies."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from torchproof import calls, gauges
+from torchproof.arm import Arm
+from torchproof.measure import EAGER
+from torchproof.probing import Subject, bounds, makeup, probe, spending
+from torchproof.records import Frame
+from torchproof.target import Loaded
+
+Made = tuple[Any, list[Any]]
+JOB = {"strategy": EAGER.to_json(), "device": "cpu", "size": None}
+
+
+def subject(make: Callable[[], Made]) -> Subject:
+    """A target on the CPU, its passes timed as an arm does."""
+
+    def anew() -> Loaded:
+        fn, given = make()
+        return Loaded(fn, given, None, Frame("file.py", 1, "make"))
+
+    loaded, clock = anew(), gauges.Clock("cpu")
+
+    def run() -> float:
+        with torch.no_grad():
+            return sum(
+                clock.milliseconds(lambda c=c: calls.invoke(loaded.fn, c, train=False))
+                for c in loaded.calls
+            )
+
+    run()
+    return Subject(loaded, "cpu", run, anew)
+
+
+def probed(make: Callable[[], Made]) -> dict[str, Any]:
+    found = probe(subject(make))
+    assert json.loads(json.dumps(found)) == found
+    return found
+
+
+# -- what it is bound by ---------------------------------------------------------------
+
+
+def many_small(x: Tensor) -> Tensor:
+    for _ in range(100):
+        x = x + 1
+    return x
+
+
+def few_large(x: Tensor) -> Tensor:
+    return (x * 2 + 1).neg().abs()
+
+
+def products(x: Tensor) -> Tensor:
+    return x @ x @ x
+
+
+@pytest.mark.parametrize(
+    ("fn", "size", "bound"),
+    [
+        (many_small, 2, "launch"),
+        (few_large, 2000, "memory"),
+        (products, 600, "compute"),
+    ],
+)
+def test_what_a_target_is_bound_by(fn: Any, size: int, bound: str) -> None:
+    found = probed(lambda: (fn, [(torch.rand(size, size),)]))
+    assert found["bound"] == bound, found["bound_why"]
+    assert f"{found['mean_op_us']:.1f} us on average" in found["bound_why"]
+    assert found["matmul_share"] == pytest.approx(float(fn is products), abs=0.2)
+    on_gpu = ("busy_share", "kernels_per_call", "kernel_ms", "host_syncs")
+    assert [found[name] for name in on_gpu] == [None] * 4
+
+
+def test_time_outside_of_operators_is_put_down_to_nothing() -> None:
+    def waits(x: Tensor) -> Tensor:
+        time.sleep(0.05)
+        return few_large(x)
+
+    found = probed(lambda: (waits, [(torch.rand(300, 300),)]))
+    assert found["operator_share"] < 0.5
+    assert found["bound"] is None and "inside operators" in found["bound_why"]
+
+
+def test_nothing_is_said_of_a_target_without_operations() -> None:
+    found = probed(lambda: (lambda x: x, [(torch.rand(2),)]))
+    assert found["ops_per_call"] == 0
+    assert found["mean_op_us"] is found["matmul_share"] is found["bound"] is None
+
+
+GPU = {"busy_share": 0.95, "matmul_share": 0.7, "kernels_per_call": 40.0}
+
+
+@pytest.mark.parametrize(
+    ("changed", "bound", "why"),
+    [
+        ({}, "compute", "busy for 95% of the step; 70%"),
+        ({"matmul_share": 0.3}, "memory", "30% of the time"),
+        ({"busy_share": 0.79}, "launch", "79% of the step, with 40 kernels a call"),
+        ({"busy_share": 0.8}, "compute", "80% of the step"),
+        ({"busy_share": None}, None, "no kernels"),
+        ({"matmul_share": None}, None, "not known"),
+    ],
+)
+def test_bounds_on_a_gpu(changed: dict[str, Any], bound: str | None, why: str) -> None:
+    kind, told = bounds.bound("cuda", GPU | changed)
+    assert kind == bound and told is not None and why in told
+
+
+# -- what a call does ------------------------------------------------------------------
+
+
+def test_operations_are_counted_per_call() -> None:
+    def twice(x: Tensor, more: bool) -> Tensor:
+        x = nn.functional.linear(x, torch.ones(3, 4))  # t, mm
+        return x + 1 if more else x
+
+    ones = torch.ones(2, 4)
+    found = probed(lambda: (twice, [(ones, True), (ones, False)]))
+    assert found["calls"] == 2
+    # ones, t and mm in each, add in one of them
+    assert found["ops_per_call"] == 3.5
+    assert found["flops_per_call"] == 2 * 2 * 4 * 3
+    assert found["step_ms"] > 0 and found["unknown"] == {}
+
+
+def test_operations_count_alike_in_inference_mode() -> None:
+    net, ones = nn.Linear(4, 3), torch.ones(2, 4)
+    counts = []
+    for mode in (torch.no_grad, torch.inference_mode):
+        with spending.Operations() as seen, mode():
+            net(ones)
+        counts.append((seen.count, seen.flops))
+    assert counts[0] == counts[1] == (2, 48)
+
+
+def test_what_compiles_itself_still_does_afterwards() -> None:
+    compiled: list[int] = []
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        compiled.append(1)
+        return graph.forward
+
+    inner = torch.compile(lambda x: x.sin() + 1, backend=backend, fullgraph=True)
+    one = subject(lambda: (lambda x: inner(x) * 2, [(torch.ones(3),)]))
+    found = probe(one)
+    assert found["ops_per_call"] == 3 and found["unknown"] == {}
+    assert one.run() > 0 and compiled == [1]
+
+
+@pytest.mark.parametrize(
+    ("name", "is_product"),
+    [
+        ("aten::mm", True),
+        ("aten::addmm", True),
+        ("aten::_scaled_mm", True),
+        ("aten::convolution_backward", True),
+        ("aten::cudnn_convolution", True),
+        ("aten::_scaled_dot_product_flash_attention_for_cpu_backward", True),
+        ("aten::linear", True),
+        ("flash_attn::varlen_attention", True),
+        ("aten::upsample_bilinear2d", False),
+        ("aten::_softmax", False),
+        ("aten::resolve_conj", False),
+        ("aten::_convert_indices_from_coo_to_csr", False),
+        ("aten::native_group_norm", False),
+        ("aten::linspace", False),
+    ],
+)
+def test_products_are_known_by_name(name: str, is_product: bool) -> None:
+    assert spending._is_product(name) is is_product
+
+
+def event(name: str, us: float, **more: Any) -> Any:
+    span = SimpleNamespace(start=0.0, end=us, elapsed_us=lambda: us)
+    return SimpleNamespace(name=name, time_range=span, **more)
+
+
+def test_kernels_are_put_down_to_operators_and_else_to_their_names() -> None:
+    seen = [
+        event("nvjet_128x256", 30.0),
+        event("elementwise", 10.0),
+        event("elementwise", 20.0),
+        event("flash_fwd_kernel", 40.0),
+    ]
+    kernel = SimpleNamespace
+    operators = [
+        event("aten::mm", 5, kernels=[kernel(name="nvjet_128x256", duration=30.0)]),
+        event("aten::add", 5, kernels=[kernel(name="elementwise", duration=10.0)]),
+        event("aten::bmm", 5, kernels=[kernel(name="elementwise", duration=20.0)]),
+        event("cudaLaunchKernel", 5, kernels=[kernel(name="x", duration=9.0)]),
+    ]
+    assert spending._products_us(operators, seen) == 30 + 20 + 40
+
+
+def test_an_operator_counts_with_the_least_that_it_took() -> None:
+    def at(start: float, name: str, us: float) -> Any:
+        span = SimpleNamespace(start=start, end=start + us)
+        return SimpleNamespace(name=name, time_range=span, self_cpu_time_total=us)
+
+    first = [at(1, "aten::a", 5), at(10, "aten::b", 900)]
+    second = [at(1001, "aten::a", 700), at(1800, "aten::b", 3)]
+    assert spending._least(second + first, [1000.0, 0.0]) == [
+        ("aten::a", 5),
+        ("aten::b", 3),
+    ]
+    other = [at(1001, "aten::a", 700)]  # another program: the shorter of the two
+    assert spending._least(first + other, [0.0, 1000.0]) == [("aten::a", 700)]
+
+
+# -- what it is made of ----------------------------------------------------------------
+
+
+class Block(nn.Module):
+    def __init__(self, size: int = 8) -> None:
+        super().__init__()
+        self.norm, self.inner = nn.LayerNorm(size), nn.Linear(size, size)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + torch.relu(self.inner(self.norm(x)))
+
+
+class Net(nn.Module):
+    """Blocks in an encoder, and parts that are no candidates of their own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = nn.Sequential(Block(), Block(), Block())
+        self.head = nn.Linear(8, 40)  # large, but one operation
+        self.unused = nn.Sequential(nn.Linear(8, 30), nn.ReLU())
+        self.small = nn.Sequential(nn.Linear(8, 1), nn.ReLU())
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen += 1
+        x = self.encode(x)
+        if x.shape[0] > 1000:
+            x = self.widened(x)
+        return self.top(x)
+
+    def encode(self, x: Tensor) -> Tensor:
+        return self.through(x) + self.small(x)
+
+    def through(self, x: Tensor) -> Tensor:
+        return self.encoder(x)
+
+    def widened(self, x: Tensor) -> Tensor:
+        return self.unused(x)
+
+    def top(self, x: Tensor) -> Tensor:
+        return self.head(x).softmax(-1)
+
+
+def net() -> Made:
+    return Net(), [(torch.rand(2, 8),), (torch.rand(5, 8),)]
+
+
+def made_of(make: Callable[[], Made]) -> dict[str, Any]:
+    """The part of the facts that takes no profiling."""
+    found: dict[str, Any] = {}
+    for look in (makeup.parameters, makeup.structure, makeup.shapes):
+        for facts in look(subject(make)):
+            found |= facts
+    return found
+
+
+def test_blocks_parts_and_sizes() -> None:
+    found = probed(net)
+    assert found["parameters"] == sum(p.numel() for p in Net().parameters())
+    assert found["blocks"] == {"Block": 3}
+    # encode holds encoder and small, top the head; the rest is small or never called
+    assert found["core"] == ["top", "encode", "encoder"]
+    # Net, two Sequentials, Block, LayerNorm, three Linears, ReLU
+    assert found["distinct_modules"] == 9
+    assert found["varying"] == [["argument 0", [0]]] and found["shapes"] == 2
+    assert found["fingerprint"]["class"] == "Net" and found["unknown"] == {}
+
+
+def test_a_target_of_one_shape_without_blocks_or_parts() -> None:
+    found = made_of(lambda: (nn.Linear(4, 4), [(torch.rand(2, 4),)] * 2))
+    assert (found["blocks"], found["core"], found["varying"]) == ({}, [], [])
+    assert found["distinct_modules"] == found["shapes"] == 1
+
+
+def test_a_function_has_no_modules_to_count() -> None:
+    found = made_of(lambda: (few_large, [(torch.rand(2),)]))
+    assert not {"parameters", "distinct_modules"} & set(found)
+    assert (found["blocks"], found["core"]) == ({}, [])
+
+
+def test_repeated_blocks_are_no_parts_to_compile_alone() -> None:
+    found = made_of(lambda: (nn.Sequential(Block(), Block()), [(torch.rand(2, 8),)]))
+    assert found["blocks"] == {"Block": 2} and found["core"] == []
+
+
+def test_arguments_that_vary_have_names() -> None:
+    def given(batch: int, length: int) -> dict[str, Any]:
+        return {"tokens": torch.ones(batch, length), "states": [0, torch.ones(length)]}
+
+    one = subject(lambda: (lambda tokens, states: tokens, [given(2, 3), given(2, 5)]))
+    [found] = makeup.shapes(one)
+    assert found == {"varying": [["tokens", [1]], ["states.1", [0]]], "shapes": 2}
+
+
+# -- around it -------------------------------------------------------------------------
+
+
+def test_the_target_is_left_as_passes_leave_it() -> None:
+    one = subject(net)
+    model = one.loaded.fn
+    before = set(vars(model)), model.seen.clone()
+    probe(one)
+    passes = model.seen - before[1]
+    assert set(vars(model)) == before[0] and passes > 0 and passes % 2 == 0
+    for module in model.modules():
+        assert not module._forward_pre_hooks and not module._forward_hooks
+    assert torch.is_grad_enabled()
+
+
+def test_what_fails_is_told_and_the_rest_is_known() -> None:
+    made: list[int] = []
+
+    def once() -> Made:
+        made.append(1)
+        if len(made) > 1:
+            raise MemoryError("no room for another")
+        return net()
+
+    found = probed(once)
+    lost = {"fingerprint", "blocks", "distinct_modules", "core"}
+    assert found["unknown"] == dict.fromkeys(lost, "MemoryError: no room for another")
+    assert all(found[name] is None for name in lost)
+    assert found["ops_per_call"] > 0 and found["varying"] == [["argument 0", [0]]]
+
+
+def test_an_arm_is_probed_with_its_backward(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fresh(target: Any, job: dict[str, Any]) -> Loaded:
+        return Loaded(*net(), None, Frame("file.py", 1, "make"))
+
+    monkeypatch.setattr(calls, "fresh", fresh)
+    counts = []
+    for train in (False, True):
+        arm = Arm({**JOB, "train": train})
+        arm.target = None  # type: ignore[assignment]
+        arm._load({})
+        arm.fn = arm.loaded.fn
+        counts.append(arm.probe()["probe"]["ops_per_call"])
+    assert 0 < counts[0] * 2 < counts[1]
