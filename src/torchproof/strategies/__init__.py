@@ -22,9 +22,10 @@ from torchproof.strategies.plans import Plan
 if TYPE_CHECKING:
     from torchproof.strategies.applied import Applied
 
-Form = Literal["eager", "full", "core", "regional"]
+Form = Literal["eager", "full", "core", "regional", "nested"]
 
-FORMS: tuple[Form, ...] = ("eager", "full", "core", "regional")
+FORMS: tuple[Form, ...] = ("eager", "full", "core", "regional", "nested")
+BLOCKS = ("regional", "nested")  # the forms that need the repeated blocks of a model
 GRAPH = "graph"  # after a form and a plus: the whole step in one CUDA graph
 # What each mode switches on in Inductor: torch takes a mode or options, not both.
 MODE_OPTIONS: dict[str, dict[str, Any]] = {
@@ -57,9 +58,11 @@ class NotApplicable(UserError):
 class Strategy:
     """`arguments` are those of torch.compile; `method` is what `core` compiles.
 
-    With `marks`, sizes that vary from call to call are marked right before each entry
-    into compiled code. With `graph`, the whole step, compiled in this way, is recorded
-    in one CUDA graph for each shape and replayed.
+    `regional` compiles each repeated block alone, `nested` the whole, in which a block
+    is compiled once and called many times. With `marks`, sizes that vary from call to
+    call are marked right before each entry into compiled code. With `graph`, the whole
+    step, compiled in this way, is recorded in one CUDA graph for each shape and
+    replayed.
     """
 
     name: str
@@ -100,7 +103,7 @@ class Strategy:
     @property
     def observes(self) -> bool:
         """Whether its plan runs the calls: regions and varying sizes show only then."""
-        return (self.form == "regional" or self.marks) and not self.graph
+        return (self.form in BLOCKS or self.marks) and not self.graph
 
     def plan(
         self,

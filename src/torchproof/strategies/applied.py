@@ -24,7 +24,7 @@ from torchproof.strategies import NotApplicable, Strategy
 from torchproof.strategies.lines import EXAMPLE
 from torchproof.strategies.plans import Plan, Site
 from torchproof.strategies.watching import every_tensor
-from torchproof.torch_private import recompiles
+from torchproof.torch_private import recompiles, subgraphs
 
 NAME = "model"
 _SHAPES = ("size", "size_one")  # causes that make code for other shapes, not copies
@@ -59,6 +59,7 @@ class Applied:
     root: nn.Module | None = None
     compilations: list[Compilation] = field(default_factory=list)
     whole_step: bool = False
+    nested: bool = False  # its regions are parts of one graph
 
     @property
     def regions(self) -> tuple[Site, ...]:
@@ -82,6 +83,10 @@ class Applied:
             for path in region.paths
             if self.root is not None
         }
+        if self.nested:
+            with subgraphs.each_graph(lambda found: self._note(found, paths)):
+                yield
+            return
         reasons: list[str] = []
 
         def convert(go_on: Callable[[], Any], asked: torch_private.Conversion) -> Any:
@@ -103,6 +108,17 @@ class Applied:
             recompiles.reasons(reasons.extend),
         ):
             yield
+
+    def _note(
+        self, found: list[subgraphs.Subgraph], paths: dict[nn.Module, str]
+    ) -> None:
+        """The regions of one graph: each is one compilation of a block's code."""
+        known = {id(block): path for block, path in paths.items()}
+        graph = len(self.compilations)  # regions of two graphs are not compared
+        for each in found:
+            for path in {known[number] for number in each.modules & known.keys()}:
+                circumstances = (graph, *each.inputs)
+                self.compilations.append(Compilation(path, circumstances, (), False))
 
 
 def apply(
@@ -133,6 +149,7 @@ def apply(
         plan,
         root if isinstance(root, nn.Module) else None,
         whole_step=strategy.graph and train,
+        nested=strategy.form == "nested",
     )
 
 

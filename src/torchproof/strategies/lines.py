@@ -15,6 +15,12 @@ MODEL = "MODEL"
 EXAMPLE = "example"  # one call: a tuple of arguments or a dict of keywords
 _WIDTH = 88
 
+# A wrapped method of one block would do in eager, but of methods torch 2.13 takes the
+# weights of the first block for all: the block has to be an argument of the region.
+_REGION = """\
+    region = torch.compiler.nested_compile_region(type(block).forward)
+    block.forward = functools.partial(region, block)"""
+
 _MARKED = '''\
 def marked(compiled, varying):
     """Marks the sizes that vary, right before each entry into compiled code."""
@@ -39,7 +45,7 @@ def written(strategy: Strategy, name: str, plan: Plan) -> str:
     sites = plan.sites or (Site(place_of(strategy.method)),)
     marks = any(site.varying for site in sites)
     body = "\n".join(_site_lines(strategy, site, name) for site in sites)
-    parts = ["import functools\n\n"] if marks else []
+    parts = ["import functools\n\n"] if marks or "functools." in body else []
     if marks or "torch." in body:
         parts.append("import torch\n\n")
     if marks:
@@ -76,6 +82,8 @@ def _site_lines(strategy: Strategy, site: Site, name: str) -> str:
     place = site.place.replace(MODEL, name)
     if not site.paths:
         return f"{place} = {_compiled(place, strategy, site.varying)}"
+    if strategy.form == "nested":
+        return f"for block in {place}:\n{_REGION}"
     if site.varying:
         inner = _compiled("block.forward", strategy, site.varying)
         return f"for block in {place}:\n    block.forward = {inner}"

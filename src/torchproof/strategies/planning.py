@@ -5,6 +5,7 @@ Comes in: a strategy, the target and its calls. Goes out: a plan, plain data.
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -13,7 +14,7 @@ from typing import Any
 from torch import nn
 
 from torchproof.records import UserError
-from torchproof.strategies import NotApplicable, Strategy, regions
+from torchproof.strategies import BLOCKS, NotApplicable, Strategy, regions
 from torchproof.strategies.lines import MODEL, place_of
 from torchproof.strategies.plans import Plan, Site
 from torchproof.strategies.watching import Sizes, Watch, noting, run
@@ -29,7 +30,7 @@ def plan(
 ) -> Plan:
     if strategy.form == "eager":
         return Plan()
-    if strategy.form == "regional" and strategy.graph:
+    if strategy.form in BLOCKS and strategy.graph:
         if not strategy.told_by_name:
             raise NotApplicable(
                 f"{strategy.name} takes no arguments for torch.compile beside its name"
@@ -37,6 +38,8 @@ def plan(
         return Plan()  # what is recorded finds its blocks itself
     if strategy.form == "regional":
         return _regional(strategy, fn, calls, before=before)
+    if strategy.form == "nested":
+        return _nested(strategy, fn, calls, before=before)
     if strategy.form == "full":
         whole = Plan((Site(MODEL),))
         owner, method = fn, "forward" if isinstance(fn, nn.Module) else None
@@ -48,8 +51,7 @@ def plan(
         return whole
     sizes = Sizes()
     if method is None:
-        for call in calls:
-            sizes.note(*((), call) if isinstance(call, dict) else (call, {}))
+        sizes = _sizes_of(calls)
     else:
         with noting(owner, method, sizes):
             run(fn, calls, before)
@@ -114,12 +116,55 @@ def _methods(owner: Any) -> list[str]:
     return own
 
 
-# -- regional --------------------------------------------------------------------------
+# -- regional and nested ---------------------------------------------------------------
 
 
 def _regional(
     strategy: Strategy, fn: Any, calls: Sequence[Any], *, before: Before
 ) -> Plan:
+    root, watch, blocks = _blocks(fn, calls, before=before)
+    sites = []
+    for site in blocks:
+        sizes = Sizes()
+        for path in site.paths if strategy.marks else ():
+            sizes.add(watch.sizes[path])
+        sites.append(dataclasses.replace(site, varying=sizes.varying))
+    note = _what_stays_eager(root, watch, sites)
+    if strategy.marks and not any(site.varying for site in sites):
+        note = f"{note}; {NOTHING_VARIES}"
+    return Plan(tuple(sites), note)
+
+
+def _nested(
+    strategy: Strategy, fn: Any, calls: Sequence[Any], *, before: Before
+) -> Plan:
+    """The blocks, then the whole: sizes are marked where that is entered."""
+    root, _, sites = _blocks(fn, calls, before=before)
+    for path in (path for site in sites for path in site.paths):
+        if "forward" in vars(root.get_submodule(path)):
+            raise NotApplicable(
+                f"{path} has a forward of its own in place of its class's: it cannot be"
+                " compiled for all blocks"
+            )
+    note = f"compiled once for all of its kind: {_counts(sites)}"
+    varying = _sizes_of(calls).varying if strategy.marks else {}
+    if strategy.marks and not varying:
+        note = f"{note}; {NOTHING_VARIES}"
+    place = f"{MODEL}.forward" if varying and root is fn else MODEL
+    return Plan((*sites, Site(place, varying=varying)), note)
+
+
+def _sizes_of(calls: Sequence[Any]) -> Sizes:
+    sizes = Sizes()
+    for call in calls:
+        sizes.note(*((), call) if isinstance(call, dict) else (call, {}))
+    return sizes
+
+
+def _blocks(
+    fn: Any, calls: Sequence[Any], *, before: Before
+) -> tuple[nn.Module, Watch, list[Site]]:
+    """The module whose blocks they are, what its calls showed, one site a region."""
     root = fn if isinstance(fn, nn.Module) else getattr(fn, "__self__", None)
     if not isinstance(root, nn.Module):
         raise NotApplicable("no repeated blocks: the target is not a module")
@@ -132,17 +177,11 @@ def _regional(
             " structure in sequence"
         )
     owner = MODEL if root is fn else f"{MODEL}.__self__"
-    sites = []
-    for paths, name in zip(found, _names(root, found), strict=True):
-        sizes = Sizes()
-        for path in paths if strategy.marks else ():
-            sizes.add(watch.sizes[path])
-        place = regions.iteration(root, paths).replace(MODEL, owner)
-        sites.append(Site(place, name, paths, sizes.varying))
-    note = _what_stays_eager(root, watch, sites)
-    if strategy.marks and not any(site.varying for site in sites):
-        note = f"{note}; {NOTHING_VARIES}"
-    return Plan(tuple(sites), note)
+    sites = [
+        Site(regions.iteration(root, paths).replace(MODEL, owner), name, paths)
+        for paths, name in zip(found, _names(root, found), strict=True)
+    ]
+    return root, watch, sites
 
 
 def _names(root: nn.Module, found: list[tuple[str, ...]]) -> list[str]:
@@ -167,9 +206,13 @@ def _what_stays_eager(root: nn.Module, watch: Watch, sites: list[Site]) -> str:
             rest.append(path)
     many = len(rest) - _NAMED
     names = ", ".join(rest[:_NAMED]) + (f" and {many} more" if many > 0 else "")
-    counts = ", ".join(f"{len(site.paths)} x {site.name}" for site in sites)
+    counts = _counts(sites)
     if not rest:
         return f"compiled one by one: {counts}; only code between them stays eager"
     return (
         f"compiled one by one: {counts}; eager: {names} ({share:.0%} of the parameters)"
     )
+
+
+def _counts(sites: Sequence[Site]) -> str:
+    return ", ".join(f"{len(site.paths)} x {site.name}" for site in sites)

@@ -1,0 +1,65 @@
+"""The regions of a graph that torch compiles once and calls many times.
+
+torch 2.11 to 2.15. From 2.13 on, a region that is called once is put in its place in
+the graph; the graph still lists it.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, fx
+
+from torchproof.torch_private import patched
+
+PROBES: dict[str, tuple[str, ...]] = {
+    "regions of a graph": (
+        "torch.compiler:nested_compile_region",
+        "torch._dynamo.output_graph:OutputGraph._call_user_compiler",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Subgraph:
+    """`modules` are the ids of those it is the code of, `inputs` what it was made for.
+
+    Several modules: the outer ones hold the inner ones.
+    """
+
+    modules: frozenset[int]
+    inputs: tuple[Any, ...]
+
+
+def each_graph(note: Callable[[list[Subgraph]], None]) -> AbstractContextManager[None]:
+    """`note(subgraphs)` for each graph that goes to a backend and has any."""
+    output_graph = importlib.import_module("torch._dynamo.output_graph")
+    original = output_graph.OutputGraph._call_user_compiler
+
+    @functools.wraps(original)
+    def compile_graph(self: Any, gm: fx.GraphModule, *args: Any, **kwargs: Any) -> Any:
+        found = [part for part in gm.children() if isinstance(part, fx.GraphModule)]
+        if found:
+            note(list(map(_subgraph, found)))
+        return original(self, gm, *args, **kwargs)
+
+    return patched(output_graph.OutputGraph, "_call_user_compiler", compile_graph)
+
+
+def _subgraph(part: fx.GraphModule) -> Subgraph:
+    modules: set[int] = set()
+    inputs = []
+    for node in part.graph.nodes:
+        if node.op == "placeholder":
+            value = node.meta.get("example_value")
+            if isinstance(value, Tensor):
+                inputs.append((tuple(map(str, value.shape)), value.dtype))
+        # The keys are the ids of the modules whose code it is, written out.
+        stack = node.meta.get("nn_module_stack") or {}
+        modules |= {int(key) for key in stack if str(key).isdecimal()}
+    return Subgraph(frozenset(modules), tuple(inputs))

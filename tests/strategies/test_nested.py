@@ -1,0 +1,161 @@
+"""The form `nested`: one graph, in which the code of a block is made once for all."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch._dynamo
+from test_applying import Block, CountedBlock, Net
+from torch import Tensor, nn
+
+from torchproof.records import UserError
+from torchproof.strategies import NotApplicable, parse, with_arguments
+from torchproof.strategies.applied import Applied, artifacts, sharing
+
+ROWS = (3, 5, 7)
+LINES = """\
+import functools
+
+import torch
+
+for block in model.blocks:
+    region = torch.compiler.nested_compile_region(type(block).forward)
+    block.forward = functools.partial(region, block)
+model = torch.compile(model, backend="aot_eager")"""
+
+
+@pytest.fixture(autouse=True)
+def afresh() -> Iterator[None]:
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def make(kind: type[Block] = Block, count: int = 3) -> Net:
+    torch.manual_seed(0)
+    return Net(kind, count)
+
+
+def calls_of(*rows: int) -> list[tuple[Tensor]]:
+    return [(torch.arange(count * 8.0).view(count, 8) / 99,) for count in rows]
+
+
+def applied(name: str, net: Any, calls: Any = None, **more: Any) -> Applied:
+    """The strategy on a target, without code generation; all calls have been made."""
+    calls = calls or calls_of(*ROWS)
+    strategy = with_arguments(parse(name), backend="aot_eager", **more)
+    done = strategy.apply(net, calls)
+    with done.watched():
+        for call in calls:
+            done.fn(**call) if isinstance(call, dict) else done.fn(*call)
+    return done
+
+
+def gradients(net: nn.Module, answer: Tensor) -> list[Tensor]:
+    return list(torch.autograd.grad(answer.sum(), list(net.parameters())))
+
+
+@pytest.mark.parametrize("name", ["nested", "nested:marks"])
+def test_every_block_runs_with_its_own_weights(name: str) -> None:
+    plain, net = make(), make()
+    done = applied(name, net)
+    for call in calls_of(*ROWS):
+        answer, expected = done.fn(*call), plain(*call)
+        torch.testing.assert_close(answer, expected)
+        mine, theirs = gradients(net, answer), gradients(plain, expected)
+        torch.testing.assert_close(mine, theirs)
+
+
+@pytest.mark.parametrize("name", ["nested", "nested:static", "nested:marks"])
+def test_the_code_of_a_block_is_made_once(name: str) -> None:
+    with torch.no_grad():
+        done = applied(name, make(count=12))
+    assert artifacts(done) == {"Block": 1} and sharing(done) == []
+    graphs = {each.circumstances[0] for each in done.compilations}
+    assert len(graphs) == {"nested": 2, "nested:static": 3, "nested:marks": 1}[name]
+
+
+def test_a_number_in_each_block_prevents_that() -> None:
+    done = applied("nested", make(CountedBlock).requires_grad_(False), calls_of(3))
+    assert artifacts(done) == {"CountedBlock": 3}
+    assert "the 3 x CountedBlock do not share one artifact" in sharing(done)[0]
+
+
+def test_two_kinds_of_blocks_are_told_apart() -> None:
+    net = nn.Sequential(make(), make(CountedBlock, count=2))
+    with torch.no_grad():
+        done = applied("nested", net, calls_of(3))
+    assert artifacts(done) == {"Block": 1, "CountedBlock": 2}
+
+
+def test_the_lines_and_the_note() -> None:
+    net = make()
+    with torch.no_grad():
+        done = applied("nested", make(), calls_of(3))
+        assert done.source == LINES
+        assert done.note == "compiled once for all of its kind: 3 x Block"
+        names: dict[str, Any] = {"model": net}
+        exec(done.source, names)
+        assert torch.equal(names["model"](*calls_of(3)[0]), done.fn(*calls_of(3)[0]))
+
+
+def test_blocks_of_a_kind_that_others_have_leave_those_alone() -> None:
+    net = nn.Sequential(*(nn.Sequential(nn.Linear(8, 8), nn.ReLU()) for _ in range(3)))
+    forward = nn.Sequential.forward
+    with torch.no_grad():
+        done = applied("nested", net)
+    assert artifacts(done) == {"Sequential": 1}
+    assert nn.Sequential.forward is forward and "forward" not in vars(net)
+
+
+def test_a_copy_has_blocks_of_its_own() -> None:
+    net = make().requires_grad_(False)
+    applied("nested", net, calls_of(3))
+    other = copy.deepcopy(net)
+    for weight in other.parameters():
+        weight.zero_()
+    assert not other(*calls_of(3)[0]).any() and net(*calls_of(3)[0]).any()
+
+
+def test_a_method_of_a_module() -> None:
+    done = applied("nested", make().requires_grad_(False).forward, calls_of(3))
+    assert "for block in model.__self__.blocks:" in done.source
+    assert artifacts(done) == {"Block": 1}
+
+
+# -- where it cannot be ----------------------------------------------------------------
+
+
+def test_without_repeated_blocks_there_is_nothing_to_nest() -> None:
+    for target in (nn.Sequential(nn.Linear(8, 8)), torch.tanh):
+        with pytest.raises(NotApplicable, match="no repeated blocks"):
+            parse("nested").plan(target, calls_of(3))
+
+
+def test_a_forward_that_was_replaced_is_not_thrown_away() -> None:
+    net = make()
+    net.blocks[1].forward = lambda x: x  # type: ignore[method-assign]
+    with pytest.raises(NotApplicable, match=r"blocks\.1 has a forward of its own"):
+        parse("nested").plan(net, calls_of(3))
+
+
+class Printing(Block):
+    def forward(self, x: Tensor) -> Tensor:
+        torch._dynamo.graph_break()
+        return super().forward(x)
+
+
+def test_what_torch_cannot_nest_fails_with_its_words() -> None:
+    with pytest.raises(Exception, match="graph break"):
+        applied("nested", make(Printing))
+
+
+def test_words_after_it_are_those_of_full() -> None:
+    assert parse("nested:max-autotune").arguments == {"mode": "max-autotune"}
+    assert parse("nested+graph").graph
+    with pytest.raises(UserError, match="graphs of its own"):
+        parse("nested+graph:reduce-overhead")
