@@ -44,10 +44,10 @@ OPTIONAL = TEXTS.filter(bool) | st.none()
 def plans(draw: st.DrawFn) -> Plan:
     marks = st.dictionaries(WAYS, SIZES, max_size=2)
     places = draw(st.lists(TEXTS, unique=True, max_size=3))
-    sites = [Site(place, varying=draw(marks)) for place in places[:1]]
-    sites += [
+    sites = [
         Site(place, draw(TEXTS), draw(PATHS), draw(marks)) for place in places[1:]
     ]
+    sites += [Site(place, varying=draw(marks)) for place in places[:1]]
     return Plan(tuple(sites), draw(OPTIONAL))
 
 

@@ -42,7 +42,7 @@ class Given:
 
     @property
     def name(self) -> str:
-        return "the recipe" if self.path is None else f"recipe {self.path}"
+        return "the recipe" if self.path is None else self.path
 
     def adopted(self, model: Any) -> Adoption:
         """Looks at the model as it is, and at this process."""
@@ -56,6 +56,8 @@ class Given:
             why = one_line(f"{type(error).__name__}: {error}", 200)
             return Adoption(f"the model cannot be compared with it: {why}")
         told = tuple(str(each) for each in found if not each.decisive)
+        if unknown := ", ".join(self.recipe.other):
+            told += (f"this torchproof does not know, and leaves out: {unknown}",)
         why_not = "; ".join([*map(str, decisive), *missing]) or None
         movable = bool(decisive) and {each.what for each in decisive} == {"device"}
         return Adoption(why_not, told, movable)
@@ -66,7 +68,7 @@ class Given:
             "path": self.path,
             "run": None if recipe is None else recipe.run,
             "strategy": None if recipe is None else recipe.strategy.name,
-            "followed": adoption.why_not is None,
+            "followed": None if adoption.movable else adoption.why_not is None,
             "why_not": adoption.why_not,
             "differs": [*adoption.told],
         }

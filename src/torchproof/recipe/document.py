@@ -158,12 +158,13 @@ def _plan(plain: Mapping[str, Any]) -> Plan:
     varying: dict[str, dict[tuple[int | str, ...], tuple[int, ...]]] = {}
     for place, way, sizes in marks:
         varying.setdefault(place, {})[way] = sizes
-    places = _items(_list(plain, "places"), "places", str)
-    sites = [Site(place, varying=varying.get(place, {})) for place in places]
-    sites += [
+    sites = [
         _region(each, f"regions[{i}]", varying)
         for i, each in enumerate(_list(plain, "regions"))
     ]
+    # After the blocks: what is compiled around them takes them in.
+    places = _items(_list(plain, "places"), "places", str)
+    sites += [Site(place, varying=varying.get(place, {})) for place in places]
     stray = set(varying) - {site.place for site in sites}
     if stray:
         raise UserError(f"marks: no region and no place is {min(stray)!r}")

@@ -19,6 +19,7 @@ from torch import nn
 from torchproof.records import UserError
 
 if TYPE_CHECKING:
+    from torchproof.recipe import Recipe
     from torchproof.runtime.entry import Entry
     from torchproof.runtime.facts import Status
     from torchproof.runtime.parts import Verify
@@ -32,6 +33,7 @@ ARGUMENTS = frozenset({"backend", "mode", "options", "dynamic"})
 def compile(
     model: Any = None,
     *,
+    recipe: str | os.PathLike[str] | Recipe | None = None,
     strategy: str | None = None,
     deadline: float | None = None,
     verify: Verify = False,
@@ -49,9 +51,10 @@ def compile(
 
     A module is changed in place and returned; of a function, a compiled one. `deadline`
     in seconds covers all compiling of a call. `strategy` is "full", "regional", "core:
-    METHOD" or "eager", by default what the number of parameters suggests. `verify`
-    compares with eager: at the "first" call, or at every n-th. With `example`, the
-    arguments of one call, the model is tried in a child process first; with `min_gain`
+    METHOD" or "eager", by default what the number of parameters suggests; `recipe`, a
+    file of `torchproof tune`, says it for the place and the model it was made for.
+    `verify` compares with eager: at the "first" call, or at every n-th. With `example`,
+    the arguments of one call, it is tried in a child process first; with `min_gain`
     too, eager is kept unless compiling makes it that much faster. `wait=False` runs
     eager while it compiles. `arguments` are those of torch.compile.
     """

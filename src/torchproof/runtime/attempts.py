@@ -21,11 +21,10 @@ from collections.abc import Callable, Iterator
 from types import CodeType, FrameType
 from typing import Any
 
-from torchproof import tensors
-
 _INTERRUPT_EVERY_S = 0.05
 _LOOK_EVERY_S = 0.002
 _WAITS = frozenset({"sleep", "poll", "select", "waitpid", "flock"})
+_PACKAGE = os.path.dirname(os.path.dirname(__file__))
 # What C++ calls back, what cleans up behind others, and this package.
 _LEFT_ALONE = (
     "/torch/_library/",
@@ -37,8 +36,7 @@ _LEFT_ALONE = (
     "/weakref.py",
     "/threading.py",
     "/logging/__init__.py",
-    os.path.join(os.path.dirname(__file__), ""),
-    os.path.join(os.path.dirname(tensors.__file__), ""),
+    *(os.path.join(_PACKAGE, room, "") for room in ("runtime", "replay", "tensors")),
 )
 _AT_EXIT_S = 2.0  # for all threads that are at work when the process ends
 

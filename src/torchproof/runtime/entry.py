@@ -7,11 +7,12 @@ carry them along and compile anew when they are first called.
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from types import MethodType
 from typing import Any
@@ -20,15 +21,18 @@ import torch
 from torch import nn
 from torch.compiler import is_dynamo_compiling
 
-from torchproof.records import UserError
-from torchproof.runtime import jobs
+from torchproof.recipe.adoption import AGAIN, Adoption, Given
+from torchproof.runtime import following, jobs
 from torchproof.runtime.engine import Engine, Settings
 from torchproof.runtime.facts import Fallback, Status
 from torchproof.runtime.graphs import one_line
 from torchproof.runtime.monitor import Monitor
-from torchproof.runtime.parts import Options, Part
+from torchproof.runtime.parts import Options, Part, method_of
+from torchproof.runtime.replaying import NOT_WAITING, Replaying, graphed
 from torchproof.runtime.telemetry import Telemetry
+from torchproof.runtime.verifying import Verifying
 from torchproof.strategies import Strategy, parse
+from torchproof.strategies.plans import Site, Varying
 from torchproof.torch_private import backends, frames
 
 
@@ -50,6 +54,9 @@ class Entry(Part):
         self.strategy = options.strategy
         self.why = options.why
         self.worth: Mapping[str, Any] | None = None
+        self.adoption = Adoption()
+        self._plan = following.plan_of(options.recipe)
+        self._replaying: Replaying | None = None
         self.monitor = Monitor(self.telemetry) if options.monitor else None
         self._engine: Engine | None = None
         self._parts: list[Part] = []
@@ -77,19 +84,15 @@ class Entry(Part):
     def load_compiler(self) -> Engine:
         """Not in the first call, whose deadline it would use up."""
         options = self.options
-        ships = self._arguments.get("backend", "inductor") == "inductor"
+        arguments = options.compile_with
+        ships = arguments.get("backend", "inductor") == "inductor"
         backends.prepare_for_threads(inductor=ships)
         settings = Settings(
             options.deadline_s, options.recompile_limit, options.wait, ships
         )
-        self._engine = Engine(settings, self.telemetry, self._arguments)
+        self._engine = Engine(settings, self.telemetry, arguments)
         weakref.finalize(self, self._engine.close)
         return self._engine
-
-    @property
-    def _arguments(self) -> dict[str, Any]:
-        """What torch.compile is told, by the strategy's name and beside it."""
-        return {**parse(self.options.strategy).arguments, **self.options.arguments}
 
     @property
     def engine(self) -> Engine:
@@ -97,81 +100,168 @@ class Entry(Part):
 
     # -- strategies --------------------------------------------------------------------
 
+    def adopt(self, *, may_be_moved: bool = False) -> bool:
+        """Whether its recipe, if it has one, is followed; the model runs eager else.
+
+        One that is only on another device may still be moved, before its first call.
+        """
+        source = self.options.recipe
+        if source is None:
+            return True
+        subject = self.eager if self.owner is None else self.owner
+        found = source.adopted(subject)
+        movable = found.movable and may_be_moved
+        self.adoption = replace(found, movable=movable)
+        if found.why_not is None or movable:
+            for note in following.notes_of(source):
+                self.telemetry.note(note)
+            return True
+        self._not_followed(source, found.why_not)
+        return False
+
+    def _not_followed(self, source: Given, why: str) -> None:
+        self.adoption = replace(self.adoption, why_not=why)
+        told = f"{source.name} is not followed: {why}; {AGAIN}"
+        self.go_eager(Fallback("recipe", "the model", told))
+
+    def prepare(self) -> None:
+        """Loads the compiler, so that the first call need not."""
+        try:
+            self.load_compiler()
+        except OSError:
+            pass  # it fails again in the first call, which then runs eager
+        except Exception as error:
+            if self.options.recipe is None:
+                raise
+            self._not_followed(self.options.recipe, one_line(error))
+
     def _begin(self, *args: Any, **kwargs: Any) -> Any:
         """The first call: puts the strategy in force, then goes on with it."""
-        strategy = parse(self.options.strategy)
+        strategy, searches = self.options.asked, False
         with self._beginning:
             first = self.run == self._begin  # and no other thread was
-            if first and strategy.form == "regional":
-                self.run = self._counted_eager()  # for other threads, meanwhile
-            elif first:
-                self.put_in_force(strategy)
+            if first and self.adopt():
+                searches = self._searches(strategy)
+                if searches:
+                    self.run = self._counted_eager()  # for other threads, meanwhile
+                else:
+                    self.put_in_force(strategy)
         if not first:
             return self.run(*args, **kwargs)
         if self._engine is not None and self._engine.settings.ships:
             # It loads torch, for seconds, while this process traces.
             jobs.shared_worker().warm()
-        if strategy.form == "regional":
+        if searches:
             return self._find_regions(*args, **kwargs)
         return self.run(*args, **kwargs)
+
+    def _searches(self, strategy: Strategy) -> bool:
+        """Whether its blocks are found by watching a call: no recipe names them."""
+        known = self._plan.regions or strategy.graph
+        return strategy.form == "regional" and not known
 
     def put_in_force(self, strategy: Strategy) -> None:
         try:
             self._apply(strategy)
         except OSError as error:
-            self._cannot_be_compiled(error)
-
-    def _cannot_be_compiled(self, error: OSError) -> None:
-        """torch.compile needs its folders before there is anything to compile."""
-        self.go_eager(Fallback("compile error", "the model", one_line(error)))
+            # torch.compile needs its folders before there is anything to compile.
+            self.go_eager(Fallback("compile error", "the model", one_line(error)))
+        except Exception as error:
+            if self.options.recipe is None:
+                raise
+            self._not_followed(self.options.recipe, one_line(error))
 
     def _apply(self, strategy: Strategy) -> None:
-        if strategy.form == "eager" or os.environ.get("TORCHPROOF_DISABLE") == "1":
+        if strategy.as_is or os.environ.get("TORCHPROOF_DISABLE") == "1":
             self.go_eager(None)
-        elif strategy.form == "core":
-            assert self.owner is not None and strategy.method is not None
-            holder, method = _method_of(self.owner, strategy.method)
-            self._compile_parts([Part.put(holder, method)])
+        elif strategy.graph:
+            self._watched(self._replayed(strategy))
         else:
-            self._watched(self._compiled(self))
+            self._watched(self._in_force(strategy))
+
+    def _in_force(self, strategy: Strategy) -> Callable[..., Any]:
+        """What runs a strategy: the model with compiled parts, or compiled whole."""
+        varying = following.whole_varying(self._plan)
+        if strategy.form == "core":
+            assert self.owner is not None and strategy.method is not None
+            part = Part.put(*method_of(self.owner, strategy.method))
+            return self._with_parts([(part, varying)])
+        if strategy.form == "regional":
+            return self._with_parts(
+                (Part.put(self.owner.get_submodule(path), "forward"), region.varying)
+                for region in self._plan.regions
+                for path in region.paths
+                if self.owner is not None
+            )
+        if strategy.form == "eager":
+            return self._counted_eager()
+        return following.marked(self._compiled(self), varying)
 
     def _find_regions(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the first call eager and watches which blocks feed one another."""
+        try:
+            answer, found = self._watch_blocks(args, kwargs)
+        except BaseException:
+            self.run = self._begin  # nothing was learned: the next call is the first
+            raise
+        self.put_in_force(found)
+        return answer
+
+    def _watch_blocks(self, args: Any, kwargs: Any) -> tuple[Any, Strategy]:
+        """The answer of a call in eager, and the strategy that fits what it showed."""
         from torchproof.strategies import regions
         from torchproof.strategies.watching import Watch
 
         assert self.owner is not None
-        try:
-            with Watch(self.owner) as watch:
-                answer = self.eager(*args, **kwargs)
-        except BaseException:
-            self.run = self._begin  # nothing was learned: the next call is the first
-            raise
+        with Watch(self.owner) as watch:
+            answer = self.eager(*args, **kwargs)
         self.telemetry.ran_eager()
-        found = regions.find(self.owner, watch)
-        if not found:
-            self.strategy, why = "full", "no repeated blocks were seen"
-            self.why = f"{self.why}; {why}"
-            self.put_in_force(parse("full"))
-            return answer
-        blocks = [
-            Part.put(self.owner.get_submodule(path), "forward")
-            for region in found
-            for path in region
-        ]
-        try:
-            self._compile_parts(blocks)
-        except OSError as error:
-            self._cannot_be_compiled(error)
-        return answer
+        sites = (Site("", paths=each) for each in regions.find(self.owner, watch))
+        self._plan = replace(self._plan, sites=tuple(sites))
+        if self._plan.regions:
+            return answer, self.options.asked.in_graph
+        self.strategy = "full"
+        self.why = f"{self.why}; no repeated blocks were seen"
+        return answer, parse("full")
 
-    def _compile_parts(self, parts: list[Part]) -> None:
-        for part in parts:
-            part.run = self._compiled(part)
-        self._watched(self.eager, parts)
+    def _replayed(self, strategy: Strategy) -> Callable[..., Any]:
+        """Whole calls from CUDA graphs, with the strategy itself where they cannot."""
+        inner = strategy.in_graph
+        if not self.options.wait:
+            self.telemetry.note(NOT_WAITING)
+            return self._in_force(inner)
+        step, deadline_s = self.eager, self.options.deadline_s
+        self._replaying = Replaying(
+            self.owner,
+            functools.partial(graphed, step, inner, deadline_s),
+            self._begin_inner,
+            self.telemetry.note,
+        )
+        return self._replaying
+
+    def _begin_inner(self, *args: Any, **kwargs: Any) -> Any:
+        """The first call that is not to be replayed."""
+        strategy, replaying = self.options.asked.in_graph, self._replaying
+        assert replaying is not None
+        with self._beginning:
+            if replaying.inner == self._begin_inner:
+                answer, searched = None, self._searches(strategy)
+                if searched:
+                    answer, strategy = self._watch_blocks(args, kwargs)
+                replaying.inner = self._in_force(strategy)
+                if searched:
+                    return answer
+        return replaying.inner(*args, **kwargs)
+
+    def _with_parts(self, parts: Iterable[tuple[Part, Varying]]) -> Callable[..., Any]:
+        found = list(parts)
+        for part, varying in found:
+            part.run = following.marked(self._compiled(part), varying)
+        self._parts = [part for part, _ in found]
+        return self.eager
 
     def _compiled(self, part: Part) -> Callable[..., Any]:
-        dynamic = self._arguments.get("dynamic")
+        dynamic = self.options.compile_with.get("dynamic")
         fn = frames.traceable(part.eager)
         name = frames.place(fn.__code__)
         if part.owner is not None and fn.__code__.co_name != part.name:
@@ -183,15 +273,12 @@ class Entry(Part):
             )
         return compiled
 
-    def _watched(
-        self, compiled: Callable[..., Any], parts: list[Part] | None = None
-    ) -> None:
+    def _watched(self, compiled: Callable[..., Any]) -> None:
         """What each call runs: compiled code, verified and timed as was asked for."""
-        self._parts = parts or []
         self.compiled = compiled
         run = compiled if self.monitor is None else self.monitor.timing(compiled)
         if self.options.verify is not False:
-            run = self._verifying(run)
+            run = Verifying(self, run)
         self.run = run
 
     def go_eager(self, item: Fallback | None) -> None:
@@ -249,52 +336,12 @@ class Entry(Part):
         entry._engine = self.engine
         return entry
 
-    # -- verification ------------------------------------------------------------------
-
-    def _verifying(self, run: Callable[..., Any]) -> Callable[..., Any]:
-        every = self.options.verify
-        left = 0
-
-        def verifying(*args: Any, **kwargs: Any) -> Any:
-            nonlocal left
-            if left > 0 or not self._has_compiled():
-                left -= 1
-                return run(*args, **kwargs)
-            if every == "first":
-                self.run = run
-            else:
-                left = int(every) - 1
-            return self._verify(run, args, kwargs)
-
-        return verifying
-
-    def _has_compiled(self) -> bool:
-        """Whether a call would run compiled code, having waited for it or not."""
-        if self.options.wait:
-            return True
-        return bool(self.telemetry.compilations) and not self.engine.pending
-
-    def _verify(
-        self, run: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
-        from torchproof.runtime import verify
-
-        answer, verification = verify.verified(
-            self.run_eager, run, args, kwargs, owner=self.owner
-        )
-        if self.telemetry.was_eager and verification.verdict == "same":
-            why = "some of it ran eager, and what runs eager is the same"
-            verification = replace(verification, why=why)
-        self.telemetry.verified(verification.to_json())
-        self.telemetry.ran_eager()  # it is eager's answer that is handed out
-        if not verification.passed:
-            self.go_eager(Fallback("verification", "the model", str(verification)))
-        return answer
-
     # -- for people --------------------------------------------------------------------
 
     def status(self) -> Status:
-        told = self.telemetry
+        told, recipe = self.telemetry, self.options.recipe
+        graph = self._replaying.status() if self._replaying else None
+        compiled_calls = told.compiled_calls if told.compilations or graph else 0
         return Status(
             told.name,
             self.strategy,
@@ -302,7 +349,7 @@ class Entry(Part):
             self.options.deadline_s,
             calls=told.calls,
             # Dynamo leaves functions without operations alone, and says nothing.
-            compiled_calls=told.compiled_calls if told.compilations else 0,
+            compiled_calls=compiled_calls - (graph["plain_calls"] if graph else 0),
             pending=self._engine.pending if self._engine else (),
             compilations=tuple(told.compilations),
             recompiles=told.recompiles,
@@ -313,6 +360,8 @@ class Entry(Part):
             worth=self.worth,
             latency=self.monitor.latency() if self.monitor else {},
             notes=tuple(told.notes),
+            recipe=recipe.to_json(self.adoption) if recipe else None,
+            graph=graph,
         )
 
     def retry(self) -> None:
@@ -321,6 +370,7 @@ class Entry(Part):
             self._engine.retry()
         self.telemetry.fallbacks.clear()
         self.strategy, self.why = self.options.strategy, self.options.why
+        self._plan = following.plan_of(self.options.recipe)
         self.run = self._begin
 
 
@@ -337,14 +387,3 @@ class FunctionEntry(Entry):
         name, home = getattr(self, "__qualname__", ""), sys.modules.get(self.__module__)
         # A decorated function goes by its name, as others do.
         return name if getattr(home, name, None) is self else super().__reduce__()
-
-
-def _method_of(owner: nn.Module, path: str) -> tuple[nn.Module, str]:
-    holder, _, name = path.rpartition(".")
-    try:
-        found = owner.get_submodule(holder)
-    except AttributeError as error:
-        raise UserError(f"core:{path}: {error}") from None
-    if not callable(getattr(found, name, None)):
-        raise UserError(f"core:{path}: {type(found).__name__} has no method {name}")
-    return found, name

@@ -33,7 +33,7 @@ class Fallback:
     """What runs eager instead of compiled, and why.
 
     `kind` is "deadline", "compile error", "first run", "backward", "storm",
-    "verification", "gain", "policy", "probe" or "unsupported".
+    "verification", "gain", "policy", "probe", "recipe" or "unsupported".
     """
 
     kind: str
@@ -82,6 +82,8 @@ class Status:
     worth: Mapping[str, Any] | None = None
     latency: Mapping[str, Latency] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    recipe: Mapping[str, Any] | None = None  # which, and whether it is followed
+    graph: Mapping[str, Any] | None = None  # of whole calls that are replayed
 
     @property
     def compiled_share(self) -> float | None:
@@ -97,6 +99,10 @@ class Status:
 def _lines(status: Status) -> list[str]:
     lines = [f"{status.model}: {status.strategy} ({status.why})"]
     lines.append(f"  {_calls(status)}, deadline {status.deadline_s:g} s")
+    if status.recipe is not None:
+        lines.append(f"  recipe {_recipe(status.recipe)}")
+    if status.graph is not None:
+        lines += [f"  {line}" for line in status.graph["summary"]]
     lines += [f"  compiling {what}" for what in status.pending]
     lines += [f"  compiled {_compilation(item)}" for item in status.compilations]
     lines += [
@@ -127,6 +133,16 @@ def _calls(status: Status) -> str:
     recompiles = f"{status.recompiles} recompile{'s' * (status.recompiles != 1)}"
     seconds = f"{status.compile_s:.1f} s compiling"
     return f"{calls}, {compiled} compiled, {recompiles}, {seconds}"
+
+
+def _recipe(item: Mapping[str, Any]) -> str:
+    name = item["path"] or "given as a record"
+    run = f" of run {item['run']}" if item["run"] else ""
+    words = {True: "followed", False: "not followed", None: "to be decided"}
+    told = [words[item["followed"]]]
+    if item["followed"] is None:  # else it is said above
+        told.append(f"{item['why_not']}, unless it is moved before its first call")
+    return f"{name}{run}: {'; '.join([*told, *item['differs']])}"
 
 
 def _compilation(item: Compilation) -> str:

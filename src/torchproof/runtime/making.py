@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 from collections.abc import Mapping
 from typing import Any
@@ -10,8 +9,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from torchproof.recipe.adoption import given
 from torchproof.records import UserError
-from torchproof.runtime import ARGUMENTS, arguments_of, deadline_s, plan
+from torchproof.runtime import ARGUMENTS, arguments_of, deadline_s, following, plan
 from torchproof.runtime.entry import Entry, FunctionEntry
 from torchproof.runtime.parts import Options
 from torchproof.strategies import Strategy, parse
@@ -34,11 +34,10 @@ def make(model: Any, settings: Mapping[str, Any], arguments: Mapping[str, Any]) 
             f"cannot compile {type(model).__name__}: give a module or a function"
         )
     assert isinstance(entry, Entry)
+    entry.adopt(may_be_moved=True)
     if entry.strategy != "eager" and entry.owner is not None:
-        # Decorated functions, which may never be called, do so when they are. What
-        # fails here fails again in the first call, which then runs eager.
-        with contextlib.suppress(OSError):
-            entry.load_compiler()
+        # Decorated functions, which may never be called, do so when they are.
+        entry.prepare()
     if settings["example"] is not None and entry.strategy != "eager":
         from torchproof.runtime.rehearsal import rehearse
 
@@ -74,7 +73,12 @@ def _unwrapped(model: nn.Module) -> nn.Module:
 def _options(
     model: nn.Module | None, settings: Mapping[str, Any], arguments: Mapping[str, Any]
 ) -> Options:
-    strategy, why = _strategy(model, settings)
+    source, by_recipe = None, None
+    if settings["recipe"] is not None:
+        following.assert_alone(settings, arguments)
+        source = given(settings["recipe"])
+        by_recipe, why = following.strategy_of(source, model)
+    strategy, why = (by_recipe, why) if by_recipe else _strategy(model, settings)
     if arguments.get("backend") and arguments.get("mode"):
         raise UserError("give a backend or a mode: modes are Inductor's")
     return Options(
@@ -87,6 +91,8 @@ def _options(
         monitor=settings["monitor"],
         arguments=dict(arguments),
         on_event=settings["on_event"],
+        recipe=source,
+        by_recipe=by_recipe,
     )
 
 

@@ -9,7 +9,10 @@ from typing import Any, Literal
 
 from torch import nn
 
+from torchproof.recipe.adoption import Given
+from torchproof.records import UserError
 from torchproof.runtime.telemetry import Listener
+from torchproof.strategies import Strategy, parse
 
 Verify = Literal["first", False] | int
 
@@ -27,6 +30,17 @@ class Options:
     monitor: bool = False
     arguments: Mapping[str, Any] = field(default_factory=dict)
     on_event: Listener | None = None
+    recipe: Given | None = None
+    by_recipe: Strategy | None = None  # what its recipe says, as it can be followed
+
+    @property
+    def asked(self) -> Strategy:
+        return self.by_recipe or parse(self.strategy)
+
+    @property
+    def compile_with(self) -> dict[str, Any]:
+        """What torch.compile is told, by the strategy and beside it."""
+        return {**self.asked.arguments, **self.arguments}
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"on_event": None}
@@ -73,3 +87,18 @@ class Part:
         part = cls(owner, name, plain, *rest)
         owner.__dict__[name] = part
         return part
+
+
+def method_of(owner: nn.Module, path: str) -> tuple[nn.Module, str]:
+    """The module that has a method, and its name; of a module, its forward."""
+    holder, _, name = path.rpartition(".")
+    try:
+        found = owner.get_submodule(holder)
+    except AttributeError as error:
+        raise UserError(f"core:{path}: {error}") from None
+    method = getattr(found, name, None)
+    if isinstance(method, nn.Module):
+        return method, "forward"
+    if not callable(method):
+        raise UserError(f"core:{path}: {type(found).__name__} has no method {name}")
+    return found, name

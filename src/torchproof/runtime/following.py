@@ -1,0 +1,92 @@
+"""What a recipe asks of an entry: the strategy, its blocks, and sizes to mark."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from torchproof.recipe.adoption import Given
+from torchproof.records import UserError
+from torchproof.strategies import Strategy, parse
+from torchproof.strategies.plans import Plan, Varying
+from torchproof.torch_private import mark_weakly_dynamic
+
+WHOLE_STEP = (
+    "the recipe records loss and backward with the model, which a forward alone cannot"
+    " be: torchproof.graph(model, recipe={name}) gives the whole step"
+)
+
+
+def assert_alone(settings: Mapping[str, Any], arguments: Mapping[str, Any]) -> None:
+    beside = [*(["strategy"] * (settings["strategy"] is not None)), *arguments]
+    if beside:
+        raise UserError(
+            f"recipe and {', '.join(beside)}: the recipe says how to compile; give one"
+            " or the other"
+        )
+
+
+def strategy_of(source: Given, model: nn.Module | None) -> tuple[Strategy, str]:
+    """The recipe's strategy as a forward can follow it, and why it is in force."""
+    if isinstance(model, torch.jit.ScriptModule):
+        return parse("eager"), "TorchScript modules cannot be compiled"
+    recipe = source.recipe
+    if recipe is None:
+        return parse("eager"), f"{source.name} is damaged"
+    strategy = recipe.strategy
+    if strategy.graph and recipe.train:
+        strategy = strategy.in_graph
+    # Nothing here makes a graph break an error.
+    arguments = {k: v for k, v in strategy.arguments.items() if k != "fullgraph"}
+    name = "the recipe" if source.path is None else f"recipe {source.path}"
+    return dataclasses.replace(strategy, arguments=arguments), name
+
+
+def notes_of(source: Given) -> list[str]:
+    recipe = source.recipe
+    if recipe is None or not (recipe.train and recipe.strategy.graph):
+        return []
+    name = "..." if source.path is None else repr(source.path)
+    return [WHOLE_STEP.format(name=name)]
+
+
+def plan_of(source: Given | None) -> Plan:
+    return Plan() if source is None or source.recipe is None else source.recipe.plan
+
+
+def whole_varying(plan: Plan) -> Varying:
+    """The sizes to mark where one thing is compiled: the model, or one method."""
+    return next((site.varying for site in plan.sites if not site.paths), {})
+
+
+def marked(compiled: Callable[..., Any], varying: Varying) -> Callable[..., Any]:
+    """Marks the sizes that vary, right before each entry into compiled code."""
+    if not varying:
+        return compiled
+    ways = [(first, rest, sizes) for (first, *rest), sizes in varying.items()]
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        given: dict[Any, Any] = {**dict(enumerate(args)), **kwargs}
+        for first, rest, sizes in ways:
+            value = _at(given.get(first), rest)
+            if isinstance(value, Tensor):
+                for size in sizes:
+                    if size < value.dim():
+                        mark_weakly_dynamic(value, size)
+        return compiled(*args, **kwargs)
+
+    return call
+
+
+def _at(value: Any, steps: list[Any]) -> Any:
+    """What is there, or None: a call may be of another kind than those measured."""
+    try:
+        for step in steps:
+            value = value[step]
+    except (LookupError, TypeError):
+        return None
+    return value

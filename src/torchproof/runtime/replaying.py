@@ -1,0 +1,98 @@
+"""Whole calls of a model replayed from CUDA graphs, where its recipe says so.
+
+Stands where compiled code would: a call without gradients, of a model in eval mode, is
+replayed. Any other runs as the same strategy runs without a graph. Recordings are made
+within the deadline, and what cannot be recorded runs as it is, with the reason told.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from torchproof.runtime import attempts, graphs, jobs
+from torchproof.strategies import Strategy
+
+if TYPE_CHECKING:
+    from torchproof.replay.graphed import Graphed
+
+Call = Callable[..., Any]
+NOT_WAITING = "wait=False: nothing is replayed, since recording takes the caller's time"
+_NOT_REPLAYED = (
+    "calls that record gradients, or of a model in training, run without its graph:"
+    " call it after model.eval() and under torch.no_grad()"
+)
+
+
+class Replaying:
+    """`inner` runs one call by the strategy without a graph, from its first call on."""
+
+    def __init__(
+        self,
+        owner: nn.Module | None,
+        make: Callable[[], Graphed],
+        inner: Call,
+        note: Callable[[str], None],
+    ) -> None:
+        self._owner, self._make, self._note = owner, make, note
+        self.inner = inner
+        self._making = threading.Lock()
+        self.graphed: Graphed | None = None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        owner = self._owner
+        if torch.is_grad_enabled() or (owner is not None and owner.training):
+            self._note(_NOT_REPLAYED)
+            return self.inner(*args, **kwargs)
+        graphed = self.graphed or self._made()
+        return graphed(*args, **kwargs)
+
+    def _made(self) -> Graphed:
+        with self._making:
+            if self.graphed is None:
+                self.graphed = self._make()
+            return self.graphed
+
+    def status(self) -> dict[str, Any] | None:
+        if self.graphed is None:
+            return None
+        found = self.graphed.status()
+        return found.to_json() | {"summary": str(found).splitlines()}
+
+
+def graphed(step: Call, strategy: Strategy, deadline_s: float) -> Graphed:
+    """The model's own forward, compiled as the strategy says and recorded."""
+    from torchproof.replay import making
+
+    return making.graphed(
+        step,
+        train=False,
+        strategy=strategy,
+        pool=None,
+        buffers=False,
+        padder=None,
+        within=functools.partial(_in_time, deadline_s),
+    )
+
+
+@contextlib.contextmanager
+def _in_time(deadline_s: float) -> Iterator[None]:
+    """A recording that takes too long, compiling included, is refused."""
+    from torchproof.replay.facts import Stop, Stopped
+
+    job = jobs.Job(until=time.monotonic() + deadline_s)
+    late = functools.partial(graphs.end_compilers, job)
+    try:
+        with attempts.interrupted(job.until, late):
+            yield
+    except attempts.GivenUp:
+        phase = f", in {job.phase}" if job.phase else ""
+        told = f"recording took longer than the deadline of {deadline_s:g} s{phase}"
+        raise Stopped(Stop("capture", told, "compiling")) from None
