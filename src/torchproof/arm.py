@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 _WATCHED_PASSES = 11
 _RESUME_S = {"cpu": 0.01, "cuda": 0.2}
-_SETTLE_S = 20.0
 _MOST_SAMPLES = 1000  # of one round
 
 
@@ -199,7 +198,7 @@ class Arm:
             **self.ledger.page(),
         }
 
-    def settle(self) -> dict[str, Any]:
+    def settle(self, within_s: float = samples.SETTLE_S) -> dict[str, Any]:
         """Passes until the times are steady and nothing compiles any more."""
         if self.job["guards"] == guard_filters.STANCE:
             import torch
@@ -214,7 +213,7 @@ class Arm:
                 times, compiled = [], self.ledger.compilations()
             if steady := samples.steady(times):
                 break
-            if time.monotonic() - begin > _SETTLE_S and len(times) > 2:
+            if time.monotonic() - begin > within_s and len(times) > 2:
                 break
         gc.collect()
         gc.freeze()  # what stays for good need not be gone through before each round

@@ -40,6 +40,8 @@ LUCK = 0.02
 LUCK_BY_LOT = 0.05
 PRECISION = 0.015  # of a sitting's ratio: more rounds would drown in the luck
 
+SETTLE_S = 20.0  # times that have not settled by then are sampled as they are
+
 _RESAMPLES = 1000
 _FEWEST_ROUNDS = 4  # fewer give no interval
 _LEAST_WARMUP = 6  # calls

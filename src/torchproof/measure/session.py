@@ -62,6 +62,12 @@ class Session:
         left = max(0.0, deadline - time.monotonic())
         return left if limit is None else min(limit, left)
 
+    @property
+    def patience(self) -> dict[str, float]:
+        """How long times may take to settle: not all the time that is left."""
+        limit = self.limit_s
+        return {} if limit is None else {"within_s": min(samples.SETTLE_S, limit / 3)}
+
     def close(self) -> None:
         for seat in self.seats:
             seat.close()
@@ -256,7 +262,7 @@ class Session:
         if path:
             facts["numerics"] = self._judge(seat, number, path)
         self.progress(f"{label}: warming up")
-        facts |= seat.ask("settle", self.limit_s)
+        facts |= seat.ask("settle", self.limit_s, **self.patience)
         self.largest = {k: max(v, facts["bytes"][k]) for k, v in self.largest.items()}
         if sitting == 0:
             none = dict.fromkeys(("compilations", "steps", "interrupted"), 0)

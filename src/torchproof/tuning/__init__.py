@@ -159,11 +159,23 @@ class _Tuning:
         task = Task(_plan(self.target, self.options), folder, self._shares_caches)
         executor = self._executor(task)
         try:
-            self.probed = executor.probe(self.asked.budget_s)
+            self.probed = self._probe(executor)
             self.where = executor.name
             return self._searched(executor, self._notebook(searches))
         finally:
             executor.close()
+
+    def _probe(self, executor: Executor) -> Mapping[str, Any]:
+        budget_s = self.asked.budget_s
+        try:
+            return executor.probe(budget_s)
+        except UserError:
+            if time.monotonic() - self.begun < budget_s:
+                raise
+            raise UserError(
+                f"--budget {budget_s:g}s is too small for one trial: eager alone takes"
+                " longer; give more time"
+            ) from None
 
     def _searched(self, executor: Executor, notebook: Notebook) -> Trial | None:
         chosen = None

@@ -18,7 +18,7 @@ from typing import Any
 from torchproof.records import UserError
 from torchproof.tuning.trials import Trial
 
-SEARCHES = Path(".torchproof") / "tune"
+SEARCHES = "tune"  # beside the folder of runs
 _HELD = ("torch", "python", "device", "gpu", "cuda", "machine", "cores", "size")
 
 
@@ -33,9 +33,7 @@ def key_of(
 class Notebook:
     """The folder of one search, locked while that goes on."""
 
-    def __init__(
-        self, key: Mapping[str, Any], *, resume: bool, root: Path = SEARCHES
-    ) -> None:
+    def __init__(self, key: Mapping[str, Any], *, resume: bool, root: Path) -> None:
         text = json.dumps(key, sort_keys=True)
         home = root / hashlib.sha256(text.encode()).hexdigest()[:16]
         home.mkdir(parents=True, exist_ok=True)

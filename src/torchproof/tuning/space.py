@@ -98,9 +98,9 @@ def _names(
 ) -> list[tuple[str, str | None]]:
     """Names, each with the one that it follows."""
     cores = [f"core:{path}" for path in probe.get("core") or ()][:_MOST_CORES]
-    plain: list[str] = ["full", "regional", *cores]
+    plain: list[str] = ["full", "regional", "nested", *cores]
     if objective.needs_cold_starts:  # what compiles least comes first
-        plain = ["regional", "full", *cores]
+        plain = ["regional", "nested", "full", *cores]
     recorded: list[tuple[str, str | None]] = [(_recorded(name), name) for name in plain]
     shapes: list[tuple[str, str | None]] = [
         (f"{form}:{word}", form)

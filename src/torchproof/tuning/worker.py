@@ -229,7 +229,7 @@ class Worker:
         session.progress(f"{seat.spec.label}: first call, warm")
         self._ready(seat, sitting)
         facts = seat.ask("prepare", session.limit_s, answers=None)
-        seat.warm = facts | seat.ask("settle", session.limit_s)
+        seat.warm = facts | seat.ask("settle", session.limit_s, **session.patience)
 
     def _ready(self, seat: Seat, sitting: int) -> None:
         plan = self.session.plan

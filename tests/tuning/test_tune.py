@@ -1,0 +1,141 @@
+"""The search on targets whose best strategy is known, with real processes."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from forked_arms import forked
+
+from torchproof import recipe
+from torchproof.capture import Options
+from torchproof.records import Run, UserError
+from torchproof.tuning import Asked, tune
+from torchproof.tuning.objectives import Objective
+
+PLANTED = Path(__file__).parent / "planted.py"
+PLAIN = Options(compile={"backend": "eager"}, quiet=True)
+QUICK = Asked(effort="quick", names=("full", "regional"), budget_s=300)
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def tuned(factory: str, asked: Asked = QUICK, **more: Any) -> Run:
+    options = more.pop("options", PLAIN)
+    with forked():
+        return tune(f"{PLANTED}:{factory}", options, asked=asked, **more)
+
+
+def outcomes(run: Run) -> dict[str, str]:
+    assert run.tuning is not None
+    return {trial["name"]: trial["outcome"] for trial in run.tuning["trials"]}
+
+
+def test_the_planted_best_strategy_is_found_and_written_as_a_recipe() -> None:
+    run = tuned("make", recipe_file="torchproof.toml")
+    assert run.tuning is not None and run.verb == "tune"
+    assert outcomes(run) == dict.fromkeys(("eager", "full", "regional"), "measured")
+    assert run.tuning["chosen"] == "regional"
+    found = recipe.load("torchproof.toml")
+    assert found.strategy.name == "regional" and found.run == run.id
+    assert found.gain["low"] > 1 and found.numerics["verdict"] in ("same", "rounding")
+    assert [site.paths for site in found.plan.regions] == [
+        ("blocks.0", "blocks.1", "blocks.2", "blocks.3")
+    ]
+    assert [row.strategy for row in run.measurements] == ["eager", "regional"]
+
+
+def test_a_hanging_a_crashing_and_a_wrong_arm_are_passed_over() -> None:
+    names = ("core:hangs", "core:crashes", "core:errs", "regional")
+    options = replace(PLAIN, timeout_s=15.0)
+    run = tuned("make_hostile", replace(QUICK, names=names), options=options)
+    assert outcomes(run) == {
+        "eager": "measured",
+        "core:hangs": "timed out",
+        "core:crashes": "failed",
+        "core:errs": "wrong",
+        "regional": "measured",
+    }
+    assert run.tuning is not None and run.tuning["chosen"] == "regional"
+    whys = {t["name"]: t["why"] for t in run.tuning["trials"]}
+    assert "SIGSEGV" in whys["core:crashes"] and "15 s" in whys["core:hangs"]
+
+
+def test_where_nothing_gains_the_recipe_is_eager() -> None:
+    asked = replace(QUICK, names=("full",))
+    run = tuned("make_idle", asked, recipe_file="torchproof.toml")
+    assert run.tuning is not None and run.tuning["chosen"] == "eager"
+    assert recipe.load("torchproof.toml").strategy.name == "eager"
+
+
+class Impatient:
+    """Presses Ctrl-C once so many trials have ended."""
+
+    def __init__(self, after: int) -> None:
+        self.after = after
+
+    def __call__(self, text: str) -> None: ...
+
+    def show(self, state: Mapping[str, Any]) -> None:
+        if len(state["trials"]) > self.after:
+            raise KeyboardInterrupt
+
+
+def test_an_interrupted_search_is_saved_and_goes_on() -> None:
+    first = tuned("make", watcher=Impatient(1), recipe_file="torchproof.toml")
+    assert first.ending == "interrupted" and first.tuning is not None
+    assert first.tuning["chosen"] is None and not Path("torchproof.toml").exists()
+    [earlier] = [t["name"] for t in first.tuning["trials"] if t["name"] != "eager"]
+    run = tuned("make", replace(QUICK, resume=True))
+    assert run.tuning is not None and run.tuning["chosen"] == "regional"
+    resumed = [t["name"] for t in run.tuning["trials"] if t["resumed"]]
+    assert resumed == [earlier] and run.tuning["resumed"] == 1
+
+
+def test_trials_of_other_code_do_not_count(tmp_path: Path) -> None:
+    own = tmp_path / "model.py"
+    own.write_text(PLANTED.read_text())
+    asked = replace(QUICK, names=("regional",))
+
+    def search(resume: bool) -> list[bool]:
+        with forked():
+            run = tune(f"{own}:make", PLAIN, asked=replace(asked, resume=resume))
+        assert run.tuning is not None
+        return [t["resumed"] for t in run.tuning["trials"] if t["name"] != "eager"]
+
+    assert search(False) == [False] and search(True) == [True]
+    own.write_text(PLANTED.read_text() + "\n# a comment\n")
+    assert search(True) == [True]
+    own.write_text(PLANTED.read_text().replace("x + self.linear(x)", "x * 1.0 + 1"))
+    assert search(True) == [False]
+
+
+def test_a_budget_for_no_trial_at_all_is_said_to_be_too_small() -> None:
+    with pytest.raises(UserError, match=r"--budget \ds is too small for one trial"):
+        tuned("make_hostile", replace(QUICK, budget_s=3, names=("core:hangs",)))
+
+
+@pytest.mark.parametrize(
+    ("target", "told"),
+    [(str(PLANTED), "is a script: tune runs its target many times")],
+)
+def test_what_cannot_be_made_anew_is_refused(target: str, told: str) -> None:
+    with pytest.raises(UserError, match=told):
+        tune(target, PLAIN)
+
+
+def test_a_recipe_that_is_there_stays(tmp_path: Path) -> None:
+    Path("torchproof.toml").write_text("mine")
+    with pytest.raises(UserError, match=r"torchproof\.toml exists: --overwrite"):
+        tune(f"{PLANTED}:make", PLAIN, asked=QUICK, recipe_file="torchproof.toml")
+    assert Path("torchproof.toml").read_text() == "mine"
+
+
+def test_few_steps_are_best_run_eager() -> None:
+    few = tuned("make", replace(QUICK, objective=Objective.parse("steps:2")))
+    assert few.tuning is not None and few.tuning["chosen"] == "eager"
+    assert all(t["cold"] for t in few.tuning["trials"])
