@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import copy
 import json
 from textwrap import dedent
@@ -14,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from torchproof import report
+from torchproof.journal import observation
 from torchproof.records import Run
 from torchproof.report import numbers, trials
 from torchproof.report.trials import Search
@@ -169,6 +171,22 @@ def test_markdown_says_where_a_trial_ran() -> None:
     plain = [{**tune_runs.trial("full", 1.9), "where": "GPU 1"}]
     shown = report.render(tune_runs.tune(trials=plain), "md")
     assert "| Where |" in shown and "| GPU 1 |" in shown
+
+
+def test_the_log_tells_what_was_chosen() -> None:
+    told = observation.draft(tune_runs.tune(), "20260102-0304-model")
+    assert told.title == "tune of model.py:make, regional+graph"
+    assert told.sentence == (
+        "What a search found for `model.py:make` on cpu: regional+graph: 2.58x faster"
+        " than eager (2.53 to 2.63)."
+    )
+
+
+def test_any_path_of_a_recipe_can_be_pasted() -> None:
+    odd = 'a "b" \\ \u00e9.toml'
+    line = trials.applied(Search.of(tune_runs.tune(recipe_file=odd)))
+    [call] = [n for n in ast.walk(ast.parse(line)) if isinstance(n, ast.Call)]
+    assert ast.literal_eval(call.keywords[0].value) == odd
 
 
 def test_formats_for_findings_stay_valid() -> None:

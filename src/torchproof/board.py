@@ -138,9 +138,9 @@ class Board:
             parts.append(self._table(found))
         if _columns() >= _WIDE and any(map(trials.is_warm, _best(found))):
             parts.append(line("* with warm caches", "dim"))
-        running = self._state.get("running") or ()
-        if running:
-            parts.append(line(f"running: {', '.join(map(str, running))}"))
+        running = list(map(str, self._state.get("running") or ()))
+        if running and not (len(running) == 1 and self._doing.startswith(running[0])):
+            parts.append(line(f"running: {', '.join(running)}"))
         if self._doing:
             parts.append(line(self._doing, "dim"))
         if told := "; ".join(filter(None, [self._left(), *self._ended()])):

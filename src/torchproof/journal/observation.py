@@ -8,7 +8,7 @@ from typing import Any
 from torchproof.journal.expectations import best
 from torchproof.journal.marks import Draft, code, items, prose, table
 from torchproof.records import SEVERITIES, Finding, Measurement, Run
-from torchproof.report import numbers, sections
+from torchproof.report import numbers, sections, trials
 from torchproof.store import RUNS
 from torchproof.verdict import PATHS, decision, in_words, name_of
 
@@ -52,6 +52,9 @@ def sentence(run: Run) -> str:
         found = decision(run)
         told = f"{_WORDS[found.word]}{on}: {prose(found.text).rstrip('.')}"
         return f"Compiling {code(run.target)} {told}."
+    if run.verb == "tune":
+        told = prose(trials.decision(trials.Search.of(run)))
+        return f"What a search found for {code(run.target)}{on}: {told}"
     if run.counts.get("calls") is None and not run.environment.get("torch"):
         return f"The source of {code(run.target)} was read, not run: {_found(run)}."
     told = _found(run, " since the run before")
@@ -61,6 +64,8 @@ def sentence(run: Run) -> str:
 def _result(run: Run) -> str:
     if run.error or run.ending != "finished":
         return "not complete"
+    if run.verb == "tune":
+        return trials.Search.of(run).chosen or "nothing chosen"
     return decision(run).word if run.verb == "bench" else _found(run)
 
 

@@ -6,6 +6,7 @@ of the expected kind is unknown here, and never an error.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -146,8 +147,6 @@ class Search:
         timed = {_label(row): row for row in run.measurements}
         found = [Trial.from_json(each) for each in _mappings(plain.get("trials"))]
         found = [t.with_final(timed[t.name]) if t.name in timed else t for t in found]
-        if objective == "step":  # as the finals measured it, where they did
-            found = [replace(trial, value=trial.step_ms) for trial in found]
         return cls(
             objective=objective,
             effort=_text(plain.get("effort")),
@@ -196,7 +195,11 @@ class Search:
 
 
 def in_order(trials: Sequence[Trial]) -> list[Trial]:
-    """Finalists first, then by the objective; what it does not know comes last."""
+    """Finalists first, then by the objective; what it does not know comes last.
+
+    Its value rests on the gain over eager, which was timed at the same time: steps of
+    trials that ran at other times may be in another order.
+    """
 
     def place(trial: Trial) -> tuple[bool, float, float]:
         return not trial.final, _or_last(trial.value), _or_last(trial.step_ms)
@@ -322,7 +325,8 @@ def decision(search: Search) -> str:
 
 def applied(search: Search) -> str:
     """The line that puts the recipe in force."""
-    return f'model = torchproof.compile(model, recipe="{search.recipe_file}")'
+    path = json.dumps(search.recipe_file, ensure_ascii=False)
+    return f"model = torchproof.compile(model, recipe={path})"
 
 
 # -- values of unknown kind ------------------------------------------------------------
