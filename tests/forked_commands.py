@@ -96,13 +96,15 @@ def _program(source: str) -> int:
 
 def _fork_children() -> None:
     """What torchproof starts from here on is forked too."""
-    from torchproof import streams
+    from torchproof import lifeline, streams
     from torchproof.measure import process
 
     kept = ("PIPE", "DEVNULL", "run", "TimeoutExpired")
     forking = SimpleNamespace(
         Popen=Forked, **{name: getattr(subprocess, name) for name in kept}
     )
+    # A forked process goes on in the thread that forked it: in the main one.
+    lifeline.begun = lambda begin: begin()
     for module in (streams, process):
         module.subprocess = forking  # type: ignore[attr-defined]
 

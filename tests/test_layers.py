@@ -25,7 +25,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "records": set(),
     "modules": set(),
     "samples": set(),
-    "layout": set(),
+    "lifeline": set(),
+    "layout": {"lifeline"},
     "torch_private": set(),
     # Where a step begins; production code loads it.
     "boundary": {"records", "torch_private"},
@@ -54,7 +55,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "target": {"records", "modules", "workloads"},
     # In the child process, with torch.
     "introspect": {"records"},
-    "streams": set(),
+    "streams": {"lifeline"},
     "script": {"streams", "target"},
     "observe": {"records", "introspect", "streams", "tracelog"},
     "numerics": {"records", "torch_private"},
@@ -65,13 +66,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     "ledger": {"caches", "torch_private"},
     "steps": {"introspect", "torch_private"},
     "alternation": {"target", "environment", "gauges", "ledger", "samples"}
-    | {"script", "steps", "streams", "torch_private"},
+    | {"lifeline", "script", "steps", "streams", "torch_private"},
     "guard_filters": {"strategies"},
     "strategies": {"records", "guards", "torch_private"},
     # The chosen strategy as a file, and the model it was chosen for.
     "recipe": {"environment", "records", "strategies"},
     "child": {"records", "observe", "target", "calls", "environment"}
-    | {"script", "streams"},
+    | {"lifeline", "script", "streams"},
     "probing": {"calls", "gauges", "recipe", "strategies", "target"}
     | {"torch_private"},
     "arm": {"records", "places", "target", "calls", "environment", "gauges"}
@@ -82,7 +83,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "diagnosis": {"records", "target", "calls", "introspect", "numerics", "places"}
     | {"reads", "stacks", "torch_private"},
     "audit": {"records", "calls", "capture", "environment", "introspect", "places"}
-    | {"script", "stacks", "streams", "target", "torch_private"},
+    | {"lifeline", "script", "stacks", "streams", "target", "torch_private"},
     # What production code loads; its own file only records, the rest at first use.
     "tensors": set(),
     "runtime": {"records", "recipe", "samples", "strategies", "tensors"}
@@ -92,7 +93,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     # Starts the child and reads its stream, without torch.
     "capture": {"records", "places", "streams", "target", "tracelog"},
     "measure": {"records", "layout", "samples", "strategies", "streams", "target"}
-    | {"tracelog"},
+    | {"lifeline", "tracelog"},
     "questions": {"records", "guard_filters", "measure", "strategies"},
     # `check`: its parts, the source read beside them, and what an earlier run had.
     "checking": {"records", "audit", "capture", "measure", "places", "rules", "static"}
@@ -126,7 +127,7 @@ DESK: tuple[str, ...] = ("identity", "records", "modules", "samples", "layout")
 DESK += ("places", "guards", "stacks", "reads", "tracelog", "store", "rules", "verdict")
 DESK += ("recipe", "report", "streams", "capture", "measure", "questions", "checking")
 DESK += ("api", "tuning", "flags", "board", "output", "static", "journal", "cli")
-DESK += ("decisive", "__init__", "__main__")
+DESK += ("decisive", "lifeline", "__init__", "__main__")
 # Rooms whose installed packages are limited to these.
 INSTALLED = {"records": set(), "torch_private": {"torch"}, "workloads": {"torch"}}
 

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from torchproof import gauges, script
+from torchproof import gauges, lifeline, script
 from torchproof.environment import describe
 from torchproof.ledger import Ledger
 from torchproof.steps import Steps
@@ -327,4 +327,5 @@ def _between(marks: Sequence[Any]) -> list[float]:
 
 
 if __name__ == "__main__":
+    lifeline.hold()
     sys.exit(main(sys.argv[1:]))

@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-from torchproof import calls, environment, script
+from torchproof import calls, environment, lifeline, script
 from torchproof.observe import Observer
 from torchproof.records import UserError
 from torchproof.streams import Stream
@@ -131,4 +131,5 @@ def _explain_failure(
 
 
 if __name__ == "__main__":
+    lifeline.hold()
     sys.exit(main(sys.argv[1:]))

@@ -15,6 +15,8 @@ import os
 import resource
 import sys
 
+from torchproof import lifeline
+
 _NOT_RANDOM = 0x0040000  # ADDR_NO_RANDOMIZE of <sys/personality.h>
 _ASK = 0xFFFFFFFF
 # Linux places libraries below the room it leaves for the stack: from 128 MiB on, as
@@ -53,6 +55,7 @@ def _personality(persona: int) -> int:
 
 def main(arguments: list[str]) -> None:
     number, module, *rest = arguments
+    lifeline.hold()
     choose(int(number))
     os.execv(sys.executable, [sys.executable, "-m", module, *rest])
 

@@ -22,6 +22,8 @@ from typing import Any
 
 import psutil
 
+from torchproof import lifeline
+
 _POLL_S = 0.1
 
 Entry = dict[str, Any]
@@ -123,12 +125,14 @@ def follow(
 def _start(command: list[str], conditions: Conditions) -> subprocess.Popen[bytes]:
     # The program's own output goes to stderr: stdout carries the answer only.
     quiet = subprocess.DEVNULL if conditions.quiet else None
-    return subprocess.Popen(
-        command,
-        stdout=quiet or sys.stderr,
-        stderr=quiet,
-        env={**os.environ, **conditions.environment},
-        start_new_session=True,
+    return lifeline.begun(
+        lambda: subprocess.Popen(
+            command,
+            stdout=quiet or sys.stderr,
+            stderr=quiet,
+            env={**os.environ, **conditions.environment, **lifeline.parent()},
+            start_new_session=True,
+        )
     )
 
 

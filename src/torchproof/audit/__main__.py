@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import sys
 
+from torchproof import lifeline
 from torchproof.audit.running import main
 
 if __name__ == "__main__":
+    lifeline.hold()
     sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,141 @@
+"""What torchproof starts ends with it, however torchproof ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from commands import PROGRAM
+
+from torchproof import lifeline
+
+# Sleeps in C code without letting go of the interpreter: no thread of it gets a turn.
+HANGS = """
+import ctypes, os
+open("asleep.part", "w").write(f"{os.getpid()} {'TORCHPROOF_PARENT' in os.environ}")
+os.rename("asleep.part", "asleep")
+ctypes.PyDLL(None).sleep(99)
+"""
+# An arm begun by a thread that ends, as a search over several devices begins them.
+BEGINS = """
+import os, threading, time
+from torchproof.measure import process
+
+def begin():
+    arms.append(process.Process({}, {}, quiet=True))
+    while not os.path.exists("asleep"):
+        time.sleep(0.05)
+
+process._ARM = "hangs"
+arms = []
+thread = threading.Thread(target=begin)
+thread.start()
+thread.join()
+time.sleep(99)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "hangs.py").write_text(HANGS)
+    return tmp_path
+
+
+def asleep(folder: Path, parent: subprocess.Popen[bytes]) -> psutil.Process:
+    """The process that hangs, once it does."""
+    deadline = time.monotonic() + 60
+    while not (folder / "asleep").exists():
+        assert parent.poll() is None and time.monotonic() < deadline
+        time.sleep(0.05)
+    number, is_told = (folder / "asleep").read_text().split()
+    assert is_told == "False", "the program sees what only its start needs"
+    return psutil.Process(int(number))
+
+
+def is_running(process: psutil.Process) -> bool:
+    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+
+
+def ends(process: psutil.Process, within_s: float = 10.0) -> bool:
+    deadline = time.monotonic() + within_s
+    while time.monotonic() < deadline:
+        try:
+            if not is_running(process):
+                return True
+        except psutil.NoSuchProcess:
+            return True
+        time.sleep(0.05)
+    process.kill()
+    return False
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        [*PROGRAM, "check", "hangs.py", "--skip", "static"],
+        [*PROGRAM, "bench", "hangs.py"],
+        [sys.executable, "-c", BEGINS],
+    ],
+    ids=["check", "bench", "arm"],
+)
+def test_a_hung_child_ends_when_its_parent_is_killed(
+    command: list[str], folder: Path
+) -> None:
+    path = os.pathsep.join([os.environ["PYTHONPATH"], str(folder)])
+    environment = os.environ | {"PYTHONPATH": path}
+    parent = subprocess.Popen(
+        command, cwd=folder, env=environment, stderr=subprocess.DEVNULL
+    )
+    try:
+        child = asleep(folder, parent)
+        time.sleep(0.3)
+        assert is_running(child), "it ends with the thread that began it"
+    finally:
+        parent.kill()
+        parent.wait()
+    assert ends(child), "it outlives its parent"
+
+
+@pytest.fixture
+def gone() -> Iterator[int]:
+    """The number of a process that has ended."""
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    yield process.pid
+
+
+def held(parent: int) -> int:
+    """How a process ends that is told to hold on to this one."""
+    line = [sys.executable, "-c", "from torchproof import lifeline; lifeline.hold()"]
+    told = os.environ | {"TORCHPROOF_PARENT": str(parent)}
+    return subprocess.run(line, env=told, check=False).returncode
+
+
+def test_a_child_whose_parent_ended_first_does_not_begin(gone: int) -> None:
+    assert held(gone) == 1
+
+
+def test_a_child_begun_in_another_way_goes_on() -> None:
+    assert held(os.getppid()) == 0
+
+
+def test_what_fails_to_begin_fails_where_it_was_asked_for() -> None:
+    with pytest.raises(FileNotFoundError, match="no-such-program"):
+        lifeline.begun(lambda: subprocess.Popen(["no-such-program"]))
+    assert lifeline.begun(lambda: 3) == 3
+
+
+def test_a_forked_process_begins_with_a_thread_of_its_own() -> None:
+    lifeline.begun(lambda: None)
+    child = os.fork()
+    if child == 0:
+        signal.alarm(10)
+        os._exit(lifeline.begun(lambda: 7))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
