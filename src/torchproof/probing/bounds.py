@@ -18,10 +18,7 @@ def bound(device: str, facts: Mapping[str, Any]) -> tuple[str | None, str | None
     mean, trivial = facts["mean_op_us"], facts["trivial_op_us"]
     if mean is None or trivial is None:
         return None, "what an operation costs here is not known"
-    told = (
-        f"an operation takes {mean:.1f} us on average, one on almost no data"
-        f" {trivial:.1f} us"
-    )
+    told = f"an operation takes {_us(mean)} on average, one on no data {_us(trivial)}"
     if mean <= SMALL_OP * trivial:
         return "launch", told
     inside = facts["operator_share"]
@@ -45,6 +42,11 @@ def _bound_on_gpu(facts: Mapping[str, Any]) -> tuple[str | None, str | None]:
 def _by_products(facts: Mapping[str, Any], told: str) -> tuple[str | None, str | None]:
     share = facts["matmul_share"]
     if share is None:
-        return None, f"{told}; what of it are products is not known"
+        return None, f"{told}; what it computes is not known"
     kind = "compute" if share >= MATMULS else "memory"
-    return kind, f"{told}; {share:.0%} of the time goes to products and attention"
+    where = "matrix products, convolutions and attention"
+    return kind, f"{told}; {share:.0%} of the time goes to {where}"
+
+
+def _us(value: float) -> str:
+    return f"{value:.0f} us" if value >= 100 else f"{value:.1f} us"
