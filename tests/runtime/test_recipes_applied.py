@@ -24,6 +24,7 @@ from torchproof.recipe.matching import environment_here
 from torchproof.records import UserError
 from torchproof.strategies import Strategy, parse
 from torchproof.strategies.plans import Plan
+from torchproof.torch_private import subgraphs
 
 
 class Block(nn.Module):
@@ -105,6 +106,8 @@ def parts(model: nn.Module) -> list[str]:
         ("full:marks", [""]),
         ("regional", ["", "blocks.0", "blocks.1", "blocks.2"]),
         ("regional:marks", ["", "blocks.0", "blocks.1", "blocks.2"]),
+        ("nested", ["", "blocks.0", "blocks.1", "blocks.2"]),
+        ("nested:marks", ["", "blocks.0", "blocks.1", "blocks.2"]),
         ("core:head", ["", "head"]),
         ("eager", [""]),
     ],
@@ -141,6 +144,23 @@ def test_regions_are_those_of_the_recipe_and_nothing_is_searched() -> None:
     model(*calls()[0])
     assert parts(model) == ["", "blocks.0", "blocks.1"]
     assert torchproof.status(model).compiled_calls == 1  # also the first one
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_nested_blocks_share_their_code(named: bool) -> None:
+    """Also where nobody has named them, and a call is watched for them."""
+    plain, found = Net(), list[Any]()
+    recipe = recipe_for(plain, "nested")
+    if not named:
+        recipe = dataclasses.replace(recipe, plan=Plan())
+    model = followed(copy.deepcopy(plain), recipe)
+    with subgraphs.each_graph(found.append):
+        for call in calls()[:1] * 2:
+            torch.testing.assert_close(model(*call), plain(*call))
+    ((region,),) = found
+    assert region.modules  # one region, the code of every block
+    assert parts(model) == ["", "blocks.0", "blocks.1", "blocks.2"]
+    assert not torchproof.status(model).fallbacks
 
 
 def test_options_of_the_recipe_reach_the_compiler() -> None:

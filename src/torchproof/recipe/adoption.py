@@ -15,6 +15,7 @@ from typing import Any
 from torchproof.recipe import Damaged, Recipe, load
 from torchproof.recipe.matching import differences
 from torchproof.records import UserError, one_line
+from torchproof.strategies import BLOCKS
 
 AGAIN = "torchproof tune makes one for here"
 
@@ -93,7 +94,7 @@ def _missing(recipe: Recipe, model: Any) -> Iterator[str]:
     """What the strategy needs of the model and does not find there."""
     parts = dict(model.named_modules()) if hasattr(model, "named_modules") else None
     strategy = recipe.strategy
-    if parts is None and strategy.form in ("core", "regional", "nested"):
+    if parts is None and strategy.form in (*BLOCKS, "core"):
         yield f"{strategy.name} needs a module"
         return
     for region in recipe.plan.regions:

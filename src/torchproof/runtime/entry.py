@@ -12,7 +12,7 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from types import MethodType
 from typing import Any
@@ -31,7 +31,7 @@ from torchproof.runtime.parts import Options, Part, method_of
 from torchproof.runtime.replaying import NOT_WAITING, Replaying, graphed
 from torchproof.runtime.telemetry import Telemetry
 from torchproof.runtime.verifying import Verifying
-from torchproof.strategies import Strategy, parse
+from torchproof.strategies import BLOCKS, Strategy, parse
 from torchproof.strategies.plans import Site, Varying
 from torchproof.torch_private import backends, frames
 
@@ -158,7 +158,7 @@ class Entry(Part):
     def _searches(self, strategy: Strategy) -> bool:
         """Whether its blocks are found by watching a call: no recipe names them."""
         known = self._plan.regions or strategy.graph
-        return strategy.form == "regional" and not known
+        return strategy.form in BLOCKS and not known
 
     def put_in_force(self, strategy: Strategy) -> None:
         try:
@@ -187,15 +187,21 @@ class Entry(Part):
             part = Part.put(*method_of(self.owner, strategy.method))
             return self._with_parts([(part, varying)])
         if strategy.form == "regional":
-            return self._with_parts(
-                (Part.put(self.owner.get_submodule(path), "forward"), region.varying)
-                for region in self._plan.regions
-                for path in region.paths
-                if self.owner is not None
-            )
+            return self._with_parts(self._blocks())
         if strategy.form == "eager":
             return self._counted_eager()
+        if strategy.form == "nested":
+            self._parts = [part for part, _ in self._blocks()]
+            following.mark_regions(self._parts)
         return following.marked(self._compiled(self), varying)
+
+    def _blocks(self) -> Iterator[tuple[Part, Varying]]:
+        """Stands in for the forward of each block, with the sizes to mark there."""
+        for region in self._plan.regions:
+            for path in region.paths:
+                assert self.owner is not None
+                block = self.owner.get_submodule(path)
+                yield Part.put(block, "forward"), region.varying
 
     def _find_regions(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the first call eager and watches which blocks feed one another."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 
 from torchproof.recipe.adoption import Given
 from torchproof.records import UserError
+from torchproof.runtime.parts import Part
 from torchproof.strategies import Strategy, parse
 from torchproof.strategies.plans import Plan, Varying
 from torchproof.torch_private import mark_weakly_dynamic
@@ -80,6 +82,22 @@ def marked(compiled: Callable[..., Any], varying: Varying) -> Callable[..., Any]
         return compiled(*args, **kwargs)
 
     return call
+
+
+def mark_regions(parts: list[Part]) -> None:
+    """Each is a region of the graph around it, whose code serves all that are alike.
+
+    The block is an argument of the region: of methods torch 2.13 takes the weights of
+    the first block for all.
+    """
+    regions: dict[Any, Callable[..., Any]] = {}
+    for part in parts:
+        if part.plain is not None:
+            continue  # a forward of somebody else's, for this one block
+        forward = getattr(type(part.owner), part.name)
+        if forward not in regions:
+            regions[forward] = torch.compiler.nested_compile_region(forward)
+        part.run = functools.partial(regions[forward], part.owner)
 
 
 def _at(value: Any, steps: list[Any]) -> Any:

@@ -14,7 +14,7 @@ from torchproof.records import UserError
 from torchproof.runtime import ARGUMENTS, arguments_of, deadline_s, following, plan
 from torchproof.runtime.entry import Entry, FunctionEntry
 from torchproof.runtime.parts import Options
-from torchproof.strategies import Strategy, parse
+from torchproof.strategies import BLOCKS, Strategy, parse
 
 
 def make(model: Any, settings: Mapping[str, Any], arguments: Mapping[str, Any]) -> Any:
@@ -122,7 +122,7 @@ def _strategy(
         )
     if strategy.arguments.get("fullgraph"):
         _assert_known({"fullgraph": True})
-    if model is None and strategy.form in ("regional", "core"):
+    if model is None and strategy.form in (*BLOCKS, "core"):
         raise UserError(f"strategy {strategy.name!r} needs a module")
     if strategy.form == "core" and strategy.method is None:
         raise UserError("strategy 'core' needs a method: core:encode, for example")
