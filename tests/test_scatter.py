@@ -83,7 +83,7 @@ def test_eager_and_the_chosen_one_are_named_and_on_top() -> None:
     run = tune_runs.tune()
     found = scatter.plot(Search.of(run))
     assert found is not None
-    assert [m.label for m in found.marks[-2:]] == ["eager", "regional+graph, chosen"]
+    assert [m.label for m in found.marks[-2:]] == ["eager", "regional+graph"]
     assert [m.kind for m in found.marks[-2:]] == ["eager", "chosen"]
     others = {m.name: m.label for m in found.marks[:-2] if m.label}
     assert others["full"] == "2" and others["regional"] == "5"

@@ -20,7 +20,7 @@ _EDGE = 0.07  # of the range, left free on each side
 # The plot on a phone, in pixels: what does not overlap there overlaps nowhere.
 _WIDTH, _HEIGHT = 270.0, 300.0
 _LETTER, _LINE, _MARK = 6.5, 13.0, 9.0
-LONGEST = 28  # letters of a label
+LONGEST = 24  # letters of a label
 Box = tuple[float, float, float, float]  # left, top, right, bottom
 
 
@@ -95,7 +95,7 @@ def _mark(trial: Trial, x: float, y: float, search: Search) -> Mark:
     title = f"{trial.name}: step {numbers.milliseconds(trial.step_ms)}, {first}"
     number = str(search.ranked.index(trial) + 1)
     name = trial.name if len(trial.name) <= LONGEST else f"{trial.name[:LONGEST]} ..."
-    label = {"chosen": f"{name}, chosen", "eager": "eager"}.get(kind, number)
+    label = number if kind == "other" else name
     place = round(x, 2), round(y, 2)
     return Mark(trial.name, kind, _tone(trial), *place, warm, title, label)
 
@@ -189,7 +189,7 @@ def _labelled(marks: Sequence[Mark]) -> Iterator[Mark]:
 
 
 def _placed(mark: Mark, taken: Sequence[Box]) -> Mark:
-    """With its label where it covers nothing, if there is such a place."""
+    """With its label where it covers least; a number covers nothing."""
     own = _around(mark)
     others = [box for box in taken if box != own]
     aside = _MARK + 4 if mark.kind == "chosen" else _MARK
@@ -197,12 +197,18 @@ def _placed(mark: Mark, taken: Sequence[Box]) -> Mark:
     above = _anchor(mark.x)
     places = [*beside, (above, 0.0, -aside - 3), (above, 0.0, aside + _LINE)]
     tried = [replace(mark, anchor=a, dx=dx, dy=dy) for a, dx, dy in places]
-    for each in tried:
-        box = _box(each)
-        inside = box[0] >= -_MARK and box[2] <= _WIDTH + _MARK
-        if inside and not any(_overlap(box, other) for other in others):
-            return each
-    return tried[2] if mark.kind != "other" else replace(mark, label="")
+    inside = [each for each in tried if _is_inside(_box(each))] or tried[2:3]
+
+    def covered(each: Mark) -> int:
+        return sum(_overlap(_box(each), other) for other in others)
+
+    best = min(inside, key=covered)
+    return replace(best, label="") if mark.kind == "other" and covered(best) else best
+
+
+def _is_inside(box: Box) -> bool:
+    across = box[0] >= -_MARK and box[2] <= _WIDTH + _MARK
+    return across and box[1] >= -_LINE and box[3] <= _HEIGHT
 
 
 def _anchor(x: float) -> str:

@@ -55,7 +55,7 @@ def _kind(column: str) -> str:
     """How its cells are set."""
     if column in _RIGHT or column.endswith(" steps"):
         return "n"
-    return "gain" if column == "vs eager" else "word"
+    return "gain" if column == "vs eager" else "said"
 
 
 def _keys(drawn: scatter.Plot) -> Iterator[tuple[str, str, str]]:
