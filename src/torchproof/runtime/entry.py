@@ -236,13 +236,11 @@ class Entry(Part):
         if not self.options.wait:
             self.telemetry.note(NOT_WAITING)
             return self._in_force(inner)
-        step, deadline_s = self.eager, self.options.deadline_s
-        self._replaying = Replaying(
-            self.owner,
-            functools.partial(graphed, step, inner, deadline_s),
-            self._begin_inner,
-            self.telemetry.note,
-        )
+        run: Callable[..., Any] = self._begin_inner
+        if inner.form == "core":  # its method is compiled before all is recorded
+            run, inner = self._in_force(inner), parse("eager")
+        make = functools.partial(graphed, self.eager, inner, self.options.deadline_s)
+        self._replaying = Replaying(self.owner, make, run, self.telemetry.note)
         return self._replaying
 
     def _begin_inner(self, *args: Any, **kwargs: Any) -> Any:

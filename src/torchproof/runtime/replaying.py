@@ -45,20 +45,26 @@ class Replaying:
         self.inner = inner
         self._making = threading.Lock()
         self.graphed: Graphed | None = None
+        self._failed = False
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         owner = self._owner
         if torch.is_grad_enabled() or (owner is not None and owner.training):
             self._note(_NOT_REPLAYED)
             return self.inner(*args, **kwargs)
-        graphed = self.graphed or self._made()
-        return graphed(*args, **kwargs)
+        replay = self.graphed or self._made()
+        return replay(*args, **kwargs)
 
-    def _made(self) -> Graphed:
+    def _made(self) -> Call:
+        """The graphed step, or what runs without one where none can be made."""
         with self._making:
-            if self.graphed is None:
-                self.graphed = self._make()
-            return self.graphed
+            if self.graphed is None and not self._failed:
+                try:
+                    self.graphed = self._make()
+                except Exception as error:
+                    self._failed = True
+                    self._note(f"nothing is replayed: {graphs.one_line(error)}")
+            return self.graphed or self.inner
 
     def status(self) -> dict[str, Any] | None:
         if self.graphed is None:

@@ -1,0 +1,202 @@
+"""Recipes with a graph: whole calls replayed where forward stood, or the whole step."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import logging
+import pickle
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import torchproof
+from torchproof.recipe import Recipe
+from torchproof.recipe.fingerprint import fingerprint
+from torchproof.recipe.matching import environment_here
+from torchproof.runtime import entry_of
+from torchproof.strategies import parse
+
+pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Iterator[None]:
+    torch.compiler.reset()
+    yield
+    torch.compiler.reset()
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.inner(x).tanh()
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(Block() for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+def recipe_for(model: Any, name: str, **more: Any) -> Recipe:
+    strategy = parse(name)
+    if strategy.compiles:
+        arguments = {**strategy.arguments, "backend": "eager"}
+        strategy = dataclasses.replace(strategy, arguments=arguments)
+    made = {"environment": environment_here(model), "model": fingerprint(model)}
+    return Recipe(strategy, **{**made, **more})
+
+
+def applied(name: str, **settings: Any) -> tuple[nn.Module, nn.Module]:
+    plain = Net().eval()
+    model = torchproof.compile(
+        copy.deepcopy(plain), recipe=recipe_for(plain, name), **settings
+    )
+    return plain, model
+
+
+X = torch.linspace(-1, 1, 8).view(2, 4)
+
+
+NAMES = ("eager+graph", "full+graph", "regional+graph", "core+graph:blocks.1")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_calls_without_gradients_are_replayed(name: str) -> None:
+    plain, model = applied(name)
+    with torch.no_grad():
+        for x in (X, X * 2, torch.cat([X, X]), X * 3):
+            torch.testing.assert_close(model(x), plain(x))
+    found = torchproof.status(model)
+    assert found.strategy == name
+    assert found.graph is not None and found.graph["replays"] == 4
+    assert found.graph["recordings"] == 2 and not found.graph["stops"]
+    assert found.compiled_calls == 4
+    assert "4 of 4 calls replayed" in str(found)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_gradients_and_training_are_never_replayed(name: str) -> None:
+    """Before and after replays, with the gradients of eager."""
+    plain, model = applied(name)
+    for _ in range(2):
+        for each in (plain, model):
+            each.zero_grad()
+            each(X).sum().backward()
+        for mine, theirs in zip(model.parameters(), plain.parameters(), strict=True):
+            torch.testing.assert_close(mine.grad, theirs.grad)
+        with torch.no_grad():
+            torch.testing.assert_close(model(X), plain(X))
+    model.train()
+    with torch.no_grad():
+        model(X)
+    found = torchproof.status(model)
+    assert found.graph is not None and found.graph["replays"] == 2
+    assert not found.fallbacks
+    assert any("model.eval()" in note for note in found.notes)
+
+
+def test_weights_and_modes_that_change_are_seen() -> None:
+    plain, model = applied("full+graph")
+    with torch.no_grad():
+        for _ in range(3):
+            torch.testing.assert_close(model(X), plain(X))
+            for each in (*plain.parameters(), *model.parameters()):
+                each.mul_(0.5)
+        model.load_state_dict(plain.state_dict())
+        torch.testing.assert_close(model(X), plain(X))
+
+
+def test_copies_and_pickles_record_anew() -> None:
+    plain, model = applied("full+graph")
+    with torch.no_grad():
+        model(X)
+        for again in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+            torch.testing.assert_close(again(X), plain(X))
+            found = torchproof.status(again)
+            assert found.graph is not None and found.graph["recordings"] == 1
+
+
+def test_a_recording_that_takes_too_long_is_refused(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from torchproof.replay import recording
+
+    def hangs(*_: Any) -> None:
+        until = time.monotonic() + 20
+        while time.monotonic() < until:
+            pass
+
+    monkeypatch.setattr(recording._Making, "_rehearsed", hangs)
+    plain, model = applied("full+graph", deadline=0.5)
+    began = time.monotonic()
+    with torch.no_grad(), caplog.at_level(logging.WARNING, "torchproof"):
+        for _ in range(2):
+            torch.testing.assert_close(model(X), plain(X))
+    assert time.monotonic() - began < 10
+    found = torchproof.status(model)
+    assert found.graph is not None and found.graph["replays"] == 0
+    assert found.compiled_calls == 0
+    (line,) = [r.getMessage() for r in caplog.records if "deadline" in r.getMessage()]
+    assert "recording took longer than the deadline of 0.5 s" in line
+
+
+def test_a_graph_that_cannot_be_made_is_no_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from torchproof.replay import making
+
+    def fails(*_: Any, **__: Any) -> None:
+        raise RuntimeError("no graph today")
+
+    monkeypatch.setattr(making, "graphed", fails)
+    plain, model = applied("full+graph")
+    with torch.no_grad():
+        for _ in range(2):
+            torch.testing.assert_close(model(X), plain(X))
+    found = torchproof.status(model)
+    assert found.compiled_calls == 2 and found.graph is None
+    assert "nothing is replayed: RuntimeError: no graph today" in found.notes
+
+
+def test_verify_compares_what_is_replayed() -> None:
+    plain, model = applied("full+graph", verify=1)
+    with torch.no_grad():
+        for _ in range(2):
+            torch.testing.assert_close(model(X), plain(X))
+    found = torchproof.status(model)
+    assert [each["verdict"] for each in found.verifications] == ["same", "same"]
+
+
+def test_who_does_not_wait_gets_no_graph() -> None:
+    plain, model = applied("full+graph", wait=False)
+    with torch.no_grad():
+        torch.testing.assert_close(model(X), plain(X))
+    found = torchproof.status(model)
+    assert found.graph is None
+    assert any("nothing is replayed" in note for note in found.notes)
+
+
+def test_a_training_step_is_for_graph_and_compile_says_so() -> None:
+    plain = Net()
+    recipe = recipe_for(plain, "full+graph", train=True)
+    model = torchproof.compile(copy.deepcopy(plain), recipe=recipe)
+    model(X).sum().backward()
+    found = torchproof.status(model)
+    assert not found.fallbacks
+    assert found.strategy == "full" and found.compiled_calls == 1
+    assert any("torchproof.graph(model, recipe=" in note for note in found.notes)
+    assert entry_of(model)._replaying is None
