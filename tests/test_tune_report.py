@@ -103,7 +103,13 @@ def test_a_search_that_was_ended_early() -> None:
     assert "recipe" not in shown and "0 trials" in shown
     for format in report.FORMATS:
         assert report.render(found, format)
-    stopped = tune_runs.tune({"ending": "interrupted"}, stopped="interrupted")
+    stopped = tune_runs.tune(
+        {"ending": "interrupted"}, stopped="interrupted", chosen=None
+    )
+    for format in ("text", "md"):
+        again = "torchproof tune model.py:make --resume"
+        assert again in report.render(stopped, format)
+        assert again not in report.render(tune_runs.tune(), format)
     assert "stopped because it was interrupted" in text(stopped, width=110)
 
 

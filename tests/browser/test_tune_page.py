@@ -51,6 +51,15 @@ def test_marks_stand_where_their_numbers_say(
     assert window.log("browser") == []
 
 
+def test_cells_of_the_table_look_alike(window: Browser, tmp_path: Path) -> None:
+    opened(window, tune_runs.tune(), tmp_path)
+    looks = (
+        "[...document.querySelectorAll('.trials td')].map((e) => getComputedStyle(e))"
+    )
+    looks += ".map(({fontSize, color, display}) => `${fontSize} ${color} ${display}`)"
+    assert len(set(window.run(looks))) == 1
+
+
 def test_a_warm_trial_is_hollow(window: Browser, tmp_path: Path) -> None:
     opened(window, tune_runs.tune(), tmp_path)
     fill = "getComputedStyle(document.querySelector(arguments[0])).fill"

@@ -58,6 +58,8 @@ def _tune(run: Run) -> Iterator[str]:
     if search.recipe_file:
         yield f"The recipe is in {marks.code(search.recipe_file)}. To put it in force:"
         yield marks.fence(trials.applied(search), "python")
+    if again := trials.to_go_on(run, search):
+        yield f"To go on with it: {marks.code(again)}"
     yield f"## The search\n\n{_list(trials.about(search))}"
     for title, told in (("Finalists, timed in turns", True), ("Other trials", False)):
         rows = [trial for trial in search.ranked if trial.final is told]

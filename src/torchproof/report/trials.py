@@ -323,6 +323,14 @@ def decision(search: Search) -> str:
     return ": ".join(filter(None, told)) + "." if any(told) else "nothing was chosen."
 
 
+def to_go_on(run: Run, search: Search) -> str:
+    """The command that goes on with a search that was interrupted; else nothing."""
+    if search.chosen or not run.command or search.stopped != "interrupted":
+        return ""
+    more = "" if "--resume" in run.command.split() else " --resume"
+    return f"{run.command}{more}"
+
+
 def applied(search: Search) -> str:
     """The line that puts the recipe in force."""
     path = json.dumps(search.recipe_file, ensure_ascii=False)

@@ -152,6 +152,8 @@ def _ending(run: Run, search: Search, width: int) -> Iterator[str]:
         written = f"The recipe is in {search.recipe_file}. To put it in force:"
         yield from wrap(written, width)
         yield from ("", *_code(trials.applied(search)), "")
+    if again := trials.to_go_on(run, search):
+        yield from ("To go on with it:", "", *_code(again), "")
     yield f"Saved as run {run.id}."
 
 
