@@ -70,23 +70,25 @@ def test_the_first_told_stands_where_nothing_speaks_against_it(
     assert event.data["guard"].text == first
 
 
-def test_a_value_that_no_graph_was_made_for_is_the_cause() -> None:
+def test_what_a_graph_was_made_for_shows_in_a_later_refusal() -> None:
+    flag = FLAG.format(0)
+    told = [
+        ["0: " + OBJECT.format(10)],
+        ["1: " + OBJECT.format(11), "0: " + OBJECT.format(10)],
+        ["2: " + OBJECT.format(12), "1: " + flag, "0: " + flag],
+    ]
+    assert sources(recompiled(*told)) == ["f", "f", "f"], "nobody knows: the first told"
+    for value, cause in ((13, "f"), (10, "self.flag")):
+        later = ["3: " + OBJECT.format(value), "2: " + flag]
+        assert sources(recompiled(*told, later))[2] == cause
+
+
+def test_of_two_values_what_is_not_asked_for_is_the_other() -> None:
     events = recompiled(
         ["0: " + OBJECT.format(10)],
         ["1: " + OBJECT.format(11), "0: " + FLAG.format(0)],
-        ["2: " + OBJECT.format(12), "1: " + FLAG.format(0), "0: " + FLAG.format(0)],
     )
-    assert sources(events) == ["f", "f", "f"]
-
-
-def test_what_a_graph_was_made_for_shows_in_a_later_refusal() -> None:
-    told = [
-        ["0: " + OBJECT.format(10)],
-        ["1: " + OBJECT.format(11), "0: " + FLAG.format(0)],
-    ]
-    assert sources(recompiled(*told)) == ["f", "f"]
-    later = ["2: " + OBJECT.format(10), "1: " + FLAG.format(0), "0: " + FLAG.format(0)]
-    assert sources(recompiled(*told, later))[1] == "self.flag"
+    assert sources(events) == ["f", "self.flag"]
 
 
 def test_a_size_that_has_a_symbol_is_not_the_cause() -> None:

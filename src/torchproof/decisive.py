@@ -76,7 +76,7 @@ class _Function:
         made = _graph_of(event.compile_id)
         for refusal in event.data["refusals"]:
             guard, thing = refusal.guard, refusal.thing
-            asks = guard.expected or guard.text.split("  #")[0].strip()
+            asks = _asks(guard)
             self.asked[_graph_of(guard.graph), thing] = asks
             self.made_over.add((made, thing))
             seen = self.values.setdefault(thing, set())
@@ -102,9 +102,17 @@ class _Function:
 
     def _was_there(self, thing: Thing, event: Event) -> bool:
         """Whether a graph that takes this value refused because of something else."""
-        value = self._made_for(_graph_of(event.compile_id), thing)
+        value = self._value_at(event, thing)
         others = [r for r in event.data["refusals"] if r.thing != thing]
         return any(self._takes(_graph_of(r.guard.graph), thing, value) for r in others)
+
+    def _value_at(self, event: Event, thing: Thing) -> str | None:
+        """The call's own: what the graph made here asks for, else what is left."""
+        if told := self._made_for(_graph_of(event.compile_id), thing):
+            return told
+        same = [r.guard for r in event.data["refusals"] if r.thing == thing]
+        left = self.values[thing] - {_asks(guard) for guard in same}
+        return left.pop() if len(left) == 1 else None
 
     def _takes(self, graph: str, thing: Thing, value: str | None) -> bool:
         made_for = self._made_for(graph, thing)
@@ -117,6 +125,10 @@ class _Function:
 
     def _made_for(self, graph: str, thing: Thing) -> str | None:
         return self.met.get((graph, thing)) or self.asked.get((graph, thing))
+
+
+def _asks(guard: Guard) -> str:
+    return guard.expected or guard.text.split("  #")[0].strip()
 
 
 def _is_number(text: str) -> bool:
