@@ -16,6 +16,7 @@ from torchproof.measure import Plan, Spec, rows
 from torchproof.measure.seats import Seat
 from torchproof.questions import Questions, arms
 from torchproof.records import Frame, UserError
+from torchproof.replay import making
 from torchproof.strategies import NotApplicable, applied, parse, with_arguments
 from torchproof.target import Loaded
 from torchproof.target import parse as parse_target
@@ -89,16 +90,54 @@ def test_a_method_is_compiled_before_the_step_is_recorded() -> None:
     )
 
 
-def test_what_a_name_does_not_tell_is_compiled_before(graph: Recorder) -> None:
+@pytest.mark.parametrize(
+    ("name", "more", "told"),
+    [
+        (
+            "regional+graph",
+            {"options": {"coordinate_descent_tuning": True}},
+            'strategy="regional", options={"coordinate_descent_tuning": True}',
+        ),
+        (
+            "full+graph:max-autotune-no-cudagraphs",
+            {"options": {"epilogue_fusion": False}},
+            'strategy="full:max-autotune-no-cudagraphs", options={"max_autotune": True,'
+            ' "coordinate_descent_tuning": True, "epilogue_fusion": False}',
+        ),
+        ("nested+graph", {"dynamic": None}, 'strategy="nested", dynamic=None'),
+        ("full+graph:static", {"dynamic": False}, 'strategy="full:static"'),
+    ],
+)
+def test_what_a_name_does_not_tell_is_an_argument(
+    graph: Recorder, name: str, more: dict[str, Any], told: str
+) -> None:
+    strategy = with_arguments(parse(name), **more)
+    call = f"net = torchproof.graph(net, example, {told})"
+    assert strategy.source("net") == f"import torchproof\n\n{call}"
+    strategy.apply(nn.Linear(4, 4), [EXAMPLE])
+    given = {k: v for k, v in graph.told.items() if k not in ("example", "strategy")}
+    again = making.chosen(graph.told["strategy"], given)
+    assert again.arguments == strategy.arguments
+
+
+def test_a_guard_filter_needs_torch() -> None:
+    keeps = {"guard_filter_fn": "torch.compiler.keep_tensor_guards_unsafe"}
+    told = with_arguments(parse("full+graph"), options=keeps)
+    lines = told.source("net").splitlines()
+    assert lines[:2] == ["import torch", "import torchproof"]
+
+
+def test_what_another_backend_compiles_is_compiled_before(graph: Recorder) -> None:
     told = with_arguments(parse("full+graph:fullgraph"), backend="aot_eager")
     assert told.source("net") == (
         "import torch\nimport torchproof\n\n"
         'net = torch.compile(net, fullgraph=True, backend="aot_eager")\n'
         "net = torchproof.graph(net, example)"
     )
-    blocks = with_arguments(parse("regional+graph"), backend="aot_eager")
-    with pytest.raises(NotApplicable, match="beside its name"):
-        blocks.apply(nn.Linear(4, 4), [EXAMPLE])
+    for name in ("regional+graph", "nested+graph"):
+        blocks = with_arguments(parse(name), backend="aot_eager")
+        with pytest.raises(NotApplicable, match="takes no backend"):
+            blocks.apply(nn.Linear(4, 4), [EXAMPLE])
 
 
 @pytest.mark.parametrize(
@@ -137,7 +176,7 @@ def test_the_runtime_names_what_records_graphs() -> None:
 # -- on a target -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["eager+graph", "full+graph", "regional+graph"])
+@pytest.mark.parametrize("name", ["eager+graph", "full+graph", "nested+graph"])
 def test_without_cuda_there_is_nothing_to_record(name: str) -> None:
     with pytest.raises(NotApplicable, match="CUDA graphs need a CUDA device"):
         parse(name).apply(nn.Linear(4, 4), [EXAMPLE])

@@ -53,7 +53,7 @@ def test_a_strategy_with_options_survives_json() -> None:
     told = with_arguments(parse("regional"), options=options, dynamic=False)
     plain = told.to_json()
     found = Strategy.from_json(json.loads(json.dumps(plain)))
-    assert found == told and not found.told_by_name
+    assert found == told and set(found.beside_name) == {"options", "dynamic"}
     plain["arguments"]["options"].clear()
     assert told.arguments["options"] == options
 
@@ -77,7 +77,7 @@ def test_a_plan_survives_json(plan: Plan) -> None:
     ("name", "said"),
     [
         ("ful", "did you mean full?"),
-        ("nothing-like-it", "choose from eager, full, core, regional"),
+        ("nothing-like-it", "choose from eager, full, core, regional, nested"),
         ("full:reduce_overhead", "did you mean reduce-overhead?"),
         ("eager:fullgraph", "eager takes nothing"),
         ("full:dynamic:static", "at most one of dynamic, static, marks"),

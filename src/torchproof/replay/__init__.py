@@ -30,6 +30,7 @@ def graph(
     pad: Mapping[str | int, Any] | None = None,
     unpad: Mapping[str | int, Any] | None = None,
     buckets: Buckets | Iterable[int | tuple[int, ...]] | None = None,
+    **arguments: Any,
 ) -> Graphed:
     """The step, replayed from a CUDA graph for each shape it is called with.
 
@@ -37,23 +38,24 @@ def graph(
     step. `example` is one call (a tuple of arguments or a dict of keywords) that is
     recorded at once; without it the first call is. A module is run without gradients;
     with `train`, its loss (`.loss`, else the mean of its outputs) and backward belong
-    to the step. `strategy` says how it is compiled before it is recorded: eager, full
-    or regional. `outputs="buffers"` hands out the recording's own memory, which the
-    next replay of the same shapes overwrites. `pool`: another graphed step to share
-    memory with; the two then take turns. `pad` names the dimensions of arguments that
-    may be padded, `unpad` those of outputs, and `buckets` the sizes to pad to.
+    to the step. `strategy` says how it is compiled before it is recorded: eager, full,
+    regional or nested; `arguments` are further ones for torch.compile: options={...}.
+    `outputs="buffers"` hands out the recording's own memory, which the next replay of
+    the same shapes overwrites. `pool`: another graphed step to share memory with; the
+    two then take turns. `pad` names the dimensions of arguments that may be padded,
+    `unpad` those of outputs, and `buckets` the sizes to pad to.
     """
     if outputs not in ("copies", "buffers"):
         raise UserError(f"outputs={outputs!r}: give 'copies' or 'buffers'")
     if not callable(step):
         raise UserError(f"graph: {type(step).__name__} is not callable")
-    from torchproof.replay.making import graphed
+    from torchproof.replay.making import chosen, graphed
     from torchproof.replay.padder import Padder
 
     made = graphed(
         step,
         train=train,
-        strategy=strategy,
+        strategy=chosen(strategy, arguments),
         pool=pool,
         buffers=outputs == "buffers",
         padder=Padder.parse(step, pad, unpad, buckets),

@@ -25,7 +25,7 @@ from torchproof.replay.inputs import Call
 from torchproof.replay.optimizers import Rates
 from torchproof.replay.padder import Fit, Padder
 from torchproof.replay.padding import Shapes
-from torchproof.replay.recipes import Recipe
+from torchproof.replay.preparation import Preparation
 from torchproof.replay.recording import Check, Maker, Recording
 from torchproof.replay.sight import Sight
 from torchproof.replay.tape import Pool
@@ -44,7 +44,7 @@ class World:
     """Everything the step could see at one time, and its recordings from that time."""
 
     sight: Sight
-    recipe: Recipe
+    preparation: Preparation
     settings: list[dict[str, Any]]
     table: dict[Hashable, list[Recording]] = field(default_factory=dict)
     cuts: dict[Hashable, Shapes | None] = field(default_factory=dict)  # None: as it is
@@ -66,7 +66,7 @@ class Graphed:
     def __init__(
         self,
         step: Callable[..., Any],
-        cook: Callable[[Sight], Recipe],
+        prepare: Callable[[Sight], Preparation],
         *,
         pool: Pool,
         buffers: bool = False,
@@ -76,7 +76,7 @@ class Graphed:
         self.step, self.pool, self.buffers = step, pool, buffers
         self._within = within
         self.padder = padder
-        self._cook = cook
+        self._prepare = prepare
         sight = Sight(step)
         self._rates = Rates(sight.optimizers)
         self._notes = self._rates.prepare()
@@ -184,7 +184,7 @@ class Graphed:
 
     def _maker(self) -> Maker:
         world = self._world
-        return Maker(world.recipe, world.sight, self._rates, self.pool)
+        return Maker(world.preparation, world.sight, self._rates, self.pool)
 
     def _plain(self, call: Call) -> Any:
         """The step without a graph: compiled if that works, else as it is.
@@ -194,8 +194,12 @@ class Graphed:
         """
         self._plain_calls += 1
         args, kwargs = call
-        recipe = self._world.recipe
-        with recipe.uncompiled() if recipe.fails else recipe.apart() as step:
+        preparation = self._world.preparation
+        with (
+            preparation.uncompiled()
+            if preparation.fails
+            else preparation.apart() as step
+        ):
             return mapped(step(*args, **kwargs), Tensor.detach)
 
     # -- padding -------------------------------------------------------------------
@@ -306,7 +310,7 @@ class Graphed:
             self._worlds.remove(old)
 
     def _world_of(self, sight: Sight) -> World:
-        world = World(sight, self._cook(sight), self._rates.settings())
+        world = World(sight, self._prepare(sight), self._rates.settings())
         sight.refresh()  # torch.compile leaves its mark on what it is given
         return world
 
@@ -320,7 +324,7 @@ class Graphed:
     def _refuse(self, key: Hashable, stopped: Stopped) -> None:
         self._world.refused[key] = stopped.stops
         compiling = any(stop.operation == "compiling" for stop in stopped.stops)
-        self._world.recipe.fails |= compiling
+        self._world.preparation.fails |= compiling
         self._tell(stopped.stops)
 
     def _tell(self, stops: tuple[Stop, ...]) -> None:
@@ -348,7 +352,7 @@ class Graphed:
         every = [each for world in self._worlds for each in world.recordings()]
         handouts = [each.handout for each in every]
         return Status(
-            strategy=self._world.recipe.name,
+            strategy=self._world.preparation.name,
             calls=self._calls,
             replays=self._replays,
             plain_calls=self._plain_calls,

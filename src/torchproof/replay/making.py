@@ -3,50 +3,73 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+import difflib
+import inspect
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 from torch import nn
 
 from torchproof import strategies
 from torchproof.records import UserError
-from torchproof.replay import body, recipes
+from torchproof.replay import body, graph, preparation
 from torchproof.replay.graphed import Graphed, Within
 from torchproof.replay.padder import Padder
-from torchproof.replay.recipes import Recipe
+from torchproof.replay.preparation import Preparation
 from torchproof.replay.sight import Sight
 from torchproof.replay.tape import Pool
-from torchproof.strategies import Strategy
+from torchproof.strategies import Strategy, lines
+
+
+def chosen(name: str, arguments: Mapping[str, Any]) -> Strategy:
+    """A strategy by its name, with further arguments for torch.compile."""
+    for each in arguments:
+        if each == "backend":
+            raise UserError(
+                "torchproof.graph compiles with Inductor; for another backend, give it"
+                f" torch.compile(step, backend={arguments[each]!r})"
+            )
+        if each not in lines.RECORDED_ARGUMENTS:
+            known = (*lines.RECORDED_ARGUMENTS, *inspect.signature(graph).parameters)
+            near = difflib.get_close_matches(each, known, n=1)
+            hint = f", did you mean {near[0]}?" if near else ""
+            raise UserError(f"torchproof.graph takes no argument {each!r}{hint}")
+    strategy = strategies.parse(name)
+    if strategy.marks:
+        raise UserError(
+            f"strategy {name!r}: each shape is recorded on its own, there are no sizes"
+            " to mark"
+        )
+    return strategies.with_arguments(strategy, **arguments) if arguments else strategy
 
 
 def graphed(
     step: Callable[..., Any],
     *,
     train: bool,
-    strategy: str | Strategy,
+    strategy: Strategy,
     pool: Graphed | None,
     buffers: bool,
     padder: Padder | None,
     within: Within = contextlib.nullcontext,
 ) -> Graphed:
-    chosen = strategies.parse(strategy) if isinstance(strategy, str) else strategy
-    if strategies.records_graphs(chosen.arguments):
+    if strategies.records_graphs(strategy.arguments):
         raise UserError(
-            f"strategy {chosen.name!r}: this mode makes CUDA graphs of its own, and one"
-            " cannot be recorded inside another; use max-autotune-no-cudagraphs"
+            f"strategy {strategy.name!r}: this mode makes CUDA graphs of its own, and"
+            " one cannot be recorded inside another; use max-autotune-no-cudagraphs"
         )
-    inner, around = step, cast(recipes.Body, _as_it_is)
+    inner, around = step, cast(preparation.Body, _as_it_is)
     if train:
         inner, around = body.with_loss(step), body.training
     elif isinstance(step, nn.Module):
         around = body.inference
 
-    def cook(sight: Sight) -> Recipe:
-        return recipes.recipe(inner, around, chosen, sight.modules)
+    def prepare(sight: Sight) -> Preparation:
+        return preparation.prepare(inner, around, strategy, sight.modules)
 
     memory = Pool() if pool is None else pool.pool
     return Graphed(
-        step, cook, pool=memory, buffers=buffers, padder=padder, within=within
+        step, prepare, pool=memory, buffers=buffers, padder=padder, within=within
     )
 
 

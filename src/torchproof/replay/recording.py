@@ -1,8 +1,8 @@
 """How a step becomes a recording that may be used: run in eager and watched, compiled
 and rehearsed, recorded, replayed and compared with eager.
 
-In come the step's recipe, what it can see, and one call. Out goes a `Recording` whose
-replay does to memory what the step would do; or `Stopped` says why there is none.
+In come the step's preparation, what it can see, and one call. Out goes a `Recording`
+whose replay does to memory what the step would do; or `Stopped` says why there is none.
 Whatever was changed on the way is put back, so that in the end the step has run once,
 by its first replay, or not at all.
 """
@@ -27,7 +27,7 @@ from torchproof.replay.gradients import Gradients
 from torchproof.replay.handout import Handout, mapped
 from torchproof.replay.inputs import Buffers, Call, shapes_of, tensors_in
 from torchproof.replay.optimizers import Rates
-from torchproof.replay.recipes import Recipe
+from torchproof.replay.preparation import Preparation
 from torchproof.replay.sight import Sight
 from torchproof.replay.tape import RECORDING, Pool, Tape, home_of
 from torchproof.replay.witness import Witness
@@ -42,7 +42,7 @@ _LAZY_RUNS = 2  # what a model makes at its first call is there at the second
 class Maker:
     """Makes recordings of one step."""
 
-    recipe: Recipe
+    preparation: Preparation
     sight: Sight
     rates: Rates
     pool: Pool
@@ -204,21 +204,21 @@ class _Making:
         if self.witness.stops:
             raise Stopped(*self.witness.stops)
         self.inputs.assert_apart(self.call)
-        self.maker.recipe.learn(self.witness)
+        self.maker.preparation.learn(self.witness)
         sight.refresh()
         return answer
 
     def _watched_run(self) -> Answer:
-        recipe = self.maker.recipe
-        self.witness = Witness(self.device, traces=recipe.traces)
+        preparation = self.maker.preparation
+        self.witness = Witness(self.device, traces=preparation.traces)
         self.witness.beware(self.maker.sight.buffers)
-        step = recipe.body(recipe.step)
+        step = preparation.body(preparation.step)
         self.gradients.plant()
         with (
             torch.compiler.set_stance("force_eager"),
             _no_cached_casts(),
             self.maker.rates.in_memory(),
-            recipe.watching(),
+            preparation.watching(),
             self.tape.listening(self.witness.hear),
         ):
             output = self.tape.rehearse(self._witnessed(step))
@@ -265,10 +265,14 @@ class _Making:
 
         None where it need not be known.
         """
-        recipe, answer = self.maker.recipe, None
+        preparation, answer = self.maker.preparation, None
         for last in [False] * (_REHEARSALS - 1) + [True]:
             self.gradients.begin()
-            with _explained("compiling"), self._as_recorded(), recipe.during() as step:
+            with (
+                _explained("compiling"),
+                self._as_recorded(),
+                preparation.during() as step,
+            ):
                 output = self.tape.rehearse(
                     lambda: step(*self.inputs.args, **self.inputs.kwargs)
                 )
@@ -279,9 +283,13 @@ class _Making:
         return answer
 
     def _recorded(self) -> Any:
-        recipe = self.maker.recipe
+        preparation = self.maker.preparation
         self.gradients.begin()
-        with _explained("the capture"), self._as_recorded(), recipe.during() as step:
+        with (
+            _explained("the capture"),
+            self._as_recorded(),
+            preparation.during() as step,
+        ):
             output = self.tape.record(
                 lambda: step(*self.inputs.args, **self.inputs.kwargs)
             )

@@ -82,9 +82,10 @@ class Strategy:
         return self.form == "eager" and not self.graph
 
     @property
-    def told_by_name(self) -> bool:
-        """Whether no arguments were added to those that the name stands for."""
-        return self.arguments == parse(self.name).arguments
+    def beside_name(self) -> dict[str, Any]:
+        """The arguments that the name does not stand for."""
+        told = parse(self.name).arguments
+        return {k: v for k, v in self.arguments.items() if (k, v) not in told.items()}
 
     @property
     def in_graph(self) -> Strategy:

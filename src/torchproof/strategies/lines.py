@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
 
 MODEL = "MODEL"
 EXAMPLE = "example"  # one call: a tuple of arguments or a dict of keywords
+# What `torchproof.graph` hands on to torch.compile.
+RECORDED_ARGUMENTS = ("options", "mode", "dynamic", "fullgraph")
 _WIDTH = 88
 
 # A wrapped method of one block would do in eager, but of methods torch 2.13 takes the
@@ -56,20 +59,29 @@ def written(strategy: Strategy, name: str, plan: Plan) -> str:
 def recorded(strategy: Strategy, name: str, plan: Plan, *, train: bool) -> str:
     """The lines that record the whole step, compiled or not, in CUDA graphs.
 
-    What `torchproof.graph` compiles itself it is told by name; what a name does not
-    tell is compiled before.
+    `torchproof.graph` compiles itself; a method, and what another backend compiles, is
+    compiled before.
     """
     given, before = [name, EXAMPLE], ""
     inner = strategy.in_graph
-    if strategy.form != "core" and strategy.told_by_name:
+    if compiled_by_graph(strategy):
         given += [f"strategy={_literal(inner.name)}"] * strategy.compiles
+        given += [_keywords(strategy.beside_name)] * bool(strategy.beside_name)
     else:
         before = written(inner, name, plan).replace("import torch\n", "", 1).lstrip()
     if train:
         given.append("train=True")
-    imports = "import torch\n" * bool(before) + "import torchproof\n\n"
     call = f"{name} = torchproof.graph({', '.join(given)})"
+    torch_too = before or re.search(r"\btorch\.", call)
+    imports = "import torch\n" * bool(torch_too) + "import torchproof\n\n"
     return imports + before + "\n" * bool(before) + call
+
+
+def compiled_by_graph(strategy: Strategy) -> bool:
+    """Whether `torchproof.graph` can be told how to compile what it records."""
+    return strategy.form != "core" and strategy.beside_name.keys() <= {
+        *RECORDED_ARGUMENTS
+    }
 
 
 def place_of(path: str | None) -> str:

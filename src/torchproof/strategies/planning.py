@@ -14,8 +14,13 @@ from typing import Any
 from torch import nn
 
 from torchproof.records import UserError
-from torchproof.strategies import BLOCKS, NotApplicable, Strategy, regions
-from torchproof.strategies.lines import MODEL, place_of
+from torchproof.strategies import BLOCKS, NotApplicable, Strategy, nesting, regions
+from torchproof.strategies.lines import (
+    MODEL,
+    RECORDED_ARGUMENTS,
+    compiled_by_graph,
+    place_of,
+)
 from torchproof.strategies.plans import Plan, Site
 from torchproof.strategies.watching import Sizes, Watch, noting, run
 
@@ -31,10 +36,9 @@ def plan(
     if strategy.form == "eager":
         return Plan()
     if strategy.form in BLOCKS and strategy.graph:
-        if not strategy.told_by_name:
-            raise NotApplicable(
-                f"{strategy.name} takes no arguments for torch.compile beside its name"
-            )
+        if not compiled_by_graph(strategy):
+            others = ", ".join({*strategy.beside_name} - {*RECORDED_ARGUMENTS})
+            raise NotApplicable(f"{strategy.name} takes no {others} for torch.compile")
         return Plan()  # what is recorded finds its blocks itself
     if strategy.form == "regional":
         return _regional(strategy, fn, calls, before=before)
@@ -141,11 +145,7 @@ def _nested(
     """The blocks, then the whole: sizes are marked where that is entered."""
     root, _, sites = _blocks(fn, calls, before=before)
     for path in (path for site in sites for path in site.paths):
-        if "forward" in vars(root.get_submodule(path)):
-            raise NotApplicable(
-                f"{path} has a forward of its own in place of its class's: it cannot be"
-                " compiled for all blocks"
-            )
+        nesting.assert_plain(root.get_submodule(path), path)
     note = f"compiled once for all of its kind: {_counts(sites)}"
     varying = _sizes_of(calls).varying if strategy.marks else {}
     if strategy.marks and not varying:

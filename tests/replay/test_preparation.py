@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from torchproof import strategies
-from torchproof.replay import body, recipes
+from torchproof.replay import body, preparation
 from torchproof.replay.sight import Sight
 from torchproof.replay.witness import Witness
 from torchproof.strategies import NotApplicable, Strategy
@@ -18,11 +18,13 @@ from torchproof.strategies import NotApplicable, Strategy
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
 
 compiled: Counter[str] = Counter()
+regions: list[int] = []  # how many each graph has
 
 
 def counting(graph: torch.fx.GraphModule, inputs: list[Tensor]) -> object:
     names = {str(node.target) for node in graph.graph.nodes}
     compiled["loss" if any("cross_entropy" in n for n in names) else "block"] += 1
+    regions.append(sum(isinstance(p, torch.fx.GraphModule) for p in graph.children()))
     return graph.forward
 
 
@@ -30,6 +32,7 @@ def counting(graph: torch.fx.GraphModule, inputs: list[Tensor]) -> object:
 def nothing_compiled() -> Iterator[None]:
     torch._dynamo.reset()
     compiled.clear()
+    regions.clear()
     yield
     torch._dynamo.reset()
 
@@ -65,9 +68,8 @@ class Model(nn.Module):
         return loss_of(self.head(x), targets)
 
 
-def regional() -> Strategy:
-    plain = strategies.parse("regional")
-    return strategies.with_arguments(plain, backend=counting)
+def counted(form: str) -> Strategy:
+    return strategies.with_arguments(strategies.parse(form), backend=counting)
 
 
 def as_it_is(step: body.Forward) -> body.Forward:
@@ -79,22 +81,22 @@ def call() -> tuple[Tensor, Tensor]:
     return x, torch.randint(0, 2000, (8, 64))
 
 
-def learned(model: nn.Module) -> recipes.Recipe:
-    recipe = recipes.recipe(model, as_it_is, regional(), Sight(model).modules)
-    witness = Witness(torch.device("cpu"), traces=recipe.traces)
-    with recipe.watching(), witness:
+def learned(model: nn.Module, form: str = "regional") -> preparation.Preparation:
+    made = preparation.prepare(model, as_it_is, counted(form), Sight(model).modules)
+    witness = Witness(torch.device("cpu"), traces=made.traces)
+    with made.watching(), witness:
         model(*call())
-    recipe.learn(witness)
-    return recipe
+    made.learn(witness)
+    return made
 
 
 def test_blocks_share_code_and_a_heavy_rest_is_compiled_as_well() -> None:
     model = Model()
-    recipe = learned(model)
-    assert isinstance(recipe, recipes.Regional)
-    assert recipe.rest == {loss_of.__code__}
+    made = learned(model)
+    assert isinstance(made, preparation.Regional)
+    assert made.rest == {loss_of.__code__}
     x, targets = call()
-    with recipe.during() as step:
+    with made.during() as step:
         answer = step(x, targets)
     assert compiled == {"block": 1, "loss": 1}
     torch.testing.assert_close(answer, model(x, targets))
@@ -102,27 +104,54 @@ def test_blocks_share_code_and_a_heavy_rest_is_compiled_as_well() -> None:
 
 def test_without_a_recording_only_blocks_are_compiled() -> None:
     model = Model()
-    recipe = learned(model)
-    with recipe.apart() as step:
+    made = learned(model)
+    with made.apart() as step:
         step(*call())
     assert compiled == {"block": 1}
 
 
-def test_the_model_is_left_as_it_is() -> None:
+@pytest.mark.parametrize("form", ["regional", "nested"])
+def test_the_model_is_left_as_it_is(form: str) -> None:
     model = Model()
-    recipe = learned(model)
-    with recipe.during() as step:
+    made = learned(model, form)
+    with made.during() as step:
         step(*call())
     compiled.clear()
     model(*call())
     assert not compiled
-    assert all(block._compiled_call_impl is None for block in model.blocks)
+    for block in model.blocks:
+        assert block._compiled_call_impl is None and "forward" not in vars(block)
+
+
+def test_nested_blocks_are_one_graph_with_the_rest() -> None:
+    model = Model()
+    made = learned(model, "nested")
+    x, targets = call()
+    with made.during() as step:
+        answer = step(x, targets)
+        step(x, targets)
+    assert compiled == {"loss": 1} and regions == [1]
+    torch.testing.assert_close(answer, model(x, targets))
+
+
+def test_blocks_that_cannot_be_regions_run_as_they_are() -> None:
+    model = Model()
+    model.blocks[1].forward = lambda x: x  # type: ignore[method-assign]
+    made = preparation.prepare(model, as_it_is, counted("nested"), [model])
+    witness = Witness(torch.device("cpu"))
+    with made.watching(), witness:
+        answer = model(*(given := call()))
+    with pytest.raises(NotApplicable, match="forward of its own"):
+        made.learn(witness)
+    with made.apart() as step:
+        assert torch.equal(step(*given), answer)
+    assert not compiled
 
 
 def test_a_model_without_blocks() -> None:
     with pytest.raises(NotApplicable, match="no repeated blocks"):
-        learned_plain = recipes.recipe(
-            nn.Linear(4, 4), as_it_is, regional(), [nn.Linear(4, 4)]
+        learned_plain = preparation.prepare(
+            nn.Linear(4, 4), as_it_is, counted("regional"), [nn.Linear(4, 4)]
         )
         witness = Witness(torch.device("cpu"), traces=True)
         with learned_plain.watching(), witness:

@@ -1,12 +1,14 @@
 """How a step is compiled before it is recorded.
 
-In comes a strategy. Out goes a recipe: the step to run while it is rehearsed and
+In comes a strategy. Out goes a preparation: the step to run while it is rehearsed and
 recorded (`during`), and the step to run where there is no recording (`apart`). Models
 are left as they are: blocks carry their compiled selves only while they are needed.
 
-With `regional`, the repeated blocks are compiled one for all. What lies outside of them
-(embeddings, head, loss) is run as it is, unless a function there launches several
-kernels over much memory, which fusing makes fewer: such a function is compiled as well.
+With `nested`, the step is compiled as a whole, and the code of a repeated block once.
+With `regional`, the repeated blocks are compiled alone, one for all. What lies outside
+of them (embeddings, head, loss) is run as it is, unless a function there launches
+several kernels over much memory, which fusing makes fewer: such a function is compiled
+as well.
 """
 
 from __future__ import annotations
@@ -23,18 +25,19 @@ from torch import nn
 from torchproof.records import UserError
 from torchproof.replay.body import Forward
 from torchproof.replay.witness import Witness
-from torchproof.strategies import NotApplicable, Strategy, regions
+from torchproof.strategies import NotApplicable, Strategy, nesting, regions
 from torchproof.strategies.watching import Watch
 from torchproof.torch_private import captures
 
 Body = Callable[[Forward], Forward]
 
+GRAPHED = ("eager", "full", "regional", "nested")
 # A function outside of the blocks is compiled if fusing can save this much.
 _OPERATIONS = 3
 _BYTES = 4 << 20
 
 
-class Recipe:
+class Preparation:
     """Eager: the step is recorded as it is."""
 
     name = "eager"
@@ -66,7 +69,7 @@ class Recipe:
             yield self.body(self.step)
 
 
-class Full(Recipe):
+class Full(Preparation):
     """All of it compiled as a whole."""
 
     def __init__(self, step: Forward, body: Body, strategy: Strategy) -> None:
@@ -80,10 +83,8 @@ class Full(Recipe):
             yield self.body(self._compiled)
 
 
-class Regional(Recipe):
-    """The repeated blocks compiled, and what is worth it of the rest."""
-
-    traces = True
+class Blocks(Preparation):
+    """The repeated blocks are found in the eager run."""
 
     def __init__(
         self, step: Forward, body: Body, strategy: Strategy, *, roots: list[nn.Module]
@@ -91,8 +92,6 @@ class Regional(Recipe):
         super().__init__(step, body)
         self.name, self.strategy, self.roots = strategy.name, strategy, roots
         self.blocks: list[nn.Module] = []
-        self.rest: set[CodeType] = set()
-        self._compiled: list[Any] = []
         self._watches: list[Watch] = []
 
     @contextlib.contextmanager
@@ -104,8 +103,64 @@ class Regional(Recipe):
             yield
 
     def learn(self, witness: Witness) -> None:
+        if self.blocks:
+            return
+        for root, watch in zip(self.roots, self._watches, strict=True):
+            for paths in regions.find(root, watch):
+                self.blocks += map(root.get_submodule, paths)
+        self._watches = []
         if not self.blocks:
-            self._compile_blocks()
+            names = ", ".join(type(root).__name__ for root in self.roots)
+            raise NotApplicable(
+                f"no repeated blocks: {names or 'the step'} calls no modules of the"
+                " same structure in sequence"
+            )
+        self.compile_blocks()
+
+    def compile_blocks(self) -> None:
+        """Once, when they are known."""
+        raise NotImplementedError
+
+
+class Nested(Blocks):
+    """All of it compiled as a whole, with the code of a block made once for its kind.
+
+    Blocks are regions only while it runs: torch looks for regions as it traces.
+    """
+
+    def __init__(
+        self, step: Forward, body: Body, strategy: Strategy, *, roots: list[nn.Module]
+    ) -> None:
+        super().__init__(step, body, strategy, roots=roots)
+        self._regions: dict[nn.Module, Forward] = {}
+
+    def compile_blocks(self) -> None:
+        self._regions = {block: nesting.region(block) for block in self.blocks}
+        self._compiled = torch.compile(self.step, **_arguments(self.strategy))
+
+    @contextlib.contextmanager
+    def during(self) -> Iterator[Forward]:
+        if not self._regions:  # not known yet, or they cannot be regions
+            yield self.body(self.step)
+            return
+        with captures.many_shapes(), nesting.in_place(self._regions):
+            yield self.body(self._compiled)
+
+
+class Regional(Blocks):
+    """The repeated blocks compiled, and what is worth it of the rest."""
+
+    traces = True
+
+    def __init__(
+        self, step: Forward, body: Body, strategy: Strategy, *, roots: list[nn.Module]
+    ) -> None:
+        super().__init__(step, body, strategy, roots=roots)
+        self.rest: set[CodeType] = set()
+        self._compiled: list[Any] = []
+
+    def learn(self, witness: Witness) -> None:
+        super().learn(witness)
         codes = {_code(type(block).forward) for block in self.blocks}
         above: set[CodeType] = set()
         for stack, _, _ in witness.stacks:
@@ -120,17 +175,7 @@ class Regional(Recipe):
             and origin.bytes >= _BYTES
         }
 
-    def _compile_blocks(self) -> None:
-        for root, watch in zip(self.roots, self._watches, strict=True):
-            for paths in regions.find(root, watch):
-                self.blocks += map(root.get_submodule, paths)
-        self._watches = []
-        if not self.blocks:
-            names = ", ".join(type(root).__name__ for root in self.roots)
-            raise NotApplicable(
-                f"no repeated blocks: {names or 'the step'} calls no modules of the"
-                " same structure in sequence"
-            )
+    def compile_blocks(self) -> None:
         arguments = _arguments(self.strategy)
         self._compiled = [
             torch.compile(block._call_impl, **arguments) for block in self.blocks
@@ -155,19 +200,20 @@ class Regional(Recipe):
                 yield self.body(self._around)
 
 
-def recipe(
+def prepare(
     step: Forward, body: Body, strategy: Strategy, modules: list[nn.Module]
-) -> Recipe:
+) -> Preparation:
     """`modules` are all that the step can see."""
     if strategy.form == "eager":
-        return Recipe(step, body)
+        return Preparation(step, body)
     if strategy.form == "full":
         return Full(step, body, strategy)
-    if strategy.form == "regional":
-        inner = {part for each in modules for part in each.children()}
-        roots = [each for each in modules if each not in inner]
-        return Regional(step, body, strategy, roots=roots)
-    raise UserError(f"strategy {strategy.name!r}: a graph is eager, full or regional")
+    if strategy.form == "core":
+        raise UserError(f"strategy {strategy.name!r}: a graph is {', '.join(GRAPHED)}")
+    inner = {part for each in modules for part in each.children()}
+    roots = [each for each in modules if each not in inner]
+    kind = Nested if strategy.form == "nested" else Regional
+    return kind(step, body, strategy, roots=roots)
 
 
 def _arguments(strategy: Strategy) -> dict[str, Any]:

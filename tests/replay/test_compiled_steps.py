@@ -1,0 +1,127 @@
+"""Steps compiled before they are recorded, and what torch.compile is told of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import torchproof
+from torchproof.records import UserError
+from torchproof.replay import making
+from torchproof.replay.graphed import Graphed
+from torchproof.strategies import parse, with_arguments
+
+FORMS = ("full", "regional", "nested")
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + torch.tanh(self.inner(x))
+
+
+def net() -> nn.Sequential:
+    return nn.Sequential(Block(), Block(), Block())
+
+
+@pytest.fixture(autouse=True)
+def afresh() -> Iterator[None]:
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+@pytest.fixture
+def given(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """The arguments of each torch.compile, which makes no code of its own here."""
+    told: list[dict[str, Any]] = []
+    plain = torch.compile
+
+    def note(fn: Any, **arguments: Any) -> Any:
+        told.append(arguments)
+        return plain(fn, backend="aot_eager", dynamic=arguments.get("dynamic"))
+
+    monkeypatch.setattr(torch, "compile", note)
+    return told
+
+
+def recorded(model: nn.Module, form: str, **settings: Any) -> Graphed:
+    """With a backend whose operations a strip can note."""
+    strategy = with_arguments(parse(form), backend="aot_eager")
+    told = {"train": False, "pool": None, "buffers": False, "padder": None} | settings
+    return making.graphed(model, strategy=strategy, **told)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_arguments_reach_torch_compile(form: str, given: list[dict[str, Any]]) -> None:
+    options = {"coordinate_descent_tuning": True}
+    x = torch.randn(3, 4)
+    model = net().eval()
+    graphed = torchproof.graph(model, (x,), strategy=form, options=options)
+    assert given
+    assert all(each == {"dynamic": False, "options": options} for each in given)
+    assert graphed.falls_back == [] and graphed.status().strategy == form
+    torch.testing.assert_close(graphed(x), model(x).detach())
+
+
+def test_what_is_given_wins_over_what_each_shape_needs(
+    given: list[dict[str, Any]],
+) -> None:
+    mode = "max-autotune-no-cudagraphs"
+    torchproof.graph(net().eval(), strategy="full", dynamic=None, mode=mode)
+    assert given == [{"dynamic": None, "mode": mode}]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"mode": "reduce-overhead"}, "makes CUDA graphs of its own"),
+        ({"options": {"triton.cudagraphs": True}}, "makes CUDA graphs of its own"),
+        ({"backend": "aot_eager"}, r"torch\.compile\(step, backend='aot_eager'\)"),
+        ({"optoins": {}}, "no argument 'optoins', did you mean options"),
+        ({"exmaple": ()}, "no argument 'exmaple', did you mean example"),
+        ({"strategy": "eager", "dynamic": True}, "eager has no arguments"),
+        ({"strategy": "full:marks"}, "no sizes to mark"),
+        ({"strategy": "core:encode"}, "a graph is eager, full, regional, nested"),
+    ],
+)
+def test_what_cannot_be_is_refused(arguments: dict[str, Any], said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        torchproof.graph(net(), **{"strategy": "full", **arguments})
+
+
+@pytest.mark.parametrize("train", [False, True])
+def test_nested_blocks_are_replayed_with_their_own_weights(train: bool) -> None:
+    model, plain = net().train(train), net().train(train)
+    plain.load_state_dict(model.state_dict())
+    graphed = recorded(model, "nested", train=train)
+    for rows in (3, 5, 3):
+        x = torch.randn(rows, 4)
+        model.zero_grad()
+        plain.zero_grad()
+        answer, expected = graphed(x), plain(x)
+        torch.testing.assert_close(answer, expected.detach())
+        if train:
+            expected.mean().backward()
+            for mine, theirs in zip(
+                model.parameters(), plain.parameters(), strict=True
+            ):
+                torch.testing.assert_close(mine.grad, theirs.grad)
+    status = graphed.status()
+    assert (status.recordings, status.stops, status.strategy) == (2, (), "nested")
+    assert not any("forward" in vars(block) for block in model)
+
+
+def test_a_step_without_blocks_says_so() -> None:
+    graphed = recorded(nn.Linear(4, 4).eval(), "nested")
+    x = torch.randn(3, 4)
+    graphed(x)
+    assert "no repeated blocks" in graphed.falls_back[0]
+    torch.testing.assert_close(graphed(x), graphed.step(x).detach())
