@@ -102,9 +102,12 @@ class Local:
         return "this machine" if count == 1 else f"{count} GPUs"
 
     def _worker(self, gpu: str | None) -> Worker:
-        task, plan = self._task, self._task.plan
+        task, own = self._task, {}
         if gpu is not None:
-            plan = replace(plan, environment={"CUDA_VISIBLE_DEVICES": gpu})
+            own["CUDA_VISIBLE_DEVICES"] = gpu
+        if self._lanes > 1:  # Inductor would start a process for each core in each
+            own["TORCHINDUCTOR_COMPILE_THREADS"] = str(_CORES_EACH)
+        plan = replace(task.plan, environment=own)
         folder = task.folder if gpu is None else task.folder / f"gpu-{gpu}"
         folder.mkdir(parents=True, exist_ok=True)
         return Worker(

@@ -22,6 +22,7 @@ from torchproof.measure.seats import Seat
 from torchproof.measure.session import Session
 from torchproof.measure.starts import started
 from torchproof.records import Measurement, UserError
+from torchproof.tuning import quiet
 from torchproof.tuning.gate import Gate
 from torchproof.tuning.trials import Candidate, Outcome, Trial
 
@@ -119,6 +120,8 @@ class Worker:
                 self.keep(())  # the processes of other trials held what it needed
                 seat = self._begun(candidate)
             if seat.runs and not _is_wrong(seat):
+                if self.crowded:
+                    quiet.wait()
                 self._sample([self.eager, seat], ROUNDS)
                 self.session.examine([seat], 0)
             trial = self._trial(candidate, seat, self._rows([seat])[-1])
@@ -136,9 +139,13 @@ class Worker:
                 self.keep(())
         seat = Seat(candidate.spec, self._caches(candidate))
         self.session.seats.append(seat)
-        with self.session.failing(seat):
-            self.session.begin(seat)
-            self.session.judge_draws(seat)
+        try:
+            with self.session.failing(seat):
+                self.session.begin(seat)
+                self.session.judge_draws(seat)
+        except UserError as error:  # this one cannot be; others can
+            seat.skipped = str(error)
+            seat.close()
         return seat
 
     def _caches(self, candidate: Candidate) -> Path:
@@ -166,7 +173,8 @@ class Worker:
         facts = seat.facts[0] if seat.facts else {}
         outcome, why = _outcome(row)
         start = row.start or {}
-        cold = row.first_call_s is not None and not self.crowded if facts else None
+        beside = self.crowded and not candidate.spec.is_eager
+        cold = row.first_call_s is not None and not beside if facts else None
         more = [start.get(name) or 0.0 for name in ("imports_s", "later_compile_s")]
         return Trial(
             candidate.name,
