@@ -44,9 +44,7 @@ OPTIONAL = TEXTS.filter(bool) | st.none()
 def plans(draw: st.DrawFn) -> Plan:
     marks = st.dictionaries(WAYS, SIZES, max_size=2)
     places = draw(st.lists(TEXTS, unique=True, max_size=3))
-    sites = [
-        Site(place, draw(TEXTS), draw(PATHS), draw(marks)) for place in places[1:]
-    ]
+    sites = [Site(place, draw(TEXTS), draw(PATHS), draw(marks)) for place in places[1:]]
     sites += [Site(place, varying=draw(marks)) for place in places[:1]]
     return Plan(tuple(sites), draw(OPTIONAL))
 
@@ -72,6 +70,7 @@ def recipes(draw: st.DrawFn) -> Recipe:
     )
 
 
+@settings(max_examples=40)
 @given(recipes())
 def test_what_is_written_is_read_back(recipe: Recipe) -> None:
     assert loads(recipe.dumps()) == recipe
@@ -92,7 +91,7 @@ def test_garbage_is_damaged_and_nothing_else(tmp_path_factory: Any, raw: bytes) 
         load(path)
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(recipes(), st.data())
 def test_a_truncated_file_is_damaged_or_a_recipe(recipe: Recipe, data: Any) -> None:
     text = recipe.dumps()

@@ -5,50 +5,27 @@ from __future__ import annotations
 import copy
 import dataclasses
 import json
-import logging
 import pickle
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import recipe_nets
 import torch
+from recipe_nets import ROWS, Net, calls, followed, parts, recipe_for
 from torch import nn
 from torch._dynamo.testing import CompileCounter
 
 import torchproof
 from torchproof.recipe import Recipe
 from torchproof.recipe.fingerprint import fingerprint
-from torchproof.recipe.matching import environment_here
-from torchproof.records import UserError
 from torchproof.strategies import Strategy, parse
 from torchproof.strategies.plans import Plan
 from torchproof.torch_private import subgraphs
-
-
-class Block(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = nn.Linear(4, 4)
-
-    def forward(self, x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-        return x + self.inner(x).tanh() * scale.sum()
-
-
-class Net(nn.Module):
-    def __init__(self, blocks: int = 3) -> None:
-        super().__init__()
-        self.blocks = nn.ModuleList(Block() for _ in range(blocks))
-        self.head = nn.Linear(4, 2)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        for block in self.blocks:
-            x = block(x, scale=x)
-        return self.head(x)
-
-    def encode(self, x: torch.Tensor) -> torch.Tensor:
-        return self.blocks[0](x, x)
 
 
 @pytest.fixture(autouse=True)
@@ -58,41 +35,6 @@ def fresh() -> Iterator[None]:
     with torch.no_grad():
         yield
     torch.compiler.reset()
-
-
-ROWS = (3, 5, 7)
-
-
-def calls() -> list[tuple[torch.Tensor]]:
-    return [(torch.randn(rows, 4),) for rows in ROWS]
-
-
-def recipe_for(model: Any, name: str, **more: Any) -> Recipe:
-    """As a search makes one, with a backend that compiles at once."""
-    strategy = parse(name)
-    plan = strategy.plan(copy.deepcopy(model), calls())
-    if strategy.compiles:
-        arguments = {**strategy.arguments, "backend": "aot_eager"}
-        strategy = dataclasses.replace(strategy, arguments=arguments)
-    made = {
-        "plan": plan,
-        "run": "20261115-0102-net",
-        "lines": strategy.source("model", plan),
-        "environment": environment_here(model),
-        "model": fingerprint(model),
-    }
-    return Recipe(strategy, **{**made, **more})
-
-
-def followed(model: Any, recipe: Any, **more: Any) -> Any:
-    model = torchproof.compile(model, recipe=recipe, **more)
-    assert torchproof.status(model).recipe["followed"]  # type: ignore[index]
-    return model
-
-
-def parts(model: nn.Module) -> list[str]:
-    """The modules that have something else in the place of their forward."""
-    return [path for path, each in model.named_modules() if "forward" in vars(each)]
 
 
 # -- followed --------------------------------------------------------------------------
@@ -132,6 +74,38 @@ def test_a_recipe_gives_what_its_lines_give(
     # As often as the lines: marks and dynamic shapes hold from the first call on.
     assert len(found.compilations) == counter.frame_count
     assert found.compiled_calls == (0 if name == "eager" else len(ROWS))
+
+
+@pytest.mark.slow
+def test_in_a_fresh_process(tmp_path: Path) -> None:
+    """The same strategy and outputs, of a class that is loaded by another name."""
+    plain = Net()
+    recipe_for(plain, "regional:marks").write(tmp_path / "torchproof.toml")
+    torch.save(plain.state_dict(), tmp_path / "weights.pt")
+    torch.save(calls(), tmp_path / "calls.pt")
+    (tmp_path / "served.py").write_text(Path(recipe_nets.__file__).read_text())
+    program = """
+import torch, torchproof
+from served import Net
+model = Net()
+model.load_state_dict(torch.load("weights.pt"))
+model = torchproof.compile(model, recipe="torchproof.toml")
+with torch.no_grad():
+    torch.save([model(*call) for call in torch.load("calls.pt")], "answers.pt")
+print(torchproof.status(model))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.startswith("Net: regional:marks (recipe torchproof.toml)\n")
+    assert "3 calls, 100% compiled, 0 recompiles" in done.stdout
+    given, answers = (torch.load(tmp_path / f"{n}.pt") for n in ("calls", "answers"))
+    for call, answer in zip(given, answers, strict=True):
+        torch.testing.assert_close(answer, plain(*call))
 
 
 def test_regions_are_those_of_the_recipe_and_nothing_is_searched() -> None:
@@ -274,159 +248,3 @@ def test_marks_of_arguments_that_a_call_does_not_have() -> None:
         assert made(x).sum() == rows
         assert made(x, more={"y": [x]}).sum() == 2 * rows
         assert made(x, {"y": (x,), "z": 3}).sum() == 2 * rows
-
-
-# -- not followed ----------------------------------------------------------------------
-
-
-def eager_because(model: Any, recipe: Any, caplog: Any) -> str:
-    """The one line that says why a recipe is not followed."""
-    caplog.clear()
-    with caplog.at_level(logging.WARNING, "torchproof"):
-        model = torchproof.compile(model, recipe=recipe)
-        before = torchproof.status(model)
-        model(*calls()[0])
-    found = torchproof.status(model)
-    assert found.strategy == before.strategy == "eager" and found.why == before.why
-    assert found.compiled_calls == 0 and parts(model) == [""]
-    assert found.recipe is not None and not found.recipe["followed"]
-    (fallback,) = found.fallbacks
-    assert fallback.kind == "recipe"
-    (record,) = caplog.records
-    assert fallback.why in record.getMessage() and "\n" not in record.getMessage()
-    return fallback.why
-
-
-@pytest.mark.parametrize(
-    ("environment", "why"),
-    [
-        ({"torch": "1.9.0"}, "torch 1.9.0 in the recipe"),
-        ({"device": "cuda", "torch": "1.9.0"}, "device cuda in the recipe, cpu here"),
-    ],
-)
-def test_another_place(environment: Any, why: str, caplog: Any) -> None:
-    recipe = recipe_for(Net(), "full")
-    recipe = dataclasses.replace(
-        recipe, environment={**recipe.environment, **environment}
-    )
-    told = eager_because(Net(), recipe, caplog)
-    assert why in told and "torchproof tune makes one for here" in told
-
-
-def test_another_model(caplog: Any) -> None:
-    recipe = recipe_for(Net(), "regional")
-    assert "20 parameters more" in eager_because(Net(blocks=4), recipe, caplog)
-    assert "model Net in the recipe, Linear here" in eager_because(
-        nn.Linear(4, 4), recipe, caplog
-    )
-    changed = {"code": {"mine": "0" * 32}}
-    changed = dataclasses.replace(recipe, model={**recipe.model, **changed})
-    assert "the code of mine is not what" in eager_because(Net(), changed, caplog)
-    lost = dataclasses.replace(recipe.plan.sites[0], paths=("layers.0",))
-    lost = dataclasses.replace(recipe, plan=Plan((lost,)))
-    assert "the model has no part 'layers.0'" in eager_because(Net(), lost, caplog)
-
-
-@pytest.mark.parametrize(
-    ("content", "why"),
-    [
-        (b"", "no schema number"),
-        (b"\x00\xff\xfe", "byte 1 is not text"),
-        (b'schema = 1\nstrategy = "fu', "not TOML"),
-        (b'schema = 99\nstrategy = "full"', "install a newer torchproof"),
-        (b'schema = 1\nstrategy = "warp"', "no strategy 'warp'"),
-        (b'schema = 1\nstrategy = "full"\ntrain = 3', "train must be true or false"),
-    ],
-)
-def test_a_damaged_file(content: bytes, why: str, tmp_path: Path, caplog: Any) -> None:
-    path = tmp_path / "torchproof.toml"
-    path.write_bytes(content)
-    told = eager_because(Net(), path, caplog)
-    assert why in told and told.startswith(f"{path} is not followed: ")
-
-
-def test_options_that_torch_does_not_know(caplog: Any) -> None:
-    strategy = Strategy("full", "full", {"options": {"no_such_option": True}})
-    recipe = Recipe(strategy, model=fingerprint(Net()))
-    assert "no_such_option" in eager_because(Net(), recipe, caplog)
-
-
-def test_a_model_may_be_moved_before_its_first_call(caplog: Any) -> None:
-    model = Net().to("meta")
-    recipe = recipe_for(Net(), "full")
-    with caplog.at_level(logging.WARNING, "torchproof"):
-        torchproof.compile(model, recipe=recipe)
-        told = "to be decided; device cpu in the recipe, meta here, unless it is moved"
-        assert told in str(torchproof.status(model))
-        model.to_empty(device="cpu").load_state_dict(Net().state_dict())
-        model(*calls()[0])
-    assert torchproof.status(model).strategy == "full"
-    assert torchproof.status(model).recipe["followed"]  # type: ignore[index]
-    assert not caplog.records
-
-
-def test_what_is_wrong_in_the_program_raises(tmp_path: Path) -> None:
-    model = Net()
-    for recipe, settings, why in [
-        (tmp_path / "none.toml", {}, "No such file"),
-        (3, {}, "give the path of a file or a Recipe, not a int"),
-        (recipe_for(model, "full"), {"strategy": "full"}, "recipe and strategy: "),
-        (recipe_for(model, "full"), {"mode": "default"}, "recipe and mode: "),
-    ]:
-        with pytest.raises(UserError, match=why) as caught:
-            torchproof.compile(model, recipe=recipe, **settings)
-        assert "\n" not in str(caught.value)
-        assert not parts(model)
-
-
-def test_switched_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TORCHPROOF_DISABLE", "1")
-    model = Net()
-    assert torchproof.compile(model, recipe=tmp_path / "none.toml") is model
-    assert not parts(model)
-
-
-# -- as always -------------------------------------------------------------------------
-
-
-def test_verify_monitor_and_retry_work_as_always() -> None:
-    plain = Net()
-    recipe = recipe_for(plain, "regional")
-    model = followed(copy.deepcopy(plain), recipe, verify=2, monitor=True)
-    for call in calls():
-        torch.testing.assert_close(model(*call), plain(*call))
-    found = torchproof.status(model)
-    assert [each["verdict"] for each in found.verifications] == ["same", "same"]
-    assert found.latency
-    torchproof.retry(model)
-    model(*calls()[0])
-    assert torchproof.status(model).strategy == "regional"
-    assert torchproof.status(model).recipe["followed"]  # type: ignore[index]
-
-
-def test_nothing_of_it_is_waited_for() -> None:
-    plain = Net()
-    model = followed(copy.deepcopy(plain), recipe_for(plain, "full"), wait=False)
-    for call in calls():
-        torch.testing.assert_close(model(*call), plain(*call))
-    assert not torchproof.status(model).fallbacks
-
-
-def test_a_compiled_failure_falls_back_as_always() -> None:
-    plain = Net()
-    recipe = recipe_for(plain, "full")
-    strategy = dataclasses.replace(
-        recipe.strategy, arguments={"backend": "test_failing_backend"}
-    )
-
-    @torch._dynamo.register_backend(name="test_failing_backend")
-    def failing(*_: Any) -> Any:
-        raise RuntimeError("no code")
-
-    model = followed(
-        copy.deepcopy(plain), dataclasses.replace(recipe, strategy=strategy)
-    )
-    call = calls()[0]
-    torch.testing.assert_close(model(*call), plain(*call))
-    (fallback,) = torchproof.status(model).fallbacks
-    assert fallback.kind == "compile error"

@@ -1,0 +1,187 @@
+"""Recipes that are not followed are told in one line, and the rest is as always."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from recipe_nets import Net, calls, followed, parts, recipe_for
+from torch import nn
+
+import torchproof
+from torchproof.recipe import Recipe
+from torchproof.recipe.fingerprint import fingerprint
+from torchproof.records import UserError
+from torchproof.strategies import Strategy
+from torchproof.strategies.plans import Plan
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Iterator[None]:
+    torch.compiler.reset()
+    torch.manual_seed(0)
+    with torch.no_grad():
+        yield
+    torch.compiler.reset()
+
+
+# -- not followed ----------------------------------------------------------------------
+
+
+def eager_because(model: Any, recipe: Any, caplog: Any) -> str:
+    """The one line that says why a recipe is not followed."""
+    caplog.clear()
+    with caplog.at_level(logging.WARNING, "torchproof"):
+        model = torchproof.compile(model, recipe=recipe)
+        before = torchproof.status(model)
+        model(*calls()[0])
+    found = torchproof.status(model)
+    assert found.strategy == before.strategy == "eager" and found.why == before.why
+    assert found.compiled_calls == 0 and parts(model) == [""]
+    assert found.recipe is not None and not found.recipe["followed"]
+    (fallback,) = found.fallbacks
+    assert fallback.kind == "recipe"
+    (record,) = caplog.records
+    assert fallback.why in record.getMessage() and "\n" not in record.getMessage()
+    return fallback.why
+
+
+@pytest.mark.parametrize(
+    ("environment", "why"),
+    [
+        ({"torch": "1.9.0"}, "torch 1.9.0 in the recipe"),
+        ({"device": "cuda", "torch": "1.9.0"}, "device cuda in the recipe, cpu here"),
+    ],
+)
+def test_another_place(environment: Any, why: str, caplog: Any) -> None:
+    recipe = recipe_for(Net(), "full")
+    recipe = dataclasses.replace(
+        recipe, environment={**recipe.environment, **environment}
+    )
+    told = eager_because(Net(), recipe, caplog)
+    assert why in told and "torchproof tune makes one for here" in told
+
+
+def test_another_model(caplog: Any) -> None:
+    recipe = recipe_for(Net(), "regional")
+    assert "20 parameters more" in eager_because(Net(blocks=4), recipe, caplog)
+    assert "model Net in the recipe, Linear here" in eager_because(
+        nn.Linear(4, 4), recipe, caplog
+    )
+    changed = {"code": {"mine": "0" * 32}}
+    changed = dataclasses.replace(recipe, model={**recipe.model, **changed})
+    assert "the code of mine is not what" in eager_because(Net(), changed, caplog)
+    lost = dataclasses.replace(recipe.plan.sites[0], paths=("layers.0",))
+    lost = dataclasses.replace(recipe, plan=Plan((lost,)))
+    assert "the model has no part 'layers.0'" in eager_because(Net(), lost, caplog)
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"", "no schema number"),
+        (b"\x00\xff\xfe", "byte 1 is not text"),
+        (b'schema = 1\nstrategy = "fu', "not TOML"),
+        (b'schema = 99\nstrategy = "full"', "install a newer torchproof"),
+        (b'schema = 1\nstrategy = "warp"', "no strategy 'warp'"),
+        (b'schema = 1\nstrategy = "full"\ntrain = 3', "train must be true or false"),
+    ],
+)
+def test_a_damaged_file(content: bytes, why: str, tmp_path: Path, caplog: Any) -> None:
+    path = tmp_path / "torchproof.toml"
+    path.write_bytes(content)
+    told = eager_because(Net(), path, caplog)
+    assert why in told and told.startswith(f"{path} is not followed: ")
+
+
+def test_options_that_torch_does_not_know(caplog: Any) -> None:
+    strategy = Strategy("full", "full", {"options": {"no_such_option": True}})
+    recipe = Recipe(strategy, model=fingerprint(Net()))
+    assert "no_such_option" in eager_because(Net(), recipe, caplog)
+
+
+def test_a_model_may_be_moved_before_its_first_call(caplog: Any) -> None:
+    model = Net().to("meta")
+    recipe = recipe_for(Net(), "full")
+    with caplog.at_level(logging.WARNING, "torchproof"):
+        torchproof.compile(model, recipe=recipe)
+        told = "to be decided; device cpu in the recipe, meta here, unless it is moved"
+        assert told in str(torchproof.status(model))
+        model.to_empty(device="cpu").load_state_dict(Net().state_dict())
+        model(*calls()[0])
+    assert torchproof.status(model).strategy == "full"
+    assert torchproof.status(model).recipe["followed"]  # type: ignore[index]
+    assert not caplog.records
+
+
+def test_what_is_wrong_in_the_program_raises(tmp_path: Path) -> None:
+    model = Net()
+    for recipe, settings, why in [
+        (tmp_path / "none.toml", {}, "No such file"),
+        (3, {}, "give the path of a file or a Recipe, not a int"),
+        (recipe_for(model, "full"), {"strategy": "full"}, "recipe and strategy: "),
+        (recipe_for(model, "full"), {"mode": "default"}, "recipe and mode: "),
+    ]:
+        with pytest.raises(UserError, match=why) as caught:
+            torchproof.compile(model, recipe=recipe, **settings)
+        assert "\n" not in str(caught.value)
+        assert not parts(model)
+
+
+def test_switched_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHPROOF_DISABLE", "1")
+    model = Net()
+    assert torchproof.compile(model, recipe=tmp_path / "none.toml") is model
+    assert not parts(model)
+
+
+# -- as always -------------------------------------------------------------------------
+
+
+def test_verify_monitor_and_retry_work_as_always() -> None:
+    plain = Net()
+    recipe = recipe_for(plain, "regional")
+    model = followed(copy.deepcopy(plain), recipe, verify=2, monitor=True)
+    for call in calls():
+        torch.testing.assert_close(model(*call), plain(*call))
+    found = torchproof.status(model)
+    assert [each["verdict"] for each in found.verifications] == ["same", "same"]
+    assert found.latency
+    torchproof.retry(model)
+    model(*calls()[0])
+    assert torchproof.status(model).strategy == "regional"
+    assert torchproof.status(model).recipe["followed"]  # type: ignore[index]
+
+
+def test_nothing_of_it_is_waited_for() -> None:
+    plain = Net()
+    model = followed(copy.deepcopy(plain), recipe_for(plain, "full"), wait=False)
+    for call in calls():
+        torch.testing.assert_close(model(*call), plain(*call))
+    assert not torchproof.status(model).fallbacks
+
+
+def test_a_compiled_failure_falls_back_as_always() -> None:
+    plain = Net()
+    recipe = recipe_for(plain, "full")
+    strategy = dataclasses.replace(
+        recipe.strategy, arguments={"backend": "test_failing_backend"}
+    )
+
+    @torch._dynamo.register_backend(name="test_failing_backend")
+    def failing(*_: Any) -> Any:
+        raise RuntimeError("no code")
+
+    model = followed(
+        copy.deepcopy(plain), dataclasses.replace(recipe, strategy=strategy)
+    )
+    call = calls()[0]
+    torch.testing.assert_close(model(*call), plain(*call))
+    (fallback,) = torchproof.status(model).fallbacks
+    assert fallback.kind == "compile error"
