@@ -32,6 +32,7 @@ def content(run: Run) -> dict[str, Any]:
         "search": search,
         "lines": search.lines.strip("\n"),
         "applied": trials.applied(search),
+        "again": trials.to_go_on(run, search),
         "plot": drawn,
         "keys": list(_keys(drawn)) if drawn else [],
         "shape": _SHAPES.__getitem__,
@@ -67,7 +68,8 @@ def _keys(drawn: scatter.Plot) -> Iterator[tuple[str, str, str]]:
         yield "chosen", tone, "chosen"
     if "eager" in kinds:
         yield "eager", "eager", "eager"
-    told = {"faster": "faster than eager", "slower": "slower", "level": "no difference"}
+    told = {"faster": "faster than eager", "slower": "slower"}
+    told["level"] = "difference not significant"
     for tone, said in told.items():
         if any(mark.tone == tone for mark in others):
             yield "other", tone, said
