@@ -197,7 +197,9 @@ def observed(
     with (
         _without_stderr(),
         torch.profiler.profile(
-            activities=activities, with_stack=trace is not None
+            activities=activities,
+            with_stack=trace is not None,
+            acc_events=True,  # without, torch 2.11 warns that it keeps one cycle
         ) as seen,
     ):
         run()
