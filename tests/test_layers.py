@@ -100,7 +100,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     | {"store", "strategies", "target"},
     # `tune`: which way to run a target is tried next, and which one is chosen.
     "tuning": {"records", "capture", "checking", "measure", "recipe", "store"}
-    | {"strategies", "target"},
+    | {"lifeline", "strategies", "target"},
     "api": {"records", "store", "target", "capture", "checking", "measure"}
     | {"questions", "tuning"},
     "flags": {"records"},
@@ -128,6 +128,10 @@ DESK += ("places", "guards", "stacks", "reads", "tracelog", "store", "rules", "v
 DESK += ("recipe", "report", "streams", "capture", "measure", "questions", "checking")
 DESK += ("api", "tuning", "flags", "board", "output", "static", "journal", "cli")
 DESK += ("decisive", "lifeline", "__init__", "__main__")
+# Of those, what only a process of its own loads, where the extra `ray` is installed.
+WITH_RAY = {
+    PACKAGE / "tuning" / "cluster" / f"{name}.py" for name in ("bridge", "crew")
+}
 # Rooms whose installed packages are limited to these.
 INSTALLED = {"records": set(), "torch_private": {"torch"}, "workloads": {"torch"}}
 
@@ -337,6 +341,7 @@ def test_loading_the_desk_half_does_not_load_torch() -> None:
         ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts)
         for path in sources(PACKAGE)
         if room(path) in DESK and path.stem not in ("__init__", "__main__")
+        if path not in WITH_RAY
     ]
     names += ["torchproof", "torchproof.workloads"]
     program = f"import sys, {', '.join(names)}\nsys.exit('torch' in sys.modules)"

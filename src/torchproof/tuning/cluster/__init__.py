@@ -1,0 +1,179 @@
+"""Trials on a Ray cluster: the executor, and the pipe to the process that holds Ray."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Collection, Sequence
+from multiprocessing.connection import Connection, Pipe
+from pathlib import Path
+from typing import Any
+
+from torchproof import lifeline
+from torchproof.measure.process import ArmError
+from torchproof.records import Measurement, UserError
+from torchproof.tuning.cluster.outpost import Errand, errand
+from torchproof.tuning.executors import Finalists, Task
+from torchproof.tuning.trials import Candidate, Trial
+from torchproof.tuning.worker import Progress
+
+_BRIDGE = "torchproof.tuning.cluster.bridge"
+_CONNECT_S = 20.0
+_CLOSE_S = 10.0
+
+
+class Cluster:
+    """The workers of a Ray cluster. A worker that is lost gives its trial back, which
+    is then tried elsewhere; only where that happens again and again is it lost.
+    """
+
+    def __init__(self, task: Task, progress: Progress, address: str) -> None:
+        if importlib.util.find_spec("ray") is None:
+            raise UserError("--ray needs Ray: pip install torchproof[ray]")
+        self._address, self._progress = address, progress
+        self._ready = self._nodes = self._going = 0
+        self._ended: list[Trial] = []
+        self._answers: list[tuple[str, Any]] = []
+        self._bridge: subprocess.Popen[bytes] | None = None
+        search = uuid.uuid4().hex[:12]
+        given = errand(task.plan, search, shares_caches=task.shares_caches)
+        self._log = task.folder / "ray.log"
+        self._pipe = self._start(given)
+        self._connect()
+
+    @property
+    def name(self) -> str:
+        nodes = "1 node" if self._nodes == 1 else f"{self._nodes} nodes"
+        return f"Ray at {self._address}: {nodes}"
+
+    def _start(self, given: Errand) -> Connection:
+        pipe, other = Pipe()
+        program = [sys.executable, "-m", _BRIDGE, str(other.fileno())]
+        with open(self._log, "wb") as log:
+            self._bridge = lifeline.begun(
+                lambda: subprocess.Popen(
+                    program,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    pass_fds=(other.fileno(),),
+                    env={**os.environ, **lifeline.parent()},
+                    start_new_session=True,
+                )
+            )
+        other.close()
+        pipe.send((self._address, given))
+        return pipe
+
+    def _connect(self) -> None:
+        self._progress(f"connecting to Ray at {self._address}")
+        begin = time.monotonic()
+        self._connected = False
+        while not self._connected:
+            self._listen(0.2)
+            if not self._connected and time.monotonic() - begin > _CONNECT_S:
+                self.close()
+                raise self._lost(f"no cluster answers within {_CONNECT_S:.0f} s")
+
+    # -- the pipe ----------------------------------------------------------------------
+
+    def _listen(self, seconds: float) -> None:
+        """Takes what the bridge sends, waiting so long for the first of it."""
+        try:
+            while self._pipe.poll(seconds):
+                self._hear(*self._pipe.recv())
+                seconds = 0.0
+        except (EOFError, OSError):
+            self.close()
+            raise self._lost("the connection to it was lost") from None
+
+    def _hear(self, kind: str, value: Any) -> None:
+        if kind == "failed":
+            self.close()
+            raise self._lost(value)
+        if kind == "connected":
+            self._connected = True
+        elif kind == "crew":
+            self._ready, self._nodes = value
+        elif kind == "trial":
+            self._going -= 1
+            self._ended.append(value)
+        elif kind == "said":
+            self._progress(value)
+        else:
+            self._answers.append((kind, value))
+
+    def _lost(self, why: str) -> UserError:
+        return UserError(f"--ray {self._address}: {why}")
+
+    def _ask(self, name: str, *given: Any) -> Any:
+        self._send(name, *given)
+        while not self._answers:
+            self._listen(0.2)
+        kind, value = self._answers.pop()
+        if kind == "refused":
+            raise ArmError(value)
+        return value
+
+    def _send(self, name: str, *given: Any) -> None:
+        try:
+            self._pipe.send((name, *given))
+        except OSError:
+            self._listen(0.0)  # why it ended, if it said so
+            raise self._lost("the connection to it was lost") from None
+
+    # -- as of any executor ------------------------------------------------------------
+
+    def probe(self, limit_s: float) -> dict[str, Any]:
+        return dict(self._ask("probe", limit_s))
+
+    def cache_in(self, folder: Path) -> None:
+        """Compiled code stays on the nodes, which need not see this folder."""
+
+    def slots(self) -> int:
+        self._listen(0.0)
+        return max(0, self._ready - self._going)
+
+    def submit(self, candidate: Candidate, limit_s: float) -> None:
+        self._going += 1
+        self._send("submit", candidate, limit_s)
+
+    def wait(self, seconds: float) -> list[Trial]:
+        end = time.monotonic() + seconds
+        while not self._ended and (left := end - time.monotonic()) > 0:
+            self._listen(left)
+        ended, self._ended = self._ended, []
+        return ended
+
+    def keep(self, names: Collection[str]) -> None:
+        self._send("keep", tuple(names))
+
+    def sit(self, finalists: Finalists, sitting: int) -> None:
+        self._ask("sit", list(finalists), sitting)
+
+    def turns(self, names: Sequence[str], rounds: int) -> tuple[Measurement, ...]:
+        return tuple(self._ask("turns", list(names), rounds))
+
+    def cold_start(self, candidate: Candidate, limit_s: float) -> tuple[float, float]:
+        first_s, start_s = self._ask("cold_start", candidate, limit_s)
+        return first_s, start_s
+
+    def close(self) -> None:
+        bridge, self._bridge = self._bridge, None
+        if bridge is None:
+            return
+        try:
+            self._pipe.send(("close",))
+            bridge.wait(_CLOSE_S)
+        except (OSError, subprocess.TimeoutExpired):
+            pass
+        finally:
+            if bridge.poll() is None:
+                os.killpg(bridge.pid, signal.SIGKILL)
+            bridge.wait()
+            self._pipe.close()
