@@ -9,7 +9,7 @@ import bench_runs
 import html_runs
 import pytest
 import tune_runs
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from test_html import page
 
@@ -47,10 +47,12 @@ def test_a_wide_range_is_drawn_by_its_powers_of_ten() -> None:
     assert "10 ms" in ticks and "100 s" in ticks
 
 
+@settings(deadline=None, max_examples=60)
 @given(
     st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=9),
     st.floats(1e-6, 1e6),
 )
+@example([999974.0], 1e-6)
 def test_any_times_stand_inside_with_a_few_ticks(
     values: list[float], more: float
 ) -> None:
@@ -67,6 +69,7 @@ def test_any_times_stand_inside_with_a_few_ticks(
         assert len({text for _, text in axis.ticks}) == len(places)
 
 
+@settings(deadline=None, max_examples=60)
 @given(
     st.lists(
         st.tuples(st.floats(0.01, 100), st.floats(0.5, 50)), min_size=2, max_size=30

@@ -141,7 +141,8 @@ def _axis(
     log = most / least >= LOG_FROM
     scale: Callable[[float], float] = math.log10 if log else float
     low, high = scale(least), scale(most)
-    edge = (high - low) * _EDGE or abs(high) * 0.1 or 1.0
+    # Times that hardly differ stand close together, and are not blown up.
+    edge = max((high - low) * _EDGE, 0.0 if log else abs(high) * 0.02)
     low, high = low - edge, high + edge
 
     def place(value: float) -> float:
