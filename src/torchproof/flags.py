@@ -124,9 +124,9 @@ def bench_flags(parser: argparse.ArgumentParser) -> None:
         metavar="NAMES",
         default="",
         help=(
-            "eager, full, core:METHOD, regional; each with +graph (the step in one"
-            " CUDA graph) and :MODE, :fullgraph, :dynamic, :static or :marks after it"
-            " (eager,full,regional; on CUDA also full:reduce-overhead, full+graph,"
+            "eager, full, core:METHOD, regional, nested; each with +graph (the step in"
+            " one CUDA graph) and :MODE, :fullgraph, :dynamic, :static or :marks after"
+            " it (eager,full,regional; on CUDA also full:reduce-overhead, full+graph,"
             " regional+graph)"
         ),
     )
