@@ -8,6 +8,7 @@ import logging
 import pickle
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,9 +16,10 @@ import torch
 from torch import nn
 
 import torchproof
-from torchproof.recipe import Recipe
+from torchproof.recipe import Recipe, loads
 from torchproof.recipe.fingerprint import fingerprint
 from torchproof.recipe.matching import environment_here
+from torchproof.records import UserError
 from torchproof.runtime import entry_of
 from torchproof.strategies import parse
 
@@ -54,7 +56,9 @@ class Net(nn.Module):
 def recipe_for(model: Any, name: str, **more: Any) -> Recipe:
     strategy = parse(name)
     if strategy.compiles:
-        arguments = {**strategy.arguments, "backend": "eager"}
+        # Regions are taken apart by AOTAutograd: "eager" cannot train them.
+        backend = "aot_eager" if strategy.form == "nested" else "eager"
+        arguments = {**strategy.arguments, "backend": backend}
         strategy = dataclasses.replace(strategy, arguments=arguments)
     made = {"environment": environment_here(model), "model": fingerprint(model)}
     return Recipe(strategy, **{**made, **more})
@@ -71,7 +75,8 @@ def applied(name: str, **settings: Any) -> tuple[nn.Module, nn.Module]:
 X = torch.linspace(-1, 1, 8).view(2, 4)
 
 
-NAMES = ("eager+graph", "full+graph", "regional+graph", "core+graph:blocks.1")
+NAMES = ("eager+graph", "full+graph", "regional+graph", "nested+graph")
+NAMES += ("core+graph:blocks.1",)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -200,3 +205,77 @@ def test_a_training_step_is_for_graph_and_compile_says_so() -> None:
     assert found.strategy == "full" and found.compiled_calls == 1
     assert any("torchproof.graph(model, recipe=" in note for note in found.notes)
     assert entry_of(model)._replaying is None
+
+
+# -- torchproof.graph ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_whole_step_by_a_recipe(name: str) -> None:
+    plain = Net()
+    model = copy.deepcopy(plain)
+    step = torchproof.graph(model, recipe=recipe_for(plain, name, train=True))
+    for number, x in enumerate((X, X * 2, X * 3), start=1):
+        answer = step(x)
+        plain(x).mean().backward()
+        torch.testing.assert_close(answer, plain(x).detach())
+        assert step.status().replays == number, step.status()
+        for mine, theirs in zip(model.parameters(), plain.parameters(), strict=True):
+            torch.testing.assert_close(mine.grad, theirs.grad)
+    assert not step.falls_back
+
+
+def test_without_a_match_the_step_runs_as_it_is(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    plain = Net()
+    recipe = recipe_for(plain, "full+graph", train=True, environment={"torch": "1.9"})
+    model = copy.deepcopy(plain)
+    with caplog.at_level(logging.WARNING, "torchproof"):
+        step = torchproof.graph(model, (X,), recipe=recipe)
+        step(X)
+    plain(X).mean().backward()
+    for mine, theirs in zip(model.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(mine.grad, theirs.grad)
+    (why,) = step.falls_back
+    assert "torch 1.9 in the recipe" in why and len(caplog.records) == 1
+    assert step.status().plain_calls == 1 and step.status().recordings == 0
+
+
+def test_a_recipe_without_a_graph_is_compiled_and_not_recorded() -> None:
+    plain = Net()
+    step = torchproof.graph(copy.deepcopy(plain), recipe=recipe_for(plain, "full"))
+    torch.testing.assert_close(step(X), plain(X).detach())
+    assert step.status().strategy == "full" and step.status().recordings == 0
+    assert step.falls_back == ["the recipe says full, without a graph"]
+
+
+def test_buckets_of_a_recipe_are_padded_to() -> None:
+    plain = Net()
+    buckets = {"pad": {"x": ["batch", None]}, "sizes": [4, 8]}
+    recipe = recipe_for(plain, "eager+graph", buckets=buckets)
+    recipe = loads(recipe.dumps())
+    step = torchproof.graph(copy.deepcopy(plain), recipe=recipe)
+    for rows in (2, 3, 4):
+        x = torch.linspace(-1, 1, rows * 4).view(rows, 4)
+        torch.testing.assert_close(step(x), plain(x).detach())
+    assert step.status().recordings == 1
+
+
+def test_what_a_program_gets_wrong_about_a_recipe_raises(tmp_path: Path) -> None:
+    model, path = Net(), tmp_path / "torchproof.toml"
+    recipe = recipe_for(model, "full+graph", train=True)
+    path.write_text("schema = 1")
+    for given, settings, why in [
+        (recipe, {"strategy": "full"}, "recipe and strategy"),
+        (recipe, {"options": {}}, "recipe and options"),
+        (recipe, {"train": False}, "the recipe was measured with train=True"),
+        (tmp_path / "none.toml", {}, "No such file"),
+        (path, {}, "strategy is missing"),
+    ]:
+        with pytest.raises(UserError, match=why):
+            torchproof.graph(model, recipe=given, **settings)
+    step = torchproof.graph(model, recipe=path, train=True)
+    step(X)
+    assert all(each.grad is not None for each in model.parameters())
+    assert "strategy is missing" in step.falls_back[0]

@@ -74,7 +74,7 @@ def _document(recipe: Recipe) -> dict[str, Any]:
     if recipe.strategy.arguments != parse(recipe.strategy.name).arguments:
         plain["compile"] = recipe.strategy.arguments
     plain |= {name: getattr(recipe, name) for name in _TABLES if getattr(recipe, name)}
-    plain["buckets"] = recipe.buckets
+    plain["buckets"] = recipe.buckets and _swapped(recipe.buckets, None, "")
     plain["regions"] = [
         {"name": site.name or None, "place": site.place, "paths": [*site.paths]}
         for site in recipe.plan.regions
@@ -194,7 +194,17 @@ def _mark(plain: Any, where: str) -> tuple[str, tuple[int | str, ...], tuple[int
 def _buckets(plain: Mapping[str, Any]) -> dict[str, Any] | None:
     if "buckets" not in plain:
         return None
-    return _table(plain["buckets"], "buckets", _BUCKETS, needed=("pad",))
+    given = _table(plain["buckets"], "buckets", _BUCKETS, needed=("pad",))
+    return {key: _swapped(value, "", None) for key, value in given.items()}
+
+
+def _swapped(value: Any, one: Any, other: Any) -> Any:
+    """With one thing for another: a dimension without a name is "" in TOML."""
+    if isinstance(value, Mapping):
+        return {str(key): _swapped(each, one, other) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_swapped(each, one, other) for each in value]
+    return other if value == one else value
 
 
 # -- one value -------------------------------------------------------------------------

@@ -7,12 +7,14 @@ callable that answers as the step does, or runs the step itself and says why.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from torchproof.records import UserError
 
 if TYPE_CHECKING:
+    from torchproof.recipe import Recipe
     from torchproof.replay.buckets import Buckets
     from torchproof.replay.graphed import Graphed
 
@@ -23,8 +25,9 @@ def graph(
     step: Callable[..., Any],
     example: tuple[Any, ...] | Mapping[str, Any] | None = None,
     *,
-    train: bool = False,
-    strategy: str = "eager",
+    recipe: str | os.PathLike[str] | Recipe | None = None,
+    train: bool | None = None,
+    strategy: str | None = None,
     outputs: Literal["copies", "buffers"] = "copies",
     pool: Graphed | None = None,
     pad: Mapping[str | int, Any] | None = None,
@@ -38,8 +41,10 @@ def graph(
     step. `example` is one call (a tuple of arguments or a dict of keywords) that is
     recorded at once; without it the first call is. A module is run without gradients;
     with `train`, its loss (`.loss`, else the mean of its outputs) and backward belong
-    to the step. `strategy` says how it is compiled before it is recorded: eager, full,
-    regional or nested; `arguments` are further ones for torch.compile: options={...}.
+    to the step. `strategy` says how it is compiled before it is recorded: eager (the
+    default), full, regional or nested; `arguments` are further ones for torch.compile:
+    options={...}. `recipe`, a file of `torchproof tune`, says all of this; where it was
+    not made for, the step runs as it is.
     `outputs="buffers"` hands out the recording's own memory, which the next replay of
     the same shapes overwrites. `pool`: another graphed step to share memory with; the
     two then take turns. `pad` names the dimensions of arguments that may be padded,
@@ -49,20 +54,19 @@ def graph(
         raise UserError(f"outputs={outputs!r}: give 'copies' or 'buffers'")
     if not callable(step):
         raise UserError(f"graph: {type(step).__name__} is not callable")
-    from torchproof.replay.making import chosen, graphed
-    from torchproof.replay.padder import Padder
+    from torchproof.replay.making import made
 
-    made = graphed(
+    asked = {"train": train, "strategy": strategy, "recipe": recipe}
+    graphed = made(
         step,
-        train=train,
-        strategy=chosen(strategy, arguments),
+        {**asked, "arguments": arguments},
+        {"pad": pad, "unpad": unpad, "sizes": buckets},
         pool=pool,
         buffers=outputs == "buffers",
-        padder=Padder.parse(step, pad, unpad, buckets),
     )
     if example is not None:
         if isinstance(example, Mapping):
-            made.prepare(**example)
+            graphed.prepare(**example)
         else:
-            made.prepare(*example)
-    return made
+            graphed.prepare(*example)
+    return graphed

@@ -6,7 +6,9 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any, Literal
 
-StopKind = Literal["host_sync", "python", "numerics", "memory", "input", "capture"]
+StopKind = Literal[
+    "host_sync", "python", "numerics", "memory", "input", "capture", "recipe"
+]
 
 
 @dataclass(frozen=True)

@@ -72,6 +72,7 @@ class Graphed:
         buffers: bool = False,
         padder: Padder | None = None,
         within: Within = contextlib.nullcontext,  # a recording is made
+        refused: Stop | None = None,  # nothing is to be recorded
     ) -> None:
         self.step, self.pool, self.buffers = step, pool, buffers
         self._within = within
@@ -85,7 +86,8 @@ class Graphed:
         self._restless = 0  # changes since the last replay that was handed out
         self._calls = self._plain_calls = self._recordings = self._replays = 0
         self._clones = self._cloned_bytes = 0  # of recordings that are gone
-        self._given_up: tuple[Stop, ...] = ()
+        self._given_up: tuple[Stop, ...] = () if refused is None else (refused,)
+        self._tell(self._given_up)
         self._obstacles: tuple[Stop, ...] = ()  # to padding
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

@@ -13,6 +13,8 @@ from torch import nn
 from torchproof import strategies
 from torchproof.records import UserError
 from torchproof.replay import body, graph, preparation
+from torchproof.replay.facts import Stop
+from torchproof.replay.following import Order, ordered
 from torchproof.replay.graphed import Graphed, Within
 from torchproof.replay.padder import Padder
 from torchproof.replay.preparation import Preparation
@@ -43,6 +45,32 @@ def chosen(name: str, arguments: Mapping[str, Any]) -> Strategy:
     return strategies.with_arguments(strategy, **arguments) if arguments else strategy
 
 
+def made(
+    step: Callable[..., Any],
+    asked: Mapping[str, Any],
+    padding: Mapping[str, Any],
+    *,
+    pool: Graphed | None,
+    buffers: bool,
+) -> Graphed:
+    """What `torchproof.graph` was asked for, by its arguments or by a recipe."""
+    strategy, arguments = asked["strategy"], asked["arguments"]
+    if asked["recipe"] is None:
+        order = Order(chosen(strategy or "eager", arguments), bool(asked["train"]))
+    else:
+        beside = {"strategy": strategy, **arguments}
+        order = ordered(step, asked["recipe"], asked["train"], beside)
+    return graphed(
+        step,
+        train=order.train,
+        strategy=order.strategy,
+        pool=pool,
+        buffers=buffers,
+        padder=Padder.parse(step, **{**padding, **order.padding}),
+        refused=order.refused,
+    )
+
+
 def graphed(
     step: Callable[..., Any],
     *,
@@ -52,6 +80,7 @@ def graphed(
     buffers: bool,
     padder: Padder | None,
     within: Within = contextlib.nullcontext,
+    refused: Stop | None = None,
 ) -> Graphed:
     if strategies.records_graphs(strategy.arguments):
         raise UserError(
@@ -69,7 +98,13 @@ def graphed(
 
     memory = Pool() if pool is None else pool.pool
     return Graphed(
-        step, prepare, pool=memory, buffers=buffers, padder=padder, within=within
+        step,
+        prepare,
+        pool=memory,
+        buffers=buffers,
+        padder=padder,
+        within=within,
+        refused=refused,
     )
 
 

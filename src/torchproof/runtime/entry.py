@@ -247,6 +247,8 @@ class Entry(Part):
         """The first call that is not to be replayed."""
         strategy, replaying = self.options.asked.in_graph, self._replaying
         assert replaying is not None
+        if strategy.form == "nested":  # regions would be in the way of those recorded
+            strategy = replace(strategy, form="full")
         with self._beginning:
             if replaying.inner == self._begin_inner:
                 answer, searched = None, self._searches(strategy)
