@@ -145,13 +145,19 @@ def test_what_eager_keeps_says_no_more_than_was_measured() -> None:
 
 
 def test_what_a_probe_found_is_told_and_nothing_else() -> None:
-    told = {"bound": None, "bound_why": "the profiler saw no kernels", "blocks": {}}
+    told: dict[str, Any] = {
+        "bound": None,
+        "bound_why": "the profiler saw no kernels",
+        "blocks": {},
+    }
+    told |= {"host_syncs": 3, "ops_per_call": 40.0}
     told["varying"] = [["tokens", [1]], ["argument 0", [0, 1]]]
     assert list(trials.probed(told)) == [
         "What bounds it is not known: the profiler saw no kernels.",
+        "A call waits for the GPU 3 times.",
         "What varies over the calls: size 1 of tokens, sizes 0 and 1 of argument 0.",
     ]
-    assert list(trials.probed({})) == []
+    assert list(trials.probed({"host_syncs": 0, "varying": []})) == []
 
 
 # -- other formats ---------------------------------------------------------------------

@@ -299,6 +299,9 @@ def probed(probe: Mapping[str, Any]) -> Iterator[str]:
     if blocks:
         told = ", ".join(f"{count} of {name}" for name, count in blocks.items())
         yield f"Repeated blocks: {told}."
+    if syncs := _number(probe.get("host_syncs")):
+        often = f"{numbers.count(syncs)} time{'' if syncs == 1 else 's'}"
+        yield f"A call waits for the GPU {often}."
     varying = probe.get("varying")
     if isinstance(varying, list) and varying:
         yield f"What varies over the calls: {', '.join(map(_size, varying))}."
