@@ -61,7 +61,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "numerics": {"records", "torch_private"},
     "calls": {"records", "introspect", "places", "target", "workloads"},
     "environment": set(),
-    "gauges": set(),
+    "gauges": {"samples"},
     "caches": set(),
     "ledger": {"caches", "torch_private"},
     "steps": {"introspect", "torch_private"},

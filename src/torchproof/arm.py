@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 _WATCHED_PASSES = 11
 _RESUME_S = {"cpu": 0.01, "cuda": 0.2}
-_MOST_SAMPLES = 1000  # of one round
 
 
 def main(arguments: list[str]) -> int:
@@ -83,6 +82,21 @@ class Arm:
         self.applied: Applied | None = None
 
     # -- commands ------------------------------------------------------------------
+
+    def load(self) -> dict[str, Any]:
+        """Imports what the target needs, by making one that is thrown away."""
+        self._made({})
+        gc.collect()
+        gauges.give_back()
+        return {}
+
+    def become(
+        self, job: dict[str, Any], environment: dict[str, str]
+    ) -> dict[str, Any]:
+        """The arm of this job, after all."""
+        os.environ.update(environment)
+        self.__init__(job)  # type: ignore[misc]
+        return {}
 
     def switches(self) -> dict[str, Any]:
         from torchproof.torch_private import costs
@@ -166,9 +180,8 @@ class Arm:
 
     def _not_checked(self) -> dict[str, int] | str:
         """The guards left out, by type; in words where torch does not list them."""
-        if self.job["guards"] == guard_filters.STANCE:
-            return guard_filters.METHODS[guard_filters.STANCE]
-        return dict(self.dropped)
+        words = guard_filters.METHODS[guard_filters.STANCE]
+        return words if self.job["guards"] == guard_filters.STANCE else {**self.dropped}
 
     def reshape(self, shape: dict[str, int], answers: str | None) -> dict[str, Any]:
         """The same target and compiled code, with the calls of another shape."""
@@ -246,17 +259,7 @@ class Arm:
 
     def timed(self, seconds: float) -> tuple[list[float], list[int]]:
         """Times per call, and how often the core was yielded before and after each."""
-        times: list[float] = []
-        yields = [gauges.yields()]
-        count, begin, clean = len(self.loaded.calls), time.monotonic(), 0
-        while len(times) < _MOST_SAMPLES:
-            times.append(self._pass() / count)
-            yields.append(gauges.yields())
-            clean += yields[-1] == yields[-2]
-            elapsed_ms = (time.monotonic() - begin) * 1e3
-            if samples.round_is_over(elapsed_ms, clean, seconds * 1e3):
-                break
-        return times, yields
+        return gauges.timed(self._pass, len(self.loaded.calls), seconds)
 
     def _resume(self) -> None:
         """Passes that are not counted: while others ran, cores and caches cooled.

@@ -13,10 +13,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from torchproof import samples
+
 LOOKUP = "TorchDynamo Cache Lookup"
 _LATE_MS = 0.1  # to find all streams idle takes a tenth of that
 _PROFILED_PASSES = (3, 30)  # at least, at most
 _PROFILED_S = 0.3
+_MOST_SAMPLES = 1000  # of one round
 
 
 class Clock:
@@ -66,6 +69,26 @@ def yields() -> int:
     return resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw
 
 
+def timed(
+    run: Callable[[], float], count: int, seconds: float
+) -> tuple[list[float], list[int]]:
+    """Times per call of a pass over so many, again and again for a while.
+
+    And how often the core was yielded before and after each.
+    """
+    times: list[float] = []
+    taken = [yields()]
+    begin, clean = time.monotonic(), 0
+    while len(times) < _MOST_SAMPLES:
+        times.append(run() / count)
+        taken.append(yields())
+        clean += taken[-1] == taken[-2]
+        elapsed_ms = (time.monotonic() - begin) * 1e3
+        if samples.round_is_over(elapsed_ms, clean, seconds * 1e3):
+            break
+    return times, taken
+
+
 def wake(device: str) -> None:
     """The device's context and libraries, which no strategy is to pay for."""
     import torch
@@ -75,6 +98,14 @@ def wake(device: str) -> None:
             one = torch.ones(8, 8, device=device, dtype=number_type)
             (one @ one).sum().item()
     torch.ones(8, 8) @ torch.ones(8, 8)
+
+
+def give_back() -> None:
+    """Device memory that is kept for tensors to come."""
+    import torch
+
+    if torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
 
 
 def peak_memory(device: str, run: Callable[[], Any]) -> dict[str, int | None]:

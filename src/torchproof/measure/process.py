@@ -58,13 +58,30 @@ class Process:
         )
         os.close(write)
         self._replies = os.fdopen(read, encoding="utf-8")
+        self._unread = 0  # answers that nobody waited for
 
-    def ask(self, do: str, limit_s: float | None, **values: Any) -> dict[str, Any]:
-        """The answer to a command; `ArmError` where there is none."""
+    def tell(self, do: str, **values: Any) -> None:
+        """A command whose answer does not matter; the next question waits for it."""
         assert self._popen.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._popen.stdin.write(json.dumps({"do": do, **values}).encode() + b"\n")
             self._popen.stdin.flush()
+        self._unread += 1
+
+    def ask(self, do: str, limit_s: float | None, **values: Any) -> dict[str, Any]:
+        """The answer to a command; `ArmError` where there is none."""
+        self.tell(do, **values)
+        while self._unread:
+            answer = self._read(limit_s)
+            self._unread -= 1
+        if not answer.pop("ok"):
+            if answer.get("skips"):
+                raise NotApplicable(answer["error"])
+            problem = UserError if answer["usage"] else ArmError
+            raise problem(answer["error"])
+        return answer
+
+    def _read(self, limit_s: float | None) -> dict[str, Any]:
         ready, _, _ = select.select([self._replies], [], [], limit_s)
         if not ready:
             self.close()
@@ -73,11 +90,6 @@ class Process:
         if not line:
             raise ArmError(self._ended())
         answer: dict[str, Any] = json.loads(line)
-        if not answer.pop("ok"):
-            if answer.get("skips"):
-                raise NotApplicable(answer["error"])
-            problem = UserError if answer["usage"] else ArmError
-            raise problem(answer["error"])
         return answer
 
     def _ended(self) -> str:

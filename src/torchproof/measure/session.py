@@ -6,7 +6,7 @@ import contextlib
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,7 @@ class Session:
         self.judges: dict[str | None, Process] = {}
         self.events: list[Event] = []
         self.seats: list[Seat] = []
+        self.spare: Callable[[], Process | None] = lambda: None
         self._here = threading.local()  # arms may be begun by several threads
         self._judging = threading.Lock()
 
@@ -254,8 +255,7 @@ class Session:
         told = {"answers": str(path) if path else None}
         if number == 0:
             job = self.plan.job(seat.spec, shape)
-            own = {**self.plan.environment, **seat.environment}
-            seat.process = Process(job, own, quiet=self.plan.quiet, layout=sitting)
+            seat.process = self.started(seat, job, sitting)
             facts = seat.ask("prepare", self.limit_s, **told)
         else:
             facts = seat.ask("reshape", self.limit_s, shape=dict(shape), **told)
@@ -270,6 +270,15 @@ class Session:
         elif number == 0 and seat.warm is None:
             seat.warm = facts
         seat.facts[number]["rounds"].append([])
+
+    def started(self, seat: Seat, job: Mapping[str, Any], sitting: int) -> Process:
+        """A process for the arm: one that has loaded the target, if there is one."""
+        own = {**self.plan.environment, **seat.environment}
+        spare = None if sitting else self.spare()
+        if spare is None:
+            return Process(job, own, quiet=self.plan.quiet, layout=sitting)
+        spare.tell("become", job=dict(job), environment=own)
+        return spare
 
     def rounds(self, seats: list[Seat], number: int) -> None:
         """All arms in turn, again and again, so that drift hits all alike."""

@@ -238,14 +238,11 @@ class _Tuning:
         return Search(executor, terms, notebook, eager=eager, show=self.watcher.show)
 
     def _forms(self) -> Space:
+        about = self.probed["probe"], self.environment["device"], self.asked.objective
         if self.asked.names:
-            return space.named(self.asked.names, self.options.compile)
-        return space.forms(
-            self.probed["probe"],
-            self.environment["device"],
-            self.asked.objective,
-            self.options.compile,
-        )
+            order = space.Order.of(*about)
+            return space.named(self.asked.names, order, self.options.compile)
+        return space.forms(*about, self.options.compile)
 
 
 _ASKED = ("compile", "train", "device", "size")  # of what trials depend on

@@ -21,8 +21,12 @@ class Known:
     objective: Objective
     probe: Mapping[str, Any]
     trials: Mapping[str, Trial]
-    eager: Trial
     leader: Trial
+
+    @property
+    def full(self) -> Trial | None:
+        """The whole target compiled, in a graph or not."""
+        return self.trials.get("full") or self.trials.get("full+graph")
 
     def base(self, candidate: Candidate) -> Trial | None:
         return self.trials.get(candidate.follows) if candidate.follows else None
@@ -41,6 +45,8 @@ def _base_fails(candidate: Candidate, known: Known) -> str | None:
     base = known.base(candidate)
     if base is None or base.outcome == "measured" or candidate.strategy.marks:
         return None
+    if is_recorded(base) and not candidate.strategy.graph:
+        return None  # it may be the graph that fails
     if candidate.strategy.dynamic != "auto" and not candidate.strategy.graph:
         return None  # sizes treated otherwise make other code
     return f"{base.name}, which it builds on, is no candidate: {base.outcome}"
@@ -51,7 +57,7 @@ def _kernels_too_slow(candidate: Candidate, known: Known) -> str | None:
     base, best = known.base(candidate), known.leader.step_ms
     if known.objective.kind != "step" or not _records(candidate) or _tunes(candidate):
         return None
-    if base is None or base.kernel_ms is None or best is None:
+    if base is None or base.kernel_ms is None or best is None or is_recorded(base):
         return None
     if base.kernel_ms < _CLOSE * best:
         return None
@@ -61,8 +67,18 @@ def _kernels_too_slow(candidate: Candidate, known: Known) -> str | None:
     )
 
 
+def _same_kernels(candidate: Candidate, known: Known) -> str | None:
+    """Tried only where forms are recorded first: the graph works."""
+    base = known.base(candidate)
+    if known.objective.kind != "step" or _tunes(candidate) or candidate.strategy.graph:
+        return None
+    if base is None or base.outcome != "measured" or not is_recorded(base):
+        return None
+    return f"{base.name} launches the same kernels all at once, and works"
+
+
 def _starts_too_late(candidate: Candidate, known: Known) -> str | None:
-    base, best = known.base(candidate), known.objective.value(known.leader, known.eager)
+    base, best = known.base(candidate), known.objective.value(known.leader)
     if not known.objective.needs_cold_starts or base is None or best is None:
         return None
     if base.start_s is None or not (_records(candidate) or _tunes(candidate)):
@@ -76,7 +92,7 @@ def _starts_too_late(candidate: Candidate, known: Known) -> str | None:
 
 
 def _nested_is_full(candidate: Candidate, known: Known) -> str | None:
-    full = known.trials.get("full")
+    full = known.full
     if candidate.strategy.form != "nested" or known.objective.needs_cold_starts:
         return None
     if full is None or full.outcome != "measured":
@@ -85,7 +101,7 @@ def _nested_is_full(candidate: Candidate, known: Known) -> str | None:
 
 
 def _one_graph(candidate: Candidate, known: Known) -> str | None:
-    full = known.trials.get("full")
+    full = known.full
     if candidate.strategy.form != "core" or known.objective.needs_cold_starts:
         return None
     if full is None or full.outcome != "measured":
@@ -110,11 +126,17 @@ def _little_to_tune(candidate: Candidate, known: Known) -> str | None:
 _RULES: tuple[Callable[[Candidate, Known], str | None], ...] = (
     _base_fails,
     _kernels_too_slow,
+    _same_kernels,
     _starts_too_late,
     _nested_is_full,
     _one_graph,
     _little_to_tune,
 )
+
+
+def is_recorded(trial: Trial) -> bool:
+    """Whether the whole step was in a graph."""
+    return trial.name.partition(":")[0].endswith(f"+{strategies.GRAPH}")
 
 
 def _records(candidate: Candidate) -> bool:

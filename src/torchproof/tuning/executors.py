@@ -117,7 +117,7 @@ class Local:
             shares_caches=task.shares_caches,
             where="" if gpu is None else f"GPU {gpu}",
             gate=self._gate,
-            crowded=self._lanes > 1,
+            spares=self._lanes if self._lanes > 1 else 0,
             progress=self._progress,
         )
 

@@ -51,11 +51,11 @@ class Objective:
         """Whether faster steps can serve it."""
         return self.kind in ("step", "steps")
 
-    def value(self, trial: Trial, eager: Trial) -> float | None:
+    def value(self, trial: Trial) -> float | None:
         """In seconds or bytes; None where it was not measured."""
-        step_s = _step_s(trial, eager)
-        if trial.outcome != "measured" or step_s is None:
+        if trial.outcome != "measured" or trial.step_ms is None:
             return None
+        step_s = trial.step_ms / 1e3
         if self.kind == "step":
             return step_s
         if self.kind == "memory":
@@ -72,13 +72,13 @@ class Objective:
         """
         if self.kind in ("step", "first"):
             return trial.vs_eager
-        own, base = self.value(trial, eager), self.value(eager, eager)
+        own, base = self.value(trial), self.value(eager)
         return base / own if own and base else None
 
     def allows(self, trial: Trial, eager: Trial, *, least: float) -> bool:
         """Whether it may win: proven, not only likely."""
         gain = self.gain(trial, eager)
-        if gain is None or gain < least or self.value(trial, eager) is None:
+        if gain is None or gain < least or self.value(trial) is None:
             return False
         if self.kind == "steps":
             return True
@@ -91,7 +91,7 @@ class Objective:
 
     def may_allow(self, trial: Trial, eager: Trial, *, least: float) -> bool:
         """Whether it may turn out to be allowed once it is timed better."""
-        own, base = self.value(trial, eager), self.value(eager, eager)
+        own, base = self.value(trial), self.value(eager)
         if own is None or base is None:
             return False
         if self.kind == "steps":
@@ -103,11 +103,4 @@ class Objective:
         self, trials: Sequence[Trial], eager: Trial, *, least: float
     ) -> Trial | None:
         allowed = [t for t in trials if self.allows(t, eager, least=least)]
-        return min(allowed, key=lambda t: self.value(t, eager) or 0.0, default=None)
-
-
-def _step_s(trial: Trial, eager: Trial) -> float | None:
-    """Eager and it were timed side by side: their ratio outlives a slower machine."""
-    if trial.vs_eager and eager.step_ms:
-        return eager.step_ms / trial.vs_eager / 1e3
-    return None if trial.step_ms is None else trial.step_ms / 1e3
+        return min(allowed, key=lambda t: self.value(t) or 0.0, default=None)

@@ -71,7 +71,7 @@ class Search:
     # -- what is known -----------------------------------------------------------------
 
     def value(self, trial: Trial) -> float | None:
-        return self.terms.objective.value(trial, self.eager)
+        return self.terms.objective.value(trial)
 
     @property
     def ranked(self) -> list[Trial]:
@@ -183,9 +183,7 @@ class Search:
         """Why it is not tried; with full effort, time alone is a reason."""
         terms = self.terms
         if terms.effort != "full":
-            known = bounds.Known(
-                terms.objective, terms.probe, self.trials, self.eager, self.leader
-            )
+            known = bounds.Known(terms.objective, terms.probe, self.trials, self.leader)
             if why := bounds.cannot_win(candidate, known):
                 return why
         left, cost = self.left_s(), self._cost_s(candidate)
@@ -237,8 +235,14 @@ class Search:
             if trial.name in self.candidates
             and objective.may_allow(trial, self.eager, least=least)
         ]
-        limit = _NEAR * (self.value(able[0]) or 0.0) if able else 0.0
-        near = [trial for trial in able if (self.value(trial) or 0.0) <= limit]
+        # Between trials the machine may get slower: eager beside each is a second rule.
+        faster = sorted(able, key=lambda trial: -(trial.vs_eager or 0.0))
+        near = [
+            trial
+            for trial in able
+            if (self.value(trial) or 0.0) <= _NEAR * (self.value(able[0]) or 0.0)
+            or (trial.vs_eager or 0.0) >= (faster[0].vs_eager or 0.0) / _NEAR
+        ]
         return near[:FINALISTS]
 
     def _take(self, names: Sequence[str], rounds: int) -> None:

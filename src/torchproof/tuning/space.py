@@ -19,15 +19,14 @@ from torchproof.tuning.objectives import Objective
 from torchproof.tuning.trials import Candidate
 
 # Switches of Inductor that change the speed of models, one by one on the fastest form.
+# Tuning of matrix products is a mode, and among the forms.
 SWITCHES: dict[str, tuple[dict[str, Any], ...]] = {
     "cuda": (
         {"coordinate_descent_tuning": True},
-        {"max_autotune": True},
         {"combo_kernels": True},
     ),
     "cpu": (
         {"cpp_wrapper": True},
-        {"max_autotune": True},
         {"aggressive_fusion": True},
     ),
 }
@@ -58,33 +57,33 @@ def forms(
 ) -> Space:
     """All forms, those that cost least to know and bound others first."""
     space = Space()
-    for name, follows in _names(probe, objective):
+    order = Order.of(probe, device, objective)
+    for name in _names(probe, order, objective):
         why = _does_not_apply(parse(name), probe, device)
         if why is None:
-            _add(space, name, follows, compile_with)
+            _add(space, name, order, compile_with)
         else:
             space.skipped.append(Skip(name, why))
     return space
 
 
-def named(names: Sequence[str], compile_with: Mapping[str, Any]) -> Space:
+def named(names: Sequence[str], order: Order, compile_with: Mapping[str, Any]) -> Space:
     """The forms that the user listed, and no others."""
     space = Space()
     for name in names:
-        strategy = parse(name)
-        if not strategy.as_is:
-            follows = strategy.in_graph.name if strategy.graph else strategy.form
-            _add(space, name, follows if follows != name else None, compile_with)
+        if not parse(name).as_is:
+            _add(space, name, order, compile_with)
     if not space.candidates:
         raise UserError("--strategies names nothing but eager: there is no choice")
     return space
 
 
 def _add(
-    space: Space, name: str, follows: str | None, compile_with: Mapping[str, Any]
+    space: Space, name: str, order: Order, compile_with: Mapping[str, Any]
 ) -> None:
     strategy = parse(name)
     more = {k: v for k, v in compile_with.items() if k not in strategy.arguments}
+    follows = order.before(strategy)
     try:
         if more and strategy.compiles:
             strategy = strategies.with_arguments(strategy, **more)
@@ -93,34 +92,50 @@ def _add(
         space.skipped.append(Skip(name, str(error)))
 
 
-def _names(
-    probe: Mapping[str, Any], objective: Objective
-) -> list[tuple[str, str | None]]:
-    """Names, each with the one that it follows."""
+@dataclass(frozen=True)
+class Order:
+    """Who is tried before whom, because it may make the other needless.
+
+    Where steps wait for launches, a graph takes most of them away: forms are recorded
+    first, and without a graph only if that fails.
+    """
+
+    recorded_first: bool
+
+    @classmethod
+    def of(cls, probe: Mapping[str, Any], device: str, objective: Objective) -> Order:
+        waits = probe.get("bound") == "launch" and device == "cuda"
+        return cls(waits and objective.kind == "step")
+
+    def before(self, strategy: Strategy) -> str | None:
+        method = f":{strategy.method}" if strategy.method else ""
+        plain = f"{strategy.form}{method}"
+        recorded = f"{strategy.form}+{strategies.GRAPH}{method}"
+        first = recorded if self.recorded_first else plain
+        if strategy.form == "eager":
+            return "eager"
+        if strategy.name != first:
+            return first
+        if strategy.form in ("nested", "core"):  # where full does not do
+            return f"full+{strategies.GRAPH}" if self.recorded_first else "full"
+        return None
+
+
+def _names(probe: Mapping[str, Any], order: Order, objective: Objective) -> list[str]:
     cores = [f"core:{path}" for path in probe.get("core") or ()][:_MOST_CORES]
-    plain: list[str] = ["full", "regional", "nested", *cores]
+    plain = ["full", "regional", "nested", *cores]
     if objective.needs_cold_starts:  # what compiles least comes first
         plain = ["regional", "nested", "full", *cores]
-    recorded: list[tuple[str, str | None]] = [(_recorded(name), name) for name in plain]
-    shapes: list[tuple[str, str | None]] = [
-        (f"{form}:{word}", form)
+    recorded = ["eager+graph", *map(_recorded, plain)]
+    shapes = [
+        f"{form}:{word}"
         for form in ("full", "regional")
         for word in ("marks", "dynamic", "static")
     ]
-    modes: list[tuple[str, str | None]] = [
-        ("full:reduce-overhead", "full"),
-        (f"full:{_TUNED}", "full"),
-        ("full:max-autotune", "full"),
-        (f"full+graph:{_TUNED}", "full"),
-        (f"regional+graph:{_TUNED}", "regional"),
-    ]
-    return [
-        *((name, None) for name in plain),
-        ("eager+graph", "eager"),
-        *recorded,
-        *shapes,
-        *modes,
-    ]
+    modes = ["full:reduce-overhead", f"full:{_TUNED}", "full:max-autotune"]
+    modes += [f"full+graph:{_TUNED}", f"regional+graph:{_TUNED}"]
+    both = [*recorded, *plain] if order.recorded_first else [*plain, *recorded]
+    return [*both, *shapes, *modes]
 
 
 def _recorded(name: str) -> str:

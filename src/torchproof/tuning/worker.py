@@ -24,6 +24,7 @@ from torchproof.measure.starts import started
 from torchproof.records import Measurement, UserError
 from torchproof.tuning import quiet
 from torchproof.tuning.gate import Gate
+from torchproof.tuning.spares import Spares
 from torchproof.tuning.trials import Candidate, Outcome, Trial
 
 ROUNDS = 4  # of a trial: the fewest that give an interval
@@ -43,7 +44,8 @@ Progress = Callable[[str], None]
 class Worker:
     """`where` names its device for people. `caches` is a folder for compiled code. With
     `shares_caches` candidates find what others compiled: steps are the same for it,
-    first calls are not. Nor are they where it is `crowded` by others that begin.
+    first calls are not. Nor are they where others begin at the same time: then there
+    are `spares`, processes that load the target ahead.
     """
 
     def __init__(
@@ -53,17 +55,19 @@ class Worker:
         *,
         caches: Path,
         shares_caches: bool,
-        crowded: bool = False,
+        spares: int = 0,
         where: str = "",
         gate: Gate | None = None,
         progress: Progress = lambda text: None,
     ) -> None:
         self.where, self.caches, self.shares_caches = where, caches, shares_caches
-        self.crowded = crowded
+        self.crowded = spares > 1
         self.session = Session(plan, folder, progress)
         self.session.scratch = folder
         self.eager = Seat(Spec(EAGER), folder / "caches-eager")
         self.gate = gate or Gate()
+        self.spares = Spares(self._spare, spares)
+        self.session.spare = self.spares.take
         self._seats: dict[str, Seat] = {}
         self._referring = threading.Lock()
 
@@ -73,6 +77,7 @@ class Worker:
         """Reference answers, eager timed alone, and what is known of the target."""
         begin = time.monotonic()
         self.session.give_up_after(limit_s)
+        self.spares.fill()
         self._refer()
         with self.session.failing(self.eager):
             self._sample([self.eager], ROUNDS)
@@ -118,6 +123,7 @@ class Worker:
             self.session.give_up_after(max(1.0, limit_s - spent))
             if seat.error and _MEMORY.search(seat.error) and self._seats:
                 self.keep(())  # the processes of other trials held what it needed
+                self.spares.drop()
                 seat = self._begun(candidate)
             if seat.runs and not _is_wrong(seat):
                 if self.crowded:
@@ -137,6 +143,9 @@ class Worker:
             self._refer()
             if not self.session.has_room():
                 self.keep(())
+                self.spares.drop()
+            else:
+                self.spares.fill()
         seat = Seat(candidate.spec, self._caches(candidate))
         self.session.seats.append(seat)
         try:
@@ -147,6 +156,13 @@ class Worker:
             seat.skipped = str(error)
             seat.close()
         return seat
+
+    def _spare(self) -> Process:
+        plan = self.session.plan
+        job = plan.job(self.eager.spec, {})
+        process = Process(job, plan.environment, quiet=plan.quiet)
+        process.tell("load")
+        return process
 
     def _caches(self, candidate: Candidate) -> Path:
         name = "all" if self.shares_caches else candidate.spec.file_name
@@ -235,15 +251,9 @@ class Worker:
         if seat.process is not None:
             return
         session.progress(f"{seat.spec.label}: first call, warm")
-        self._ready(seat, sitting)
+        seat.process = session.started(seat, session.plan.job(seat.spec, {}), sitting)
         facts = seat.ask("prepare", session.limit_s, answers=None)
         seat.warm = facts | seat.ask("settle", session.limit_s, **session.patience)
-
-    def _ready(self, seat: Seat, sitting: int) -> None:
-        plan = self.session.plan
-        own = {**plan.environment, **seat.environment}
-        job = plan.job(seat.spec, {})
-        seat.process = Process(job, own, quiet=plan.quiet, layout=sitting)
 
     def turns(self, names: Sequence[str], rounds: int) -> tuple[Measurement, ...]:
         """Eager and these finalists in turns; rounds of a sitting add up."""
@@ -265,7 +275,8 @@ class Worker:
             session.give_up_after(limit_s)
             session.progress(f"{candidate.name}: first call, cold")
             try:
-                self._ready(seat, 0)
+                job = session.plan.job(candidate.spec, {})
+                seat.process = session.started(seat, job, 0)
                 facts = seat.ask("prepare", session.limit_s, answers=None)
             finally:
                 seat.close()
@@ -276,6 +287,7 @@ class Worker:
         return facts["first_call_s"], facts["first_call_s"] + sum(more)
 
     def close(self) -> None:
+        self.spares.close()
         self.session.close()
 
 
