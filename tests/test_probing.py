@@ -212,7 +212,7 @@ def test_an_operator_counts_with_the_least_that_it_took() -> None:
 
     first = [at(1, "aten::a", 5), at(10, "aten::b", 900)]
     second = [at(1001, "aten::a", 700), at(1800, "aten::b", 3)]
-    assert spending._least(second + first, [1000.0, 0.0]) == [
+    assert spending._least(second + first, [0.0, 1000.0]) == [
         ("aten::a", 5),
         ("aten::b", 3),
     ]

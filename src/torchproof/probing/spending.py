@@ -89,13 +89,11 @@ def counted(subject: Subject) -> Iterator[dict[str, Any]]:
     # What compiles itself in eager, as FlexAttention does, cannot under a mode.
     with torch.compiler.set_stance("force_eager"), Operations() as seen:
         subject.run()
-    yield {
-        "ops_per_call": seen.count / subject.count,
-        "flops_per_call": None if seen.flops is None else seen.flops / subject.count,
-        "host_syncs": seen.to_host / subject.count
-        if subject.device == "cuda"
-        else None,
-    }
+    yield {"ops_per_call": seen.count / subject.count}
+    if seen.flops is not None:
+        yield {"flops_per_call": seen.flops / subject.count}
+    if subject.device == "cuda":
+        yield {"host_syncs": seen.to_host / subject.count}
 
 
 def _passes(run: Callable[[], float], most: int) -> list[float]:
@@ -115,11 +113,13 @@ def timed(subject: Subject) -> Iterator[dict[str, Any]]:
 def profiled(subject: Subject) -> Iterator[dict[str, Any]]:
     """Where the time of a call goes, as torch's profiler saw it."""
     times: list[float] = []
+    on_gpu = subject.device == "cuda"
+    one_pass = subject.run if on_gpu else _marked(subject.run)
 
     def run() -> None:
-        times.extend(_passes(_marked(subject.run), _PROFILED_PASSES))
+        times.extend(_passes(one_pass, _PROFILED_PASSES))
 
-    if subject.device == "cuda":
+    if on_gpu:
         events = gauges.observed(subject.device, run)
         yield _on_gpu(events, len(times) * subject.count)
         return
@@ -149,9 +149,8 @@ class Spent:
         """`run` makes passes that are `_marked`."""
         events = gauges.observed("cpu", run)
         operators = [event for event in events if _OPERATOR.fullmatch(event.name)]
-        least = _least(
-            operators, [e.time_range.start for e in events if e.name == _PASS]
-        )
+        begins = [e.time_range.start for e in events if e.name == _PASS]
+        least = _least(operators, sorted(begins))
         products = sum(us for name, us in least if _is_product(name))
         total = sum(us for _, us in least)
         return cls(total, products, gauges.covered_us(operators))
@@ -171,10 +170,8 @@ def _least(operators: list[Any], begins: list[float]) -> list[tuple[str, float]]
     Where passes differ in what they do, the shortest of them.
     """
     passes: dict[int, list[tuple[str, float]]] = defaultdict(list)
-    begins = sorted(begins)
-    for event in sorted(
-        operators, key=lambda e: (e.time_range.start, -e.time_range.end)
-    ):
+    order = sorted(operators, key=lambda e: (e.time_range.start, -e.time_range.end))
+    for event in order:
         number = bisect.bisect_right(begins, event.time_range.start)
         passes[number].append((event.name, event.self_cpu_time_total))
     if not passes:
