@@ -14,8 +14,9 @@ import tune_runs
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from torchproof import report
+from torchproof import report, strategies
 from torchproof.journal import observation
+from torchproof.recipe import Recipe
 from torchproof.records import Run
 from torchproof.report import numbers, trials
 from torchproof.report.trials import Search
@@ -199,6 +200,24 @@ def test_any_path_of_a_recipe_can_be_pasted() -> None:
     line = trials.applied(Search.of(tune_runs.tune(recipe_file=odd)))
     [call] = [n for n in ast.walk(ast.parse(line)) if isinstance(n, ast.Call)]
     assert ast.literal_eval(call.keywords[0].value) == odd
+
+
+@pytest.mark.parametrize(
+    ("name", "train", "verb"),
+    [
+        ("full+graph", True, "graph"),
+        ("full+graph", False, "compile"),
+        ("full", True, "compile"),
+    ],
+)
+def test_a_graph_of_a_training_step_is_applied_as_one(
+    name: str, train: bool, verb: str
+) -> None:
+    found = Recipe(strategies.parse(name), train=train)
+    run = tune_runs.tune(recipe=found.to_json())
+    assert trials.applied(Search.of(run)).startswith(
+        f"{'step' if verb == 'graph' else 'model'} = torchproof.{verb}(model, recipe="
+    )
 
 
 def test_formats_for_findings_stay_valid() -> None:

@@ -335,8 +335,14 @@ def to_go_on(run: Run, search: Search) -> str:
 
 
 def applied(search: Search) -> str:
-    """The line that puts the recipe in force."""
+    """The line that puts the recipe in force.
+
+    A graph of a whole training step holds its backward, which no forward can.
+    """
     path = json.dumps(search.recipe_file, ensure_ascii=False)
+    strategy = _mapping(search.recipe.get("strategy"))
+    if strategy.get("graph") is True and search.recipe.get("train") is True:
+        return f"step = torchproof.graph(model, recipe={path})"
     return f"model = torchproof.compile(model, recipe={path})"
 
 
