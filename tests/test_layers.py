@@ -143,27 +143,12 @@ DRAWERS = {"base", "common", "core", "helper", "helpers", "misc", "util", "utils
 SPECIMENS = tuple(
     ROOT / "tests" / name for name in ("rules", "models", "static/programs")
 )
-DOCS = {
-    "README.md",
-    "CHANGELOG.md",
-    "CONTRIBUTING.md",
-    "docs/architecture.md",
-    "docs/bench.md",
-    "docs/check.md",
-    "docs/ci.md",
-    "docs/coverage.md",
-    "docs/decide.md",
-    "docs/graphs.md",
-    "docs/limitations.md",
-    "docs/log.md",
-    "docs/precision.md",
-    "docs/reliability.md",
-    "docs/reports.md",
-    "docs/results.md",
-    "docs/rules.md",
-    "docs/runtime.md",
-    "docs/workloads.md",
-}
+PAGES = (
+    "architecture bench check ci coverage decide graphs limitations log precision "
+    "recipes reliability reports results rules runtime workloads"
+)
+DOCS = {"README.md", "CHANGELOG.md", "CONTRIBUTING.md"}
+DOCS |= {f"docs/{name}.md" for name in PAGES.split()}
 
 
 @dataclass(frozen=True)
