@@ -103,13 +103,28 @@ class Search:
         """The chosen one, which is eager where no other may win."""
         self.skipped += forms.skipped
         self._not_applicable = len(forms.skipped)
-        self._try(forms.candidates)
+        self._try([*forms.candidates, *self._speculation(forms.candidates)])
         self._assert_something_tried()
-        if self.terms.effort != "quick" and self.terms.objective.is_about_steps:
+        if self._tries_switches:
             for base in self._fastest_forms():
                 self._try_switches(base)
         self._finals()
         return self._started_cold(self.chosen())
+
+    def _speculation(self, forms: Sequence[Candidate]) -> list[Candidate]:
+        """Where lanes would be idle: switches on the form that will likely lead."""
+        if not self._tries_switches or self.executor.slots() < 2:
+            return []
+        likely = [c for c in forms if c.follows is None and c.strategy.form == "full"]
+        return [
+            replace(candidate, follows=None)
+            for base in likely[:1]
+            for candidate in space.switched(base, self.terms.device)
+        ]
+
+    @property
+    def _tries_switches(self) -> bool:
+        return self.terms.effort != "quick" and self.terms.objective.is_about_steps
 
     def _assert_something_tried(self) -> None:
         """A budget that no trial fits in decides nothing."""
@@ -128,14 +143,14 @@ class Search:
         found = [
             self.candidates[trial.name]
             for trial in self.ranked
-            if trial.name in self.candidates
+            if trial.name in self.candidates and trial.stage == "forms"
         ]
         compiling = [each for each in found if each.strategy.compiles]
         return compiling if self.terms.effort == "full" else compiling[:1]
 
     def _try_switches(self, base: Candidate) -> None:
         tried = space.switched(base, self.terms.device)
-        self._try(tried)
+        self._try([each for each in tried if each.name not in self.trials])
         own = self.value(self.trials[base.name]) or 0.0
         helped = [
             candidate
@@ -246,7 +261,10 @@ class Search:
         return near[:FINALISTS]
 
     def _take(self, names: Sequence[str], rounds: int) -> None:
-        self.rows = self.executor.turns(names, rounds)
+        rows = self.executor.turns(names, rounds)
+        if rows[0].median_ms is None or rows[0].error:
+            return  # without eager there is nothing to compare with: trials stand
+        self.rows = rows
         for name, row in zip(names, self.rows[1:], strict=True):
             self.trials[name] = _timed(self.trials[name], row)
         eager = _timed(self.eager, self.rows[0])
@@ -269,6 +287,7 @@ class Search:
         """Of the finalists; among those too close to tell apart, the simplest."""
         objective, least = self.terms.objective, self.terms.least
         finals = [trial for trial in self.trials.values() if trial.final]
+        finals = finals or list(self.trials.values())
         best = objective.best(finals, self.eager, least=least)
         if best is None:
             return self.eager

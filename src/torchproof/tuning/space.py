@@ -126,7 +126,7 @@ def _names(probe: Mapping[str, Any], order: Order, objective: Objective) -> list
     plain = ["full", "regional", "nested", *cores]
     if objective.needs_cold_starts:  # what compiles least comes first
         plain = ["regional", "nested", "full", *cores]
-    recorded = ["eager+graph", *map(_recorded, plain)]
+    recorded = [*map(_recorded, plain), "eager+graph"]
     shapes = [
         f"{form}:{word}"
         for form in ("full", "regional")
