@@ -62,13 +62,15 @@ GPU = {
 }
 
 
-def module(folder: Path, source: str = SOURCE, name: str = "net_of_a_test") -> Any:
+def module(
+    folder: Path, source: str = SOURCE, name: str = "net_of_a_test", called: str = ""
+) -> Any:
     path = folder / f"{name}.py"
     path.write_text(source)
-    spec = importlib.util.spec_from_file_location(name, path)
+    spec = importlib.util.spec_from_file_location(called or name, path)
     assert spec is not None and spec.loader is not None
     made = importlib.util.module_from_spec(spec)
-    sys.modules[name] = made
+    sys.modules[called or name] = made
     spec.loader.exec_module(made)
     return made
 
@@ -141,7 +143,15 @@ def test_code_that_changes(net: Any, tmp_path: Path) -> None:
     assert told(recipe, edited.Net()) == ["the code of net_of_a_test changed"]
     elsewhere = module(tmp_path, SOURCE.replace("relu", "tanh"), "moved_too")
     changed = "the code of net_of_a_test is not what the model is made of here"
-    assert told(recipe, elsewhere.Net()) == [changed]
+    assert [str(each) for each in differences(recipe, elsewhere.Net())] == [changed]
+
+
+def test_a_file_that_is_loaded_as_a_target_keeps_its_name(
+    net: Any, tmp_path: Path
+) -> None:
+    loaded = module(tmp_path, name="net_of_a_test", called="target_net_of_a_test")
+    assert fingerprint(loaded.Net()) == fingerprint(net)
+    assert fingerprint(loaded.step)["code"] == fingerprint(net)["code"]
 
 
 def test_code_that_cannot_be_read_is_told_and_not_decisive(

@@ -102,11 +102,12 @@ def _is_module(value: Any) -> bool:
 
 def _of_function(function: Any) -> dict[str, Any]:
     named = function if hasattr(function, "__qualname__") else type(function)
+    path = _file_of(named)
     return {
         "class": str(named.__qualname__),
         "parameters": None,
         "structure": None,
-        "code": {str(named.__module__): _file_hash(_file_of(named))},
+        "code": {_called(str(named.__module__), path): _file_hash(path)},
     }
 
 
@@ -120,11 +121,18 @@ def _code(kinds: set[type]) -> dict[str, str | None]:
         homes[kind.__module__] = kind
         forward = inspect.unwrap(getattr(kind, "forward", kind))
         homes.setdefault(getattr(forward, "__module__", None) or "", forward)
-    return {
-        name: _file_hash(_file_of(homes[name]))
+    files = {
+        name: _file_of(homes[name])
         for name in sorted(homes)
         if name and name.partition(".")[0] != "torch"
     }
+    return {_called(name, path): _file_hash(path) for name, path in files.items()}
+
+
+def _called(name: str, path: str | None) -> str:
+    """By its own name, also where a target is loaded from a file by its path."""
+    stem = None if path is None else os.path.basename(path).removesuffix(".py")
+    return stem if stem is not None and name == f"target_{stem}" else name
 
 
 def _file_of(defined: Any) -> str | None:

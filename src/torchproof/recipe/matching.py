@@ -168,16 +168,19 @@ def _of_code(
 ) -> Iterator[Difference]:
     """The same code under another name is the same: files are loaded in many ways."""
     missed = {k: v for k, v in then.items() if v and v not in here.values()}
-    unseen = {k: v for k, v in here.items() if v is None or v not in then.values()}
+    gone = [name for name in missed if name not in here]
     for name, code in missed.items():
         if here.get(name, code) is None:
             continue  # told below
-        changed = "changed" if name in here else "is not what the model is made of here"
+        changed = "is not what the model is made of here" if name in gone else "changed"
         words = f"the code of {name} {changed}"
         yield Difference(f"code of {name}", code, here.get(name), True, words)
-    for name in sorted(unseen.keys() - {k for k in missed if here.get(k)}):
+    for name, seen in sorted(here.items()):
+        # What has come in place of something that is gone needs no words of its own.
+        if seen is not None and (seen in then.values() or name in then or gone):
+            continue
         words = f"the code of {name} is not known: whether it changed is not checked"
-        yield Difference(f"code of {name}", then.get(name), unseen[name], False, words)
+        yield Difference(f"code of {name}", then.get(name), seen, False, words)
 
 
 def _shown(value: Any) -> str:
