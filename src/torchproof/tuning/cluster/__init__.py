@@ -136,7 +136,7 @@ class Cluster:
         """Compiled code stays on the nodes, which need not see this folder."""
 
     def slots(self) -> int:
-        self._listen(0.0)
+        self._listen(0.0 if self._ready or self._going else 0.2)
         return max(0, self._ready - self._going)
 
     def submit(self, candidate: Candidate, limit_s: float) -> None:

@@ -80,8 +80,7 @@ class Bridge:
             self._assign()
             self._collect(0.2)
             self.crew.recruit()
-            if self._waiting and not self.crew.stations:
-                raise UserError("no node of it is left")
+            self.crew.assert_some()
 
     def _muster(self) -> None:
         """Waits for the first workers."""
@@ -180,6 +179,7 @@ class Bridge:
                 return able[0]
             self._read()
             self.crew.recruit()
+            self.crew.assert_some()
             self._collect(0.5)
         raise UserError("no node of it is left")
 

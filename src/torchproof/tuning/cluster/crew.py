@@ -18,9 +18,11 @@ import ray
 from ray.exceptions import OutOfMemoryError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from torchproof.records import UserError
 from torchproof.tuning.cluster.outpost import Errand, Outpost
 
 _RECRUIT_S = 3.0  # between looks for nodes that joined the cluster
+_ALONE_S = 15.0
 _STARTS = 3  # of workers on the same place of a node
 # What has to be the same on all nodes for their times to be of one thing.
 _ALIKE: tuple[str, ...] = ("torch", "python", "device", "gpu", "cuda", "triton")
@@ -60,6 +62,7 @@ class Crew:
     _first: str = ""
     _number: int = 0
     _looked: float = -math.inf
+    _alone_since: float = math.inf
     _starts: Counter[tuple[str, int]] = field(default_factory=Counter)
     _left_out: dict[str, str] = field(default_factory=dict)  # nodes, and why
 
@@ -99,6 +102,15 @@ class Crew:
             return next(iter(self._left_out.values()))
         wanted = "a free GPU" if self._wants_gpus(_nodes()) else "all its CPUs free"
         return f"no node of it has {wanted}"
+
+    def assert_some(self) -> None:
+        """Without workers for so long, nothing is to be expected any more."""
+        if self.stations:
+            self._alone_since = math.inf
+            return
+        self._alone_since = min(self._alone_since, time.monotonic())
+        if time.monotonic() - self._alone_since > _ALONE_S:
+            raise UserError("no node of it is left")
 
     # -- coming ------------------------------------------------------------------------
 

@@ -1,0 +1,233 @@
+"""Trials on a Ray cluster of two nodes, with real processes."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from commands import torchproof
+
+from torchproof.capture import Options
+from torchproof.records import Run
+from torchproof.tuning import Asked, tune
+
+HERE = Path(__file__).parent
+PLAIN = Options(compile={"backend": "eager"}, quiet=True)
+QUICK = Asked(effort="quick", names=("full", "regional"), budget_s=400)
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        importlib.util.find_spec("ray") is None, reason="the extra `ray` is not there"
+    ),
+]
+
+
+@dataclass(frozen=True)
+class Nodes:
+    address: str
+    raylets: Mapping[str, int]  # process by node
+
+
+@pytest.fixture
+def nodes() -> Iterator[Nodes]:
+    cluster = subprocess.Popen(
+        [sys.executable, HERE / "two_nodes.py"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        cwd=HERE,  # not where searches are started
+        start_new_session=True,
+    )
+    assert cluster.stdin is not None and cluster.stdout is not None
+    try:
+        yield Nodes(**json.loads(cluster.stdout.readline()))
+    finally:
+        family = psutil.Process(cluster.pid).children(recursive=True)
+        cluster.stdin.close()
+        try:
+            cluster.wait(20)
+        finally:
+            for process in family:
+                if process.is_running():
+                    process.kill()
+            cluster.stdout.close()
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+class Heard:
+    """Keeps what is said of a search, and may act on it."""
+
+    def __init__(self, act: Callable[[str], None] = lambda text: None) -> None:
+        self.lines: list[str] = []
+        self._act = act
+
+    def __call__(self, text: str) -> None:
+        self.lines.append(text)
+        self._act(text)
+
+    def show(self, state: Mapping[str, Any]) -> None: ...
+
+    def __contains__(self, part: str) -> bool:
+        return any(part in line for line in self.lines)
+
+
+def trials(run: Run) -> dict[str, Mapping[str, Any]]:
+    assert run.tuning is not None
+    return {trial["name"]: trial for trial in run.tuning["trials"]}
+
+
+def outcomes(run: Run) -> dict[str, str]:
+    return {name: trial["outcome"] for name, trial in trials(run).items()}
+
+
+def still_running(folder: Path) -> list[str]:
+    """What was started for a search from this folder and is still there."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.pid != os.getpid() and process.cwd() == str(folder):
+                found.append(" ".join(process.cmdline())[:200])
+        except (psutil.Error, OSError):
+            continue
+    return found
+
+
+def assert_nothing_stays(folder: Path, search: set[Path]) -> None:
+    end = time.monotonic() + 20
+    while time.monotonic() < end:
+        left = [*still_running(folder), *map(str, folders() - search)]
+        if not left:
+            return
+        time.sleep(0.5)
+    raise AssertionError(left)
+
+
+def folders() -> set[Path]:
+    """Where workers keep what they compile: named by a search's id of 12 digits."""
+    return set(Path("/tmp").glob("torchproof-" + "[0-9a-f]" * 12))
+
+
+def test_a_search_ends_with_the_same_answer_though_a_node_is_lost(
+    nodes: Nodes, tmp_path: Path
+) -> None:
+    before = folders()
+    seen: list[str] = []
+
+    def lose_the_second(text: str) -> None:
+        """As soon as the best candidate is begun on a node that is not the first."""
+        name, _, where = text.partition(": on ")
+        if where:
+            seen.append(where)
+        if name == "regional" and where not in ("", seen[0]):
+            [lost] = [node for node in nodes.raylets if f"({node[:4]})" in where]
+            os.kill(nodes.raylets[lost], signal.SIGKILL)
+
+    heard = Heard(lose_the_second)
+    names = ("core:hangs", "core:crashes", "core:errs", "regional")
+    run = tune(
+        f"{HERE / 'planted.py'}:make_hostile",
+        replace(PLAIN, timeout_s=60.0),
+        asked=replace(QUICK, names=names, ray=nodes.address),
+        watcher=heard,
+    )
+    assert outcomes(run) == {
+        "eager": "measured",
+        "core:hangs": "timed out",
+        "core:crashes": "failed",
+        "core:errs": "wrong",
+        "regional": "measured",
+    }
+    assert run.tuning is not None and run.tuning["chosen"] == "regional"
+    first, second = dict.fromkeys(seen)
+    assert f"{second} is lost: the node is gone" in heard
+    assert "regional: begins again" in heard
+    places = {name: trial["where"] for name, trial in trials(run).items()}
+    assert places["core:hangs"] == places["regional"] == first
+    assert places["core:crashes"] == places["core:errs"] == second
+    assert_nothing_stays(tmp_path, before)
+
+
+def test_a_cluster_gives_the_answer_of_one_machine(
+    nodes: Nodes, tmp_path: Path
+) -> None:
+    done = torchproof(
+        "tune",
+        f"{HERE / 'planted.py'}:make",
+        *("--strategies", "full,regional", "--compile", "backend=eager"),
+        *("--effort", "quick", "--ray", nodes.address, "--format", "json"),
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    tuning = json.loads(done.stdout)["tuning"]
+    assert tuning["chosen"] == "regional"
+    assert tuning["executor"] == f"Ray at {nodes.address}: 2 nodes"
+    assert "raylet" not in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_trial_that_ends_its_worker_each_time_is_lost_and_the_search_goes_on(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(HERE))  # it imports a neighbour
+    heard = Heard()
+    run = tune(
+        f"{HERE / 'deadly.py'}:make",
+        PLAIN,
+        asked=replace(QUICK, names=("core:deadly", "regional"), ray=nodes.address),
+        watcher=heard,
+    )
+    assert outcomes(run)["core:deadly"] == "lost"
+    assert "lost 3 times" in trials(run)["core:deadly"]["why"]
+    assert run.tuning is not None and run.tuning["chosen"] == "regional"
+
+
+@pytest.mark.parametrize(
+    ("address", "told"),
+    [
+        ("127.0.0.1:9", "nothing answers there"),
+        ("no-such-host.invalid:6379", "nothing answers there"),
+        ("nonsense", "Invalid address"),
+        ("local", "names no cluster"),
+    ],
+)
+def test_an_address_without_a_cluster_is_one_line(
+    address: str, told: str, tmp_path: Path
+) -> None:
+    begin = time.monotonic()
+    target = f"{HERE / 'planted.py'}:make"
+    done = torchproof("tune", target, "--ray", address, "-q", cwd=tmp_path)
+    assert done.returncode == 2 and done.stdout == ""
+    [line] = done.stderr.splitlines()
+    assert line.startswith(f"torchproof: error: --ray {address}: ") and told in line
+    assert time.monotonic() - begin < 30
+
+
+def test_something_else_than_ray_at_the_address_is_given_up_in_time(
+    tmp_path: Path,
+) -> None:
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        begin = time.monotonic()
+        target = f"{HERE / 'planted.py'}:make"
+        done = torchproof("tune", target, "--ray", address, "-q", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "no cluster answers within 20 s" in done.stderr
+    assert len(done.stderr.splitlines()) == 1 and time.monotonic() - begin < 40

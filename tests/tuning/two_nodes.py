@@ -1,0 +1,27 @@
+"""A Ray cluster of two nodes on this machine, until the standard input ends.
+
+Prints one line of JSON: its address, and the process of each node's raylet by the
+node's id.
+"""
+
+import json
+import os
+import sys
+
+from ray.cluster_utils import Cluster
+
+
+def main() -> None:
+    own = {"num_cpus": 1, "include_dashboard": False}
+    cluster = Cluster(initialize_head=True, head_node_args=own)
+    nodes = [cluster.head_node, cluster.add_node(**own)]
+    raylets = {n.node_id: n.all_processes["raylet"][0].process.pid for n in nodes}
+    print(json.dumps({"address": cluster.address, "raylets": raylets}), flush=True)
+    sys.stdin.read()
+    for node in nodes[::-1]:
+        node.kill_all_processes(check_alive=False, allow_graceful=False)
+    os._exit(0)  # what Ray does at the end waits for what is already gone
+
+
+if __name__ == "__main__":
+    main()
