@@ -18,8 +18,8 @@ EXAMPLE = "example"  # one call: a tuple of arguments or a dict of keywords
 RECORDED_ARGUMENTS = ("options", "mode", "dynamic", "fullgraph")
 _WIDTH = 88
 
-# A wrapped method of one block would do in eager, but of methods torch 2.13 takes the
-# weights of the first block for all: the block has to be an argument of the region.
+# The block is an argument of the region: of methods, torch 2.13 to 2.15 takes the
+# weights of the first block for all (tests/limitations/nested_methods.py).
 _REGION = """\
     region = torch.compiler.nested_compile_region(type(block).forward)
     block.forward = functools.partial(region, block)"""

@@ -19,8 +19,8 @@ from torchproof.strategies import NotApplicable
 def region(block: nn.Module, path: str = "") -> Callable[..., Any]:
     """The block's forward as a region, by the lines that a strategy prints.
 
-    The block is an argument of it: for a method that is wrapped torch 2.13 runs every
-    block with the weights of the first.
+    The block is an argument of it: methods that are wrapped run with the weights of the
+    first block under torch 2.13 to 2.15.
     """
     assert_plain(block, path)
     whole = torch.compiler.nested_compile_region(type(block).forward)
