@@ -20,6 +20,7 @@ _LATE_MS = 0.1  # to find all streams idle takes a tenth of that
 _PROFILED_PASSES = (3, 30)  # at least, at most
 _PROFILED_S = 0.3
 _MOST_SAMPLES = 1000  # of one round
+_GENERATED = "triton_"  # how the names of kernels begin that Inductor writes
 
 
 class Clock:
@@ -213,6 +214,8 @@ def profile(
         kernels = [e for e in device_events(events) if is_kernel(e)]
         found["kernels"] = len(kernels) / steps
         found["kernel_ms"] = covered_us(kernels) / 1e3 / steps
+        generated = [e for e in kernels if e.name.startswith(_GENERATED)]
+        found["generated_ms"] = covered_us(generated) / 1e3 / steps
     return found
 
 

@@ -209,6 +209,7 @@ def _kernels(profile: Mapping[str, Any], row: Measurement) -> dict[str, Any] | N
     return {
         "per_step": profile["kernels"],
         "kernel_ms": profile["kernel_ms"],
+        "generated_ms": profile.get("generated_ms"),
         "busy_share": share if share <= 1 else None,
     }
 

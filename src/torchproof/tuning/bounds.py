@@ -11,6 +11,8 @@ from torchproof.tuning.objectives import Objective
 from torchproof.tuning.trials import Candidate, Trial
 
 _CLOSE = 0.99  # who comes no closer to the leader than this is not worth its trial
+_WORTH = 0.98  # of the leader's step: who comes no further is within 2 percent of it
+_BEST_SWITCH = 0.15  # by how much a switch may shorten the kernels that it changes
 _FEW = 0.1  # share of the time in matrix products below which tuning them is idle
 
 
@@ -123,6 +125,22 @@ def _little_to_tune(candidate: Candidate, known: Known) -> str | None:
     return None
 
 
+def _little_generated(candidate: Candidate, known: Known) -> str | None:
+    """Switches change the kernels that Inductor writes, and no library's."""
+    base = known.base(candidate)
+    if candidate.stage == "forms" or base is None or known.objective.kind != "step":
+        return None
+    if base.generated_ms is None or not base.step_ms:
+        return None
+    share = base.generated_ms / base.step_ms
+    if share * _BEST_SWITCH >= 1 - _WORTH:
+        return None
+    return (
+        f"the kernels that Inductor wrote take {share:.0%} of a step of {base.name}:"
+        " switches that make them faster would hardly show"
+    )
+
+
 _RULES: tuple[Callable[[Candidate, Known], str | None], ...] = (
     _base_fails,
     _kernels_too_slow,
@@ -131,6 +149,7 @@ _RULES: tuple[Callable[[Candidate, Known], str | None], ...] = (
     _nested_is_full,
     _one_graph,
     _little_to_tune,
+    _little_generated,
 )
 
 

@@ -103,24 +103,13 @@ class Search:
         """The chosen one, which is eager where no other may win."""
         self.skipped += forms.skipped
         self._not_applicable = len(forms.skipped)
-        self._try([*forms.candidates, *self._speculation(forms.candidates)])
+        self._try(forms.candidates)
         self._assert_something_tried()
         if self._tries_switches:
             for base in self._fastest_forms():
                 self._try_switches(base)
         self._finals()
         return self._started_cold(self.chosen())
-
-    def _speculation(self, forms: Sequence[Candidate]) -> list[Candidate]:
-        """Where lanes would be idle: switches on the form that will likely lead."""
-        if not self._tries_switches or self.executor.slots() < 2:
-            return []
-        likely = [c for c in forms if c.follows is None and c.strategy.form == "full"]
-        return [
-            replace(candidate, follows=None)
-            for base in likely[:1]
-            for candidate in space.switched(base, self.terms.device)
-        ]
 
     @property
     def _tries_switches(self) -> bool:
@@ -150,7 +139,7 @@ class Search:
 
     def _try_switches(self, base: Candidate) -> None:
         tried = space.switched(base, self.terms.device)
-        self._try([each for each in tried if each.name not in self.trials])
+        self._try(tried)
         own = self.value(self.trials[base.name]) or 0.0
         helped = [
             candidate

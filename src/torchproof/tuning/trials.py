@@ -63,6 +63,7 @@ class Trial:
     cold: bool | None = None
     peak_bytes: int | None = None
     kernel_ms: float | None = None
+    generated_ms: float | None = None  # of that, kernels that Inductor wrote
     numerics: Mapping[str, Any] | None = field(default=None, hash=False)
     vs_eager: float | None = None
     vs_eager_low: float | None = None

@@ -202,6 +202,7 @@ class Worker:
             cold=cold,
             peak_bytes=row.peak_bytes,
             kernel_ms=(row.kernels or {}).get("kernel_ms"),
+            generated_ms=(row.kernels or {}).get("generated_ms"),
             numerics=row.numerics,
             vs_eager=row.vs_eager,
             vs_eager_low=row.vs_eager_low,
