@@ -53,6 +53,15 @@ class Session:
         """What this thread asks of arms from here on has to be answered by then."""
         self._here.deadline = None if seconds is None else time.monotonic() + seconds
 
+    @contextlib.contextmanager
+    def patiently(self) -> Iterator[None]:
+        """For whom a deadline of this thread is not meant: the judge, and eager."""
+        deadline, self._here.deadline = getattr(self._here, "deadline", None), None
+        try:
+            yield
+        finally:
+            self._here.deadline = deadline
+
     @property
     def limit_s(self) -> float | None:
         """How long an arm may take to answer."""
@@ -167,7 +176,7 @@ class Session:
         self.progress(f"{seat.spec.label}: comparing its answers with eager's")
         told = {"number": number, "path": str(path)}
         try:
-            with self._judging:
+            with self._judging, self.patiently():
                 judge = self.judges[seat.spec.dtype]
                 answer = judge.ask("judge", self.limit_s, **told)
             return dict(answer["numerics"])

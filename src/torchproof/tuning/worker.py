@@ -7,6 +7,7 @@ in another process or on another machine.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import tempfile
 import threading
@@ -108,6 +109,14 @@ class Worker:
             )
         self.session.begin(self.eager)
 
+    def _revive(self) -> None:
+        """Eager's process may have been killed, by a system short of memory say."""
+        if self.eager.runs and self.eager.process is not None:
+            return
+        self.eager.error = None
+        with self.session.patiently():
+            self._start(self.eager, 0)
+
     # -- a trial -----------------------------------------------------------------------
 
     def trial(self, candidate: Candidate, limit_s: float) -> Trial:
@@ -128,6 +137,7 @@ class Worker:
             if seat.runs and not _is_wrong(seat):
                 if self.crowded:
                     quiet.wait()
+                self._revive()
                 self._sample([self.eager, seat], ROUNDS)
                 self.session.examine([seat], 0)
             trial = self._trial(candidate, seat, self._rows([seat])[-1])
@@ -178,8 +188,14 @@ class Worker:
         for turn in range(rounds):
             for seat in seats if turn % 2 == 0 else seats[::-1]:
                 if seat.runs:
-                    with self.session.failing(seat):
+                    with self.session.failing(seat), self._patience_for(seat):
                         self.session.sample(seat, 0)
+
+    def _patience_for(self, seat: Seat) -> contextlib.AbstractContextManager[None]:
+        """A candidate that is late must not cost eager its process."""
+        if seat is self.eager:
+            return self.session.patiently()
+        return contextlib.nullcontext()
 
     def _rows(self, seats: Sequence[Seat]) -> tuple[Measurement, ...]:
         session = self.session
