@@ -69,7 +69,12 @@ def recipe_of(search: Search, chosen: Trial, run: Run, *, train: bool) -> Recipe
 
 
 def _known(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if value is not None}
+    """Without what is not known; as exact as it was measured, or more."""
+    return {
+        name: float(f"{value:.6g}") if isinstance(value, float) else value
+        for name, value in values.items()
+        if value is not None
+    }
 
 
 def tuning_of(search: Search, chosen: Trial | None, executor: str) -> dict[str, Any]:
@@ -115,8 +120,13 @@ def _why(search: Search, chosen: Trial) -> str:
     if not best:
         return "no other strategy was measured and right"
     gain = objective.gain(best[0], eager)
-    told = f"{gain:.2f} times" if gain else "not"
+    if gain is None:
+        return f"{best[0].name} was not compared with eager"
+    if gain >= least:
+        low, high = best[0].vs_eager_low, best[0].vs_eager_high
+        known = f" ({low:.2f}x to {high:.2f}x)" if low and high else ""
+        return f"no strategy is surely better: {best[0].name} may be{known}"
     return (
         f"no strategy beats eager by {least - 1:.0%}: the best, {best[0].name}, is"
-        f" {told} as good"
+        f" {gain:.2f} times as good"
     )

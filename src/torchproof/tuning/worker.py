@@ -114,7 +114,7 @@ class Worker:
         if self.eager.runs and self.eager.process is not None:
             return
         self.eager.error = None
-        with self.session.patiently():
+        with self.session.failing(self.eager), self.session.patiently():
             self._start(self.eager, 0)
 
     # -- a trial -----------------------------------------------------------------------
