@@ -60,6 +60,8 @@ prove: $(INSTALLED)
 	@echo "time that compiling takes (stall.py); what the page on limitations says of the"
 	@echo "installed torch still holds (limitations.py), and what was judged of the reading"
 	@echo "of transformers is still found (precision.py)."
+	@# Trials on a Ray cluster: without the extra, its tests are skipped.
+	$(PIP) install -c constraints.txt -e '.[ray]'
 	@# Exit code 5: no slow test exists.
 	$(BIN)/pytest -q -m "slow and not gpu" || test $$? -eq 5
 	$(BIN)/python benchmarks/overhead.py --write

@@ -19,7 +19,7 @@ import pytest
 from commands import torchproof
 
 from torchproof.capture import Options
-from torchproof.records import Run
+from torchproof.records import Run, UserError
 from torchproof.tuning import Asked, tune
 
 HERE = Path(__file__).parent
@@ -195,6 +195,52 @@ def test_a_trial_that_ends_its_worker_each_time_is_lost_and_the_search_goes_on(
     assert outcomes(run)["core:deadly"] == "lost"
     assert "lost 3 times" in trials(run)["core:deadly"]["why"]
     assert run.tuning is not None and run.tuning["chosen"] == "regional"
+
+
+def test_finals_whose_worker_is_lost_are_held_again_by_another(nodes: Nodes) -> None:
+    seen: list[str] = []
+
+    def lose_the_first(text: str) -> None:
+        name, _, where = text.partition(": on ")
+        if name == "finals":
+            seen.append(where)
+        if len(seen) == 1 and name == "finals":
+            [node] = [node for node in nodes.raylets if f"({node[:4]})" in where]
+            for process in psutil.Process(nodes.raylets[node]).children():
+                if process.cmdline()[0].startswith("ray::Outpost"):
+                    process.kill()
+
+    run = tune(
+        f"{HERE / 'planted.py'}:make",
+        PLAIN,
+        asked=replace(QUICK, ray=nodes.address),
+        watcher=Heard(lose_the_first),
+    )
+    assert len(seen) == 2
+    assert run.tuning is not None and run.tuning["chosen"] == "regional"
+    assert [row.strategy for row in run.measurements] == ["eager", "regional"]
+    assert all(row.median_ms for row in run.measurements)
+
+
+def test_a_cluster_that_is_lost_as_a_whole_leaves_what_there_is(
+    nodes: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # as on the nodes
+
+    def lose_all(text: str) -> None:
+        if text.startswith("regional: on"):
+            for raylet in nodes.raylets.values():
+                os.kill(raylet, signal.SIGKILL)
+
+    before = folders()
+    asked = replace(QUICK, ray=nodes.address)
+    target = f"{HERE / 'planted.py'}:make"
+    with pytest.raises(UserError, match=f"--ray {nodes.address}: .* --resume"):
+        tune(target, PLAIN, asked=asked, watcher=Heard(lose_all))
+    assert_nothing_stays(tmp_path, before)
+    run = tune(target, PLAIN, asked=replace(asked, ray=None, resume=True))
+    assert run.tuning is not None and run.tuning["chosen"] == "regional"
+    assert run.tuning["resumed"] == 1 and trials(run)["full"]["resumed"]
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import signal
 import subprocess
@@ -10,6 +9,7 @@ import sys
 import time
 import uuid
 from collections.abc import Collection, Sequence
+from importlib.util import find_spec
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from typing import Any
@@ -33,11 +33,12 @@ class Cluster:
     """
 
     def __init__(self, task: Task, progress: Progress, address: str) -> None:
-        if importlib.util.find_spec("ray") is None:
+        if find_spec("ray") is None:
             raise UserError("--ray needs Ray: pip install torchproof[ray]")
         self._address, self._progress = address, progress
         self._ready = self._nodes = self._going = 0
         self._ended: list[Trial] = []
+        self._tried = False  # a trial has ended
         self._answers: list[tuple[str, Any]] = []
         self._bridge: subprocess.Popen[bytes] | None = None
         search = uuid.uuid4().hex[:12]
@@ -102,6 +103,7 @@ class Cluster:
             self._ready, self._nodes = value
         elif kind == "trial":
             self._going -= 1
+            self._tried = True
             self._ended.append(value)
         elif kind == "said":
             self._progress(value)
@@ -109,7 +111,8 @@ class Cluster:
             self._answers.append((kind, value))
 
     def _lost(self, why: str) -> UserError:
-        return UserError(f"--ray {self._address}: {why}")
+        kept = "; --resume goes on with the trials that ended" if self._tried else ""
+        return UserError(f"--ray {self._address}: {why}{kept}")
 
     def _ask(self, name: str, *given: Any) -> Any:
         self._send(name, *given)

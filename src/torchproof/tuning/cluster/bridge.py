@@ -161,6 +161,8 @@ class Bridge:
             calls = self._finals[-1:]
             if self._finalist is None or self._finalist not in self.crew.stations:
                 self._finalist, calls = self._somebody(), self._finals
+                self.crew.said.append(f"finals: on {self._finalist.where}")
+                self._tell_crew()
                 for other in self.crew.idle:
                     if other is not self._finalist:
                         other.ask("keep", ())

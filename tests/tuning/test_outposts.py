@@ -1,0 +1,132 @@
+"""What a worker on a node checks and does before it is asked; without Ray."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from torchproof.cli import main
+from torchproof.measure import Plan
+from torchproof.target import parse
+from torchproof.tuning import cluster
+from torchproof.tuning.cluster import warden
+from torchproof.tuning.cluster.outpost import Errand, Outpost, errand
+
+FACTORY = "def make():\n    return None, []\n"
+
+
+@pytest.fixture
+def given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Errand:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TORCH_LOGS", "-inductor")
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/here/only")
+    monkeypatch.setenv("SECRET", "stays")
+    Path("model.py").write_text(FACTORY)
+    return errand(Plan(parse("model.py:make"), ()), "0" * 12, shares_caches=True)
+
+
+def match(errand: Errand) -> tuple[str, str]:
+    """How a node would answer, before it changes anything in its process."""
+
+    class Willing(Outpost):
+        def _settle_in(self, cpus: float) -> None: ...
+
+    return Willing(errand, 1, "node 10.0.0.2").join(2, 0)
+
+
+def test_a_node_like_this_machine_joins_in_its_folder(
+    given: Errand, tmp_path: Path
+) -> None:
+    os.chdir("/")
+    assert match(given) == ("done", "node 10.0.0.2")
+    assert Path.cwd() == tmp_path
+
+
+def test_what_steers_a_target_goes_along_and_nothing_else(given: Errand) -> None:
+    assert given.variables["TORCH_LOGS"] == "-inductor"
+    assert not {"SECRET", "TORCHINDUCTOR_CACHE_DIR", "HOME"} & set(given.variables)
+
+
+def test_a_node_without_the_folder_is_refused(given: Errand) -> None:
+    told = match(replace(given, folder="/no/such/folder"))
+    assert told == ("refused", "it has no folder /no/such/folder")
+
+
+def test_a_node_without_the_targets_file_is_refused(
+    given: Errand, tmp_path: Path
+) -> None:
+    Path("model.py").unlink()
+    assert match(given) == ("refused", f"it has no file {tmp_path / 'model.py'}")
+
+
+def test_a_node_with_another_file_is_refused(given: Errand) -> None:
+    Path("model.py").write_text(FACTORY + "# another\n")
+    ending, why = match(given)
+    assert ending == "refused" and why.endswith("model.py is another one than here")
+
+
+def test_a_node_with_another_torchproof_is_refused(given: Errand) -> None:
+    ending, why = match(replace(given, package="another"))
+    assert ending == "refused" and "its torchproof is another one" in why
+
+
+def test_a_workload_needs_no_file_of_the_users(given: Errand) -> None:
+    plan = Plan(parse("workload:nanovlm"), ())
+    assert errand(plan, "0" * 12, shares_caches=True).file is None
+
+
+def sleeper() -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+
+
+@pytest.mark.parametrize("which", ["worker", "raylet"])
+def test_a_worker_ends_with_its_raylet_and_its_folder_with_it(
+    which: str, tmp_path: Path
+) -> None:
+    own, other = tmp_path / "worker-1", tmp_path / "worker-2"
+    own.mkdir()
+    other.mkdir()
+    processes = {"worker": sleeper(), "raylet": sleeper()}
+    told = [str(process.pid) for process in processes.values()]
+    try:
+        subprocess.run([sys.executable, warden.__file__, *told, own], check=True)
+        time.sleep(0.7)
+        assert processes["worker"].poll() is None and own.exists()
+        processes[which].kill()  # and nobody has asked yet how it ended
+        processes["worker"].wait(10)
+        end = time.monotonic() + 10
+        while own.exists() and time.monotonic() < end:
+            time.sleep(0.1)
+        assert not own.exists() and other.exists()
+    finally:
+        for process in processes.values():
+            process.kill()
+            process.wait()
+
+
+def test_the_last_worker_removes_what_all_shared(tmp_path: Path) -> None:
+    home = tmp_path / "search"
+    for name in ("worker-1", "worker-2", "caches"):
+        (home / name).mkdir(parents=True)
+    warden.remove(home / "worker-1")
+    assert (home / "caches").exists()
+    warden.remove(home / "worker-2")
+    assert not home.exists()
+
+
+def test_without_ray_the_extra_is_named(
+    given: Errand, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(cluster, "find_spec", lambda name: None)
+    assert main(["tune", "model.py:make", "--ray", "auto", "-q"]) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err == (
+        "torchproof: error: --ray needs Ray: pip install torchproof[ray]\n"
+    )
