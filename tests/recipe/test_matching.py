@@ -197,7 +197,7 @@ def test_it_is_quick(tmp_path: Path) -> None:
         began = time.process_time()
         fingerprint(model)
         times.append(time.process_time() - began)
-    assert times[0] < 0.25 and min(times) < 0.05  # the first one reads the file
+    assert times[0] < 1 and min(times) < 0.05  # the first one reads the file
 
 
 def test_nothing_of_it_needs_torch() -> None:

@@ -186,12 +186,14 @@ def test_verify_compares_what_is_replayed() -> None:
     assert [each["verdict"] for each in found.verifications] == ["same", "same"]
 
 
-def test_who_does_not_wait_gets_no_graph() -> None:
-    plain, model = applied("full+graph", wait=False)
+@pytest.mark.parametrize("name", ["full", "regional"])
+def test_who_does_not_wait_gets_no_graph(name: str) -> None:
+    plain, model = applied(f"{name}+graph", wait=False)
     with torch.no_grad():
-        torch.testing.assert_close(model(X), plain(X))
+        for _ in range(2):
+            torch.testing.assert_close(model(X), plain(X))
     found = torchproof.status(model)
-    assert found.graph is None
+    assert found.graph is None and found.strategy == name
     assert any("nothing is replayed" in note for note in found.notes)
 
 
@@ -240,6 +242,15 @@ def test_without_a_match_the_step_runs_as_it_is(
     (why,) = step.falls_back
     assert "torch 1.9 in the recipe" in why and len(caplog.records) == 1
     assert step.status().plain_calls == 1 and step.status().recordings == 0
+
+
+def test_switched_off_the_step_runs_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHPROOF_DISABLE", "1")
+    model = Net()
+    step = torchproof.graph(model, recipe=recipe_for(model, "full+graph", train=True))
+    step(X)
+    assert all(each.grad is not None for each in model.parameters())
+    assert step.status().recordings == 0 and "TORCHPROOF_DISABLE" in step.falls_back[0]
 
 
 def test_a_recipe_without_a_graph_is_compiled_and_not_recorded() -> None:

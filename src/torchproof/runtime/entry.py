@@ -28,7 +28,7 @@ from torchproof.runtime.facts import Fallback, Status
 from torchproof.runtime.graphs import one_line
 from torchproof.runtime.monitor import Monitor
 from torchproof.runtime.parts import Options, Part, method_of
-from torchproof.runtime.replaying import NOT_WAITING, Replaying, graphed
+from torchproof.runtime.replaying import Replaying, graphed
 from torchproof.runtime.telemetry import Telemetry
 from torchproof.runtime.verifying import Verifying
 from torchproof.strategies import BLOCKS, Strategy, parse
@@ -113,7 +113,7 @@ class Entry(Part):
         movable = found.movable and may_be_moved
         self.adoption = replace(found, movable=movable)
         if found.why_not is None or movable:
-            for note in following.notes_of(source):
+            if note := following.graph_left_out(source, wait=self.options.wait):
                 self.telemetry.note(note)
             return True
         self._not_followed(source, found.why_not)
@@ -148,7 +148,8 @@ class Entry(Part):
                     self.put_in_force(strategy)
         if not first:
             return self.run(*args, **kwargs)
-        if self._engine is not None and self._engine.settings.ships:
+        ships = self._engine is not None and self._engine.settings.ships
+        if ships and self.strategy != "eager":
             # It loads torch, for seconds, while this process traces.
             jobs.shared_worker().warm()
         if searches:
@@ -233,9 +234,6 @@ class Entry(Part):
     def _replayed(self, strategy: Strategy) -> Callable[..., Any]:
         """Whole calls from CUDA graphs, with the strategy itself where they cannot."""
         inner = strategy.in_graph
-        if not self.options.wait:
-            self.telemetry.note(NOT_WAITING)
-            return self._in_force(inner)
         run: Callable[..., Any] = self._begin_inner
         if inner.form == "core":  # its method is compiled before all is recorded
             run, inner = self._in_force(inner), parse("eager")

@@ -17,7 +17,10 @@ from torchproof.strategies import Strategy, parse
 from torchproof.strategies.plans import Plan, Varying
 from torchproof.torch_private import mark_weakly_dynamic
 
-WHOLE_STEP = (
+_NOT_WAITING = (
+    "wait=False: nothing is replayed, since recording takes the caller's time"
+)
+_WHOLE_STEP = (
     "the recipe records loss and backward with the model, which a forward alone cannot"
     " be: torchproof.graph(model, recipe={name}) gives the whole step"
 )
@@ -32,7 +35,9 @@ def assert_alone(settings: Mapping[str, Any], arguments: Mapping[str, Any]) -> N
         )
 
 
-def strategy_of(source: Given, model: nn.Module | None) -> tuple[Strategy, str]:
+def strategy_of(
+    source: Given, model: nn.Module | None, *, wait: bool
+) -> tuple[Strategy, str]:
     """The recipe's strategy as a forward can follow it, and why it is in force."""
     if isinstance(model, torch.jit.ScriptModule):
         return parse("eager"), "TorchScript modules cannot be compiled"
@@ -40,7 +45,7 @@ def strategy_of(source: Given, model: nn.Module | None) -> tuple[Strategy, str]:
     if recipe is None:
         return parse("eager"), f"{source.name} is damaged"
     strategy = recipe.strategy
-    if strategy.graph and recipe.train:
+    if graph_left_out(source, wait=wait):
         strategy = strategy.in_graph
     # Nothing here makes a graph break an error.
     arguments = {k: v for k, v in strategy.arguments.items() if k != "fullgraph"}
@@ -48,12 +53,15 @@ def strategy_of(source: Given, model: nn.Module | None) -> tuple[Strategy, str]:
     return dataclasses.replace(strategy, arguments=arguments), name
 
 
-def notes_of(source: Given) -> list[str]:
+def graph_left_out(source: Given, *, wait: bool) -> str | None:
+    """Why a recipe that has a graph is followed without it."""
     recipe = source.recipe
-    if recipe is None or not (recipe.train and recipe.strategy.graph):
-        return []
-    name = "..." if source.path is None else repr(source.path)
-    return [WHOLE_STEP.format(name=name)]
+    if recipe is None or not recipe.strategy.graph:
+        return None
+    if recipe.train:
+        name = "..." if source.path is None else repr(source.path)
+        return _WHOLE_STEP.format(name=name)
+    return None if wait else _NOT_WAITING
 
 
 def plan_of(source: Given | None) -> Plan:

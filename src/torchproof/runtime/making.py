@@ -77,7 +77,7 @@ def _options(
     if settings["recipe"] is not None:
         following.assert_alone(settings, arguments)
         source = given(settings["recipe"])
-        by_recipe, why = following.strategy_of(source, model)
+        by_recipe, why = following.strategy_of(source, model, wait=settings["wait"])
     strategy, why = (by_recipe, why) if by_recipe else _strategy(model, settings)
     if arguments.get("backend") and arguments.get("mode"):
         raise UserError("give a backend or a mode: modes are Inductor's")

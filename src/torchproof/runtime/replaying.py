@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from torchproof.replay.graphed import Graphed
 
 Call = Callable[..., Any]
-NOT_WAITING = "wait=False: nothing is replayed, since recording takes the caller's time"
 _NOT_REPLAYED = (
     "calls that record gradients, or of a model in training, run without its graph:"
     " call it after model.eval() and under torch.no_grad()"
