@@ -61,9 +61,10 @@ class Forked:
         self.pid = self._process.pid
         self.begun.append(self.pid)
 
-    def wait(self) -> int:
-        self._process.join()
-        assert self._process.exitcode is not None
+    def wait(self, timeout: float | None = None) -> int:
+        self._process.join(timeout)
+        if self._process.exitcode is None:
+            raise subprocess.TimeoutExpired("arm", timeout or 0.0)
         return self._process.exitcode
 
 

@@ -9,6 +9,8 @@ import select
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,6 +21,7 @@ from torchproof.records import UserError
 from torchproof.strategies import NotApplicable
 
 _ARM = "torchproof.arm"
+_ENDS_S = 5.0  # after its last answer; a thread of the target's may keep it from that
 # Caches on other machines would make a start warm that is called cold.
 NO_REMOTE_CACHES = {
     f"TORCHINDUCTOR_{name}_REMOTE_CACHE": "0"
@@ -57,12 +60,16 @@ class Process:
             )
         )
         os.close(write)
-        self._replies = os.fdopen(read, encoding="utf-8")
+        self._replies = os.fdopen(read, "rb", buffering=0)
+        self._heard = b""  # what came after the answer that was waited for
         self._unread = 0  # answers that nobody waited for
+        self._closed = False
 
     def tell(self, do: str, **values: Any) -> None:
         """A command whose answer does not matter; the next question waits for it."""
         assert self._popen.stdin is not None
+        if self._closed:
+            raise ArmError("its process was ended")
         with contextlib.suppress(BrokenPipeError):
             self._popen.stdin.write(json.dumps({"do": do, **values}).encode() + b"\n")
             self._popen.stdin.flush()
@@ -82,24 +89,44 @@ class Process:
         return answer
 
     def _read(self, limit_s: float | None) -> dict[str, Any]:
-        ready, _, _ = select.select([self._replies], [], [], limit_s)
-        if not ready:
-            self.close()
-            raise ArmError(f"no answer within {limit_s:.0f} s (--timeout)")
-        line = self._replies.readline()
-        if not line:
-            raise ArmError(self._ended())
+        """The next answer. Several may have come at once: no pipe tells of the rest."""
+        end = None if limit_s is None else time.monotonic() + limit_s
+        while b"\n" not in self._heard:
+            left = None if end is None else max(0.0, end - time.monotonic())
+            if not (heard := self._waited_for(left)):
+                self.close()
+                raise ArmError(f"no answer within {limit_s:.0f} s (--timeout)")
+            self._heard += heard
+        line, _, self._heard = self._heard.partition(b"\n")
         answer: dict[str, Any] = json.loads(line)
         return answer
 
+    def _waited_for(self, seconds: float | None) -> bytes:
+        """What comes within this time; nothing if nothing does."""
+        try:
+            ready, _, _ = select.select([self._replies], [], [], seconds)
+            heard = self._replies.read(2**16) if ready else b""
+        except (OSError, ValueError):  # closed meanwhile, by another thread
+            raise ArmError("its process was ended") from None
+        if ready and not heard:
+            raise ArmError(self._ended())
+        return heard or b""
+
     def _ended(self) -> str:
-        code = self._popen.wait()
+        try:
+            code = self._popen.wait(_ENDS_S)
+        except subprocess.TimeoutExpired:
+            self.close()
+            return "its process stopped answering"
         if code < 0:
             return f"its process was killed by {signal.Signals(-code).name}"
         return f"its process ended with exit code {code}"
 
     def close(self) -> None:
         """Ends the process and everything it started."""
+        if self._closed:  # its number may be another's by then
+            return
+        self._closed = True
         if self._popen.stdin is not None:
             with contextlib.suppress(OSError):
                 self._popen.stdin.close()
@@ -113,6 +140,42 @@ class Process:
                 member.kill()
         self._popen.wait()
         self._replies.close()
+
+
+class Processes:
+    """Those of a session, whose threads begin them. Once closed, none is begun."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        self._quiet, self._closed = quiet, False
+        self._lock, self._kept = threading.Lock(), list[Process]()
+
+    def begin(
+        self, job: Mapping[str, Any], environment: Mapping[str, str], layout: int = 0
+    ) -> Process:
+        with self._lock:  # or one could be begun after all were ended
+            self._assert_open()
+            process = Process(job, environment, quiet=self._quiet, layout=layout)
+            self._kept.append(process)
+        return process
+
+    def adopted(self, process: Process) -> Process:
+        """One that somebody else began."""
+        with self._lock:
+            self._kept.append(process)  # ended with the others, or at once
+            if self._closed:
+                process.close()
+            self._assert_open()
+        return process
+
+    def _assert_open(self) -> None:
+        if self._closed:
+            raise ArmError("the session has ended")
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+        for process in self._kept:
+            process.close()
 
 
 def free_vram() -> int | None:

@@ -23,7 +23,7 @@ from torchproof.measure import (
     rows,
     traces,
 )
-from torchproof.measure.process import ArmError, Process, free_vram
+from torchproof.measure.process import ArmError, Process, Processes, free_vram
 from torchproof.measure.seats import Seat
 from torchproof.records import Event, Frame, UserError
 from torchproof.strategies import NotApplicable
@@ -48,6 +48,7 @@ class Session:
         self.spare: Callable[[], Process | None] = lambda: None
         self._here = threading.local()  # arms may be begun by several threads
         self._judging = threading.Lock()
+        self._processes = Processes(quiet=plan.quiet)
 
     def give_up_after(self, seconds: float | None) -> None:
         """What this thread asks of arms from here on has to be answered by then."""
@@ -79,10 +80,7 @@ class Session:
         return {} if limit is None else {"within_s": min(samples.SETTLE_S, limit / 3)}
 
     def close(self) -> None:
-        for seat in self.seats:
-            seat.close()
-        for judge in self.judges.values():
-            judge.close()
+        self._processes.close()
 
     def run(self) -> Measured:
         ending = "finished"
@@ -134,7 +132,7 @@ class Session:
             seat.caches = self.scratch / f"traced-{number}"
             own = {**seat.environment, "TORCH_TRACE": str(folder / "trace")}
             job = self.plan.job(seat.spec, self.plan.shapes[0])
-            seat.process = Process(job, own, quiet=self.plan.quiet)
+            seat.process = self._processes.begin(job, own)
             with self.failing(seat):
                 seat.ask("prepare", self.limit_s, answers=None)
             seat.close()
@@ -161,7 +159,7 @@ class Session:
             # A diagnosis compiles in the judge: it finds what the first arm compiled.
             own = self.seats[-1].environment if self.plan.diagnoses else {}
             own = {**self.plan.environment, **own}
-            self.judges[dtype] = Process(job, own, quiet=self.plan.quiet)
+            self.judges[dtype] = self._processes.begin(job, own)
             for number, shape in enumerate(self.plan.shapes):
                 self.progress(f"reference answers in eager{_named(shape)}")
                 told = {"number": number, "shape": dict(shape)}
@@ -264,7 +262,7 @@ class Session:
         told = {"answers": str(path) if path else None}
         if number == 0:
             job = self.plan.job(seat.spec, shape)
-            seat.process = self.started(seat, job, sitting)
+            self.start(seat, job, sitting)
             facts = seat.ask("prepare", self.limit_s, **told)
         else:
             facts = seat.ask("reshape", self.limit_s, shape=dict(shape), **told)
@@ -280,14 +278,15 @@ class Session:
             seat.warm = facts
         seat.facts[number]["rounds"].append([])
 
-    def started(self, seat: Seat, job: Mapping[str, Any], sitting: int) -> Process:
+    def start(self, seat: Seat, job: Mapping[str, Any], sitting: int) -> None:
         """A process for the arm: one that has loaded the target, if there is one."""
         own = {**self.plan.environment, **seat.environment}
         spare = None if sitting else self.spare()
         if spare is None:
-            return Process(job, own, quiet=self.plan.quiet, layout=sitting)
-        spare.tell("become", job=dict(job), environment=own)
-        return spare
+            seat.process = self._processes.begin(job, own, layout=sitting)
+        else:
+            seat.process = self._processes.adopted(spare)
+            spare.tell("become", job=dict(job), environment=own)
 
     def rounds(self, seats: list[Seat], number: int) -> None:
         """All arms in turn, again and again, so that drift hits all alike."""

@@ -267,7 +267,7 @@ class Worker:
         if seat.process is not None:
             return
         session.progress(f"{seat.spec.label}: first call, warm")
-        seat.process = session.started(seat, session.plan.job(seat.spec, {}), sitting)
+        session.start(seat, session.plan.job(seat.spec, {}), sitting)
         facts = seat.ask("prepare", session.limit_s, answers=None)
         seat.warm = facts | seat.ask("settle", session.limit_s, **session.patience)
 
@@ -293,7 +293,7 @@ class Worker:
             session.progress(f"{candidate.name}: first call, cold")
             try:
                 job = session.plan.job(candidate.spec, {})
-                seat.process = session.started(seat, job, 0)
+                session.start(seat, job, 0)
                 facts = seat.ask("prepare", session.limit_s, answers=None)
             finally:
                 seat.close()

@@ -1,0 +1,101 @@
+"""Processes of arms that answer at once, late, in parts, or not any more."""
+
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from torchproof.measure import process
+from torchproof.measure.process import ArmError, Process, Processes
+
+ANSWER = b'{"ok": true, "number": %d}\n'
+
+
+class Puppet:
+    """Stands in for a child: the test writes its answers, and says when it is over."""
+
+    def __init__(self, command: Any, *, pass_fds: Any, **settings: Any) -> None:
+        read, write = os.pipe()
+        self.stdin, self._told = os.fdopen(write, "wb"), read
+        self.answers = os.dup(pass_fds[0])
+        self.pid, self.lives = 2**22 + 1, True  # above what Linux gives
+
+    def says(self, *parts: bytes) -> None:
+        os.write(self.answers, b"".join(parts))
+
+    def hangs_up(self) -> None:
+        os.close(self.answers)
+
+    def wait(self, timeout: float | None = None) -> int:
+        if self.lives and timeout is not None:
+            raise subprocess.TimeoutExpired("puppet", timeout)
+        return 3
+
+
+@pytest.fixture
+def pair(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Process, Puppet]]:
+    kept = {name: getattr(subprocess, name) for name in ("PIPE", "DEVNULL")}
+    kept["TimeoutExpired"] = subprocess.TimeoutExpired
+    monkeypatch.setattr(process, "subprocess", SimpleNamespace(Popen=Puppet, **kept))
+    monkeypatch.setattr(process, "_ENDS_S", 0.01)
+    found = Process({}, {}, quiet=True)
+    yield found, found._popen  # type: ignore[misc]
+    found.close()
+
+
+def test_answers_that_come_at_once_are_told_apart(
+    pair: tuple[Process, Puppet],
+) -> None:
+    arm, child = pair
+    arm.tell("load")
+    arm.tell("become")
+    child.says(*(ANSWER % number for number in range(3)))
+    begin = time.monotonic()
+    assert arm.ask("prepare", 5.0) == {"number": 2}
+    assert time.monotonic() - begin < 1
+
+
+def test_half_an_answer_of_a_process_that_ended_is_none(
+    pair: tuple[Process, Puppet],
+) -> None:
+    arm, child = pair
+    child.says(b'{"ok": tr')
+    child.hangs_up()
+    child.lives = False
+    with pytest.raises(ArmError, match="exit code 3"):
+        arm.ask("prepare", 5.0)
+
+
+def test_a_process_that_hung_up_and_stays_is_not_waited_for(
+    pair: tuple[Process, Puppet],
+) -> None:
+    arm, child = pair
+    child.hangs_up()
+    with pytest.raises(ArmError, match="stopped answering"):
+        arm.ask("prepare", None)
+
+
+def test_who_was_late_can_be_asked_again_and_has_ended(
+    pair: tuple[Process, Puppet],
+) -> None:
+    arm, _ = pair
+    with pytest.raises(ArmError, match="no answer within 0 s"):
+        arm.ask("judge", 0.01)
+    with pytest.raises(ArmError, match="was ended"):
+        arm.ask("judge", 0.01)
+
+
+def test_none_is_begun_once_all_are_ended(pair: tuple[Process, Puppet]) -> None:
+    arm, _ = pair
+    family = Processes(quiet=True)
+    family.close()
+    with pytest.raises(ArmError, match="has ended"):
+        family.begin({}, {})
+    with pytest.raises(ArmError, match="has ended"):
+        family.adopted(arm)
+    with pytest.raises(ArmError, match="was ended"):
+        arm.tell("load")
