@@ -15,6 +15,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
+import tuned  # noqa: E402
 import whole_step  # noqa: E402
 from test_samples import REPLAYS, SLICE_MS, read, replay  # noqa: E402
 
@@ -289,4 +290,5 @@ TABLES: dict[str, Callable[[], str]] = {
     "replays": replays,
     "known costs": known_costs,
     **whole_step.TABLES,
+    **tuned.TABLES,
 }

@@ -59,8 +59,8 @@ def read(folder: Path = RESULTS) -> list[Row]:
 
 def choices() -> str:
     """What was chosen, and how far that is from the best that exhaustion found."""
-    header = ["what", "tune's choice", "step", "against eager", "best of exhaustive"]
-    header += ["choice / best", "time of tune", "exhaustive", "share"]
+    header = ["what", "tune's choice", "against eager", "best of exhaustive"]
+    header += ["choice / best", "in one search", "tune", "exhaustive", "share"]
     return markdown.table(header, map(_choice, read()))
 
 
@@ -68,18 +68,20 @@ def _choice(row: Row) -> tuple[str, ...]:
     tuned, full = row.search("tuned"), row.search("exhaustive")
     chosen = row.trials("tuned").get(tuned.get("chosen") or "")
     both = row.trials("exhaustive").get(tuned.get("chosen") or "")
-    ratio = share = numbers.UNKNOWN
+    ratio = within = share = numbers.UNKNOWN
+    if chosen and row.best:
+        ratio = f"{chosen['step_ms'] / row.best['step_ms']:.2f}"
     if both and row.best:
-        ratio = f"{both['step_ms'] / row.best['step_ms']:.2f}"
+        within = f"{both['step_ms'] / row.best['step_ms']:.2f}"
     if tuned and full:
         share = f"{tuned['spent_s'] / full['spent_s']:.2f}"
     return (
         row.step.title,
-        tuned.get("chosen") or numbers.UNKNOWN,
-        numbers.milliseconds(chosen["step_ms"] if chosen else None),
+        _named(chosen),
         _times(chosen),
         _named(row.best),
         ratio,
+        within,
         _spent(tuned),
         _spent(full),
         share,
@@ -160,7 +162,7 @@ def _ratio(value: float | None) -> str:
 
 
 TABLES = {
-    "tuned-choices": choices,
-    "tuned-gains": gains,
-    "tuned-conditions": conditions,
+    "tuned choices": choices,
+    "tuned gains": gains,
+    "tuned conditions": conditions,
 }
