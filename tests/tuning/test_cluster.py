@@ -41,9 +41,10 @@ class Nodes:
 
 
 @pytest.fixture
-def nodes() -> Iterator[Nodes]:
+def nodes(request: pytest.FixtureRequest) -> Iterator[Nodes]:
+    has = getattr(request, "param", ({"num_cpus": 1}, {"num_cpus": 1}))
     cluster = subprocess.Popen(
-        [sys.executable, HERE / "two_nodes.py"],
+        [sys.executable, HERE / "two_nodes.py", json.dumps(has)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -195,6 +196,31 @@ def test_a_trial_that_ends_its_worker_each_time_is_lost_and_the_search_goes_on(
     assert outcomes(run)["core:deadly"] == "lost"
     assert "lost 3 times" in trials(run)["core:deadly"]["why"]
     assert run.tuning is not None and run.tuning["chosen"] == "regional"
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [({"num_cpus": 4, "num_gpus": 2}, {"num_cpus": 1, "num_gpus": 1})],
+    indirect=True,
+)
+def test_each_gpu_has_a_worker_and_a_node_unlike_the_first_is_left_out(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """GPUs that only Ray believes in; what has one CPU has one thread."""
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    heard = Heard()
+    names = ("core:hangs", "core:crashes", "core:errs", "regional")
+    run = tune(
+        f"{HERE / 'planted.py'}:make_hostile",
+        replace(PLAIN, timeout_s=60.0),
+        asked=replace(QUICK, names=names, ray=nodes.address),
+        watcher=heard,
+    )
+    assert run.tuning is not None and run.tuning["chosen"] == "regional"
+    places = {trial["where"] for trial in trials(run).values()}
+    assert {place.rpartition(", ")[2] for place in places} == {"GPU 0", "GPU 1"}
+    assert len({place.partition(",")[0] for place in places}) == 1
+    assert "is left out: threads is 1 there and " in heard
 
 
 def test_finals_whose_worker_is_lost_are_held_again_by_another(nodes: Nodes) -> None:

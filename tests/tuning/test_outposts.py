@@ -8,6 +8,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ from torchproof.cli import main
 from torchproof.measure import Plan
 from torchproof.target import parse
 from torchproof.tuning import cluster
-from torchproof.tuning.cluster import warden
+from torchproof.tuning.cluster import shares, warden
 from torchproof.tuning.cluster.outpost import Errand, Outpost, errand
 
 FACTORY = "def make():\n    return None, []\n"
@@ -79,6 +80,40 @@ def test_a_node_with_another_torchproof_is_refused(given: Errand) -> None:
 def test_a_workload_needs_no_file_of_the_users(given: Errand) -> None:
     plan = Plan(parse("workload:nanovlm"), ())
     assert errand(plan, "0" * 12, shares_caches=True).file is None
+
+
+def node(name: str, address: str, **has: float) -> dict[str, Any]:
+    return {"NodeID": name, "NodeManagerAddress": address, "Resources": has}
+
+
+def test_without_gpus_a_worker_has_a_whole_node() -> None:
+    nodes = [node("a", "10.0.0.1", CPU=16), node("b", "10.0.0.2", CPU=0)]
+    assert not shares.wants_gpus(None, nodes)
+    [place] = shares.places(nodes, on_gpus=False)
+    assert place.claim == {"num_cpus": 16, "num_gpus": 0}
+    assert place.where == "node 10.0.0.1"
+
+
+@pytest.mark.parametrize(
+    ("cpus", "gpus", "share"), [(64, 8, 8), (5, 2, 2), (4, 8, 0.5), (1, 1, 1)]
+)
+def test_with_gpus_a_worker_has_one_and_its_share_of_the_cpus(
+    cpus: int, gpus: int, share: float
+) -> None:
+    nodes = [node("a", "10.0.0.1", CPU=cpus, GPU=gpus), node("b", "10.0.0.2", CPU=8)]
+    assert shares.wants_gpus(None, nodes) and shares.wants_gpus("cuda", nodes[1:])
+    assert not shares.wants_gpus("cpu", nodes)
+    found = shares.places(nodes, on_gpus=True)
+    assert len(found) == len(set(found)) == gpus
+    assert {place.node for place in found} == {"a"}
+    assert found[0].claim == {"num_cpus": share, "num_gpus": 1}
+    assert gpus * share <= cpus
+
+
+def test_nodes_of_one_address_have_names_of_their_own() -> None:
+    nodes = [node("abcdef", "10.0.0.1", CPU=1), node("123456", "10.0.0.1", CPU=1)]
+    names = [place.where for place in shares.places(nodes, on_gpus=False)]
+    assert names == ["node 10.0.0.1 (abcd)", "node 10.0.0.1 (1234)"]
 
 
 def sleeper() -> subprocess.Popen[bytes]:

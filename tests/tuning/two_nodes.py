@@ -1,7 +1,7 @@
 """A Ray cluster of two nodes on this machine, until the standard input ends.
 
-Prints one line of JSON: its address, and the process of each node's raylet by the
-node's id.
+Told the resources of both as JSON. Prints one line of JSON: the cluster's address, and
+the process of each node's raylet by the node's id.
 """
 
 import json
@@ -12,9 +12,10 @@ from ray.cluster_utils import Cluster
 
 
 def main() -> None:
-    own = {"num_cpus": 1, "include_dashboard": False}
-    cluster = Cluster(initialize_head=True, head_node_args=own)
-    nodes = [cluster.head_node, cluster.add_node(**own)]
+    head, other = json.loads(sys.argv[1])
+    plain = {"include_dashboard": False}
+    cluster = Cluster(initialize_head=True, head_node_args=plain | head)
+    nodes = [cluster.head_node, cluster.add_node(**plain, **other)]
     raylets = {n.node_id: n.all_processes["raylet"][0].process.pid for n in nodes}
     print(json.dumps({"address": cluster.address, "raylets": raylets}), flush=True)
     sys.stdin.read()

@@ -30,6 +30,7 @@ from torchproof.tuning.trials import Candidate, Trial
 TRIES = 3  # of a trial whose worker is lost
 _STALLED_S = 120.0  # beyond twice its limit: a trial that is not coming back
 _JOIN_S = 60.0
+_TOGETHER_S = 10.0
 _REACH_S = 5.0
 
 
@@ -83,17 +84,19 @@ class Bridge:
             self.crew.assert_some()
 
     def _muster(self) -> None:
-        """Waits for the first workers."""
+        """Waits for the first worker, and a little for those that come with it."""
         begin = time.monotonic()
-        self.crew.recruit()
-        while time.monotonic() - begin < _JOIN_S:
-            self._collect(0.5)
-            if self.crew.joined and not self.crew.joining:
-                return
-            self._read()
+        end = begin + _JOIN_S
+        while time.monotonic() < end:
+            self.crew.recruit()
             if not self.crew.stations:
                 break
-            self.crew.recruit()
+            self._collect(0.5)
+            self._read()
+            if self.crew.joined and not self.crew.joining:
+                return
+            if self.crew.joined:
+                end = min(end, time.monotonic() + _TOGETHER_S)
         if not self.crew.joined:
             raise UserError(self.crew.why_none())
 

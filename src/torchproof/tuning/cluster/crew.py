@@ -1,8 +1,4 @@
-"""The workers of a search on a Ray cluster: who is there, ready, busy or lost.
-
-One worker for each GPU, with its share of the node's CPUs; on a cluster without GPUs
-one for each node, with all its CPUs, since trials that share a CPU disturb each other.
-"""
+"""The workers of a search on a Ray cluster: who is there, ready, busy or lost."""
 
 from __future__ import annotations
 
@@ -19,11 +15,13 @@ from ray.exceptions import OutOfMemoryError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from torchproof.records import UserError
+from torchproof.tuning.cluster import shares
 from torchproof.tuning.cluster.outpost import Errand, Outpost
+from torchproof.tuning.cluster.shares import Place
 
 _RECRUIT_S = 3.0  # between looks for nodes that joined the cluster
 _ALONE_S = 15.0
-_STARTS = 3  # of workers on the same place of a node
+_STARTS = 3  # of workers in the same place
 # What has to be the same on all nodes for their times to be of one thing.
 _ALIKE: tuple[str, ...] = ("torch", "python", "device", "gpu", "cuda", "triton")
 _ALIKE += ("machine", "cores", "threads")
@@ -31,9 +29,9 @@ _ALIKE += ("machine", "cores", "threads")
 
 @dataclass(eq=False)
 class Station:
-    """A worker, and what it is doing. `place` is its node and its number there."""
+    """A worker, and what it is doing."""
 
-    place: tuple[str, int]
+    place: Place
     where: str
     actor: Any
     state: str = "joining"  # then joined, preparing, ready
@@ -63,7 +61,8 @@ class Crew:
     _number: int = 0
     _looked: float = -math.inf
     _alone_since: float = math.inf
-    _starts: Counter[tuple[str, int]] = field(default_factory=Counter)
+    _on_gpus: bool | None = None  # decided once: the first nodes may be lost
+    _starts: Counter[Place] = field(default_factory=Counter)
     _left_out: dict[str, str] = field(default_factory=dict)  # nodes, and why
 
     # -- who is there ------------------------------------------------------------------
@@ -90,7 +89,7 @@ class Crew:
 
     @property
     def node_count(self) -> int:
-        return len({each.place[0] for each in self.joined})
+        return len({each.place.node for each in self.joined})
 
     def pending(self) -> dict[Any, Station]:
         """What is awaited, and from whom."""
@@ -100,7 +99,7 @@ class Crew:
     def why_none(self) -> str:
         if self._left_out:
             return next(iter(self._left_out.values()))
-        wanted = "a free GPU" if self._wants_gpus(_nodes()) else "all its CPUs free"
+        wanted = "a free GPU" if self._on_gpus else "all its CPUs free"
         return f"no node of it has {wanted}"
 
     def assert_some(self) -> None:
@@ -120,44 +119,22 @@ class Crew:
             return
         self._looked = time.monotonic()
         nodes = _nodes()
-        gpus = self._wants_gpus(nodes)
+        if self._on_gpus is None:
+            self._on_gpus = shares.wants_gpus(self.errand.plan.device, nodes)
         taken = {station.place for station in self.stations}
-        shared = Counter(node["NodeManagerAddress"] for node in nodes)
-        for node in nodes:
-            there = node["Resources"]
-            count = int(there.get("GPU", 0)) if gpus else int(there.get("CPU", 0) >= 1)
-            for place in ((node["NodeID"], number) for number in range(count)):
-                again = self._starts[place] < _STARTS
-                if (
-                    place not in taken
-                    and again
-                    and node["NodeID"] not in self._left_out
-                ):
-                    where = f"node {node['NodeManagerAddress']}"
-                    if shared[node["NodeManagerAddress"]] > 1:
-                        where += f" ({node['NodeID'][:4]})"
-                    self._start(place, where, there, count if gpus else 0)
+        for place in shares.places(nodes, on_gpus=self._on_gpus):
+            left_out = place.node in self._left_out
+            if place not in taken and not left_out and self._starts[place] < _STARTS:
+                self._start(place)
 
-    def _wants_gpus(self, nodes: list[dict[str, Any]]) -> bool:
-        device = self.errand.plan.device
-        found = any(node["Resources"].get("GPU", 0) >= 1 for node in nodes)
-        return device == "cuda" or (device is None and found)
-
-    def _start(
-        self, place: tuple[str, int], where: str, there: Mapping[str, float], gpus: int
-    ) -> None:
-        cpus = there.get("CPU", 0.0)
-        share = max(1, int(cpus / gpus)) if gpus else int(cpus)
+    def _start(self, place: Place) -> None:
         self._starts[place] += 1
         self._number += 1
-        remote = ray.remote(Outpost).options(
-            num_cpus=min(share, cpus),
-            num_gpus=1 if gpus else 0,
-            scheduling_strategy=NodeAffinitySchedulingStrategy(place[0], soft=False),
-        )
-        actor = remote.remote(self.errand, self._number, where)
-        station = Station(place, where, actor)
-        station.reference = actor.join.remote(cpus, gpus)
+        there = NodeAffinitySchedulingStrategy(place.node, soft=False)
+        remote = ray.remote(Outpost).options(scheduling_strategy=there, **place.claim)
+        actor = remote.remote(self.errand, self._number, place.where)
+        station = Station(place, place.where, actor)
+        station.reference = actor.join.remote(place.cpus, place.gpus)
         self.stations.append(station)
 
     def like(
@@ -201,12 +178,15 @@ class Crew:
 
     def _leave_out(self, station: Station, why: str) -> None:
         told = f"{station.where} is left out: {why}"
-        self._left_out[station.place[0]] = told
+        self._left_out[station.place.node] = told
         self.said.append(told)
         self._remove(station)
 
     def lose(self, station: Station, error: Exception) -> None:
-        station.ended = _why(station, error)
+        station.ended = _why(error)
+        if station.state == "joining":  # as it would be the next time
+            self._leave_out(station, station.ended)
+            return
         self.said.append(f"{station.where} is lost: {station.ended}")
         self._remove(station)
 
@@ -228,7 +208,7 @@ def _nodes() -> list[dict[str, Any]]:
     return sorted(alive, key=lambda n: (n["NodeID"] != own, n["NodeManagerAddress"]))
 
 
-def _why(station: Station, error: Exception) -> str:
+def _why(error: Exception) -> str:
     """One line of what Ray tells in many."""
     told = str(error)
     if "No module named 'torchproof" in told:

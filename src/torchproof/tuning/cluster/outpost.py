@@ -92,9 +92,9 @@ class Outpost:
             self._match()
         except UserError as error:
             return "refused", str(error)
-        self._settle_in(cpus)
         if gpus > 1:
             self._where += f", GPU {os.environ.get('CUDA_VISIBLE_DEVICES')}"
+        self._settle_in(cpus)
         return "done", self._where
 
     def _match(self) -> None:

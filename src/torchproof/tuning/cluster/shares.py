@@ -1,0 +1,55 @@
+"""Where workers may sit on the nodes of a cluster, and what each one claims there.
+
+Comes in: nodes as Ray lists them. Goes out: one place for each GPU, with its share of
+the node's CPUs; without GPUs one for each node, with all its CPUs, since trials that
+share a CPU disturb each other.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Place:
+    """`number` counts the places of a node; `where` names the node for people."""
+
+    node: str
+    number: int
+    where: str = field(compare=False)
+    cpus: float = field(compare=False)  # of the whole node
+    gpus: int = field(compare=False)  # of the whole node, where trials need one
+
+    @property
+    def claim(self) -> dict[str, float]:
+        """What a worker needs for itself, in Ray's words."""
+        if not self.gpus:
+            return {"num_cpus": self.cpus, "num_gpus": 0}
+        share = self.cpus / self.gpus
+        # Ray takes parts of a CPU only below a whole one.
+        return {"num_cpus": int(share) if share > 1 else share, "num_gpus": 1}
+
+
+def wants_gpus(device: str | None, nodes: Sequence[Mapping[str, Any]]) -> bool:
+    """As torch chooses a device: a GPU where there is one."""
+    found = any(node["Resources"].get("GPU", 0) >= 1 for node in nodes)
+    return device == "cuda" or (device is None and found)
+
+
+def places(nodes: Sequence[Mapping[str, Any]], *, on_gpus: bool) -> list[Place]:
+    shared = Counter(node["NodeManagerAddress"] for node in nodes)
+    found = []
+    for node in nodes:
+        where = f"node {node['NodeManagerAddress']}"
+        if shared[node["NodeManagerAddress"]] > 1:
+            where += f" ({node['NodeID'][:4]})"
+        cpus = int(node["Resources"].get("CPU", 0))
+        gpus = int(node["Resources"].get("GPU", 0)) if on_gpus else 0
+        count = gpus if on_gpus else min(1, cpus)
+        found += [
+            Place(node["NodeID"], number, where, cpus, gpus) for number in range(count)
+        ]
+    return found
