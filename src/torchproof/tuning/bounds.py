@@ -47,6 +47,8 @@ def _base_fails(candidate: Candidate, known: Known) -> str | None:
     base = known.base(candidate)
     if base is None or base.outcome == "measured" or candidate.strategy.marks:
         return None
+    if not base.name.startswith(candidate.strategy.form):
+        return None  # parts may compile where the whole does not
     if is_recorded(base) and not candidate.strategy.graph:
         return None  # it may be the graph that fails
     if candidate.strategy.dynamic != "auto" and not candidate.strategy.graph:

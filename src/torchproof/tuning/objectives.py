@@ -80,14 +80,19 @@ class Objective:
         gain = self.gain(trial, eager)
         if gain is None or gain < least or self.value(trial) is None:
             return False
-        if self.kind == "steps":
-            return True
-        known = trial.vs_eager_low, trial.vs_eager_high
-        if None in known:
+        low, high = trial.vs_eager_low, trial.vs_eager_high
+        if low is None or high is None:
             return False
-        low, high = known
-        assert low is not None and high is not None
+        if self.kind == "steps":
+            return self._pays_surely(trial, eager, low)
         return high >= 1 if self.kind == "memory" else low > 1
+
+    def _pays_surely(self, trial: Trial, eager: Trial, low: float) -> bool:
+        """Also where its steps are as slow beside eager's as they may be."""
+        base, start_s, eager_ms = self.value(eager), trial.start_s, eager.step_ms
+        if base is None or start_s is None or eager_ms is None or low <= 0:
+            return False
+        return start_s + (self.steps - 1) * eager_ms / 1e3 / low < base
 
     def may_allow(self, trial: Trial, eager: Trial, *, least: float) -> bool:
         """Whether it may turn out to be allowed once it is timed better."""

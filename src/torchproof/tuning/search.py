@@ -19,6 +19,7 @@ from torchproof.tuning.notebook import Notebook
 from torchproof.tuning.objectives import Objective
 from torchproof.tuning.space import Skip, Space
 from torchproof.tuning.trials import Candidate, Trial
+from torchproof.tuning.worker import is_short_of_memory
 
 Effort = Literal["quick", "normal", "full"]
 
@@ -29,6 +30,8 @@ _RUNGS = (4, 12)  # rounds until the slower half leaves, and after that
 _HELPS = 0.99  # of the form's own value: a switch that is combined with others
 _TUNING_COSTS = 4.0  # times as long as compiling without trying many kernels
 _RESERVE = 0.15  # of the budget: for the finals
+_MOST = 0.5  # of the time left: for one trial, so that one that hangs costs no more
+_LEAST_S = 120.0  # a trial may take, if there is so much time
 EFFORTS: tuple[Effort, ...] = ("quick", "normal", "full")
 
 
@@ -67,6 +70,7 @@ class Search:
         self._waiting: list[Candidate] = []
         self._running: dict[str, Candidate] = {}
         self._no_time = False
+        self._last: list[str] = []  # who stayed to the end of the finals
 
     # -- what is known -----------------------------------------------------------------
 
@@ -162,11 +166,13 @@ class Search:
             for trial in self.executor.wait(1.0) if self._running else ():
                 stage = self._running.pop(trial.name).stage
                 self._note(replace(trial, stage=stage))
+                if trial.outcome == "timed out" and self.left_s() <= 0:
+                    self._no_time = True
 
     def _limit_s(self) -> float:
-        limit = self.terms.timeout_s
-        left = max(1.0, self.left_s())
-        return left if limit is None else min(limit, left)
+        limit, left = self.terms.timeout_s, max(1.0, self.left_s())
+        most = max(_MOST * left, min(left, _LEAST_S))
+        return most if limit is None else min(limit, most)
 
     def _next(self) -> Candidate | None:
         """The first that may be tried at once; what need not be is left out."""
@@ -201,7 +207,11 @@ class Search:
     def _cost_s(self, candidate: Candidate) -> float | None:
         """What a trial takes, going by one like it; None where there is none."""
         like = [self.trials.get(name or "") for name in (candidate.follows, "full")]
-        known = [trial.seconds for trial in like if trial and trial is not self.eager]
+        known = [
+            trial.seconds
+            for trial in like
+            if trial and trial.name != self.eager.name and trial.outcome == "measured"
+        ]
         if not known:
             return None
         tunes = bounds.options_of(candidate).get("max_autotune")
@@ -217,18 +227,22 @@ class Search:
     # -- finals ------------------------------------------------------------------------
 
     def _finals(self) -> None:
-        """The best in turns, so that drift hits all alike; the slower half leaves."""
-        names = [trial.name for trial in self._finalists()]
-        if not names:
-            return
-        entries = [(self.candidates[name], self.trials[name]) for name in names]
-        self.executor.sit(entries, 0)
+        """The best in turns; where all of them fail there, those after them."""
+        while finalists := self._finalists():
+            self._last = self._compared([trial.name for trial in finalists])
+            if any(self.value(self.trials[name]) for name in self._last):
+                return
+
+    def _compared(self, names: Sequence[str]) -> list[str]:
+        """Who is left: drift hits all alike, the slower half leaves on the way."""
+        self.executor.sit([(self.candidates[n], self.trials[n]) for n in names], 0)
         for rounds in _RUNGS:
             self._take(names, rounds)
             names = self._better_half(names)
-        if self._undecided(names[0]):
+        if names and self._undecided(names[0]):
             self.executor.sit([(self.candidates[n], self.trials[n]) for n in names], 1)
             self._take(names, sum(_RUNGS))
+        return list(names)
 
     def _finalists(self) -> list[Trial]:
         """Who may win if it is timed better, the best first."""
@@ -250,6 +264,8 @@ class Search:
         return near[:FINALISTS]
 
     def _take(self, names: Sequence[str], rounds: int) -> None:
+        if not names:
+            return
         rows = self.executor.turns(names, rounds)
         if rows[0].median_ms is None or rows[0].error:
             return  # without eager there is nothing to compare with: trials stand
@@ -261,9 +277,15 @@ class Search:
         self.show()
 
     def _better_half(self, names: Sequence[str]) -> list[str]:
-        ranked = [t.name for t in self.ranked if t.name in names]
-        lost = [name for name in names if name not in ranked]  # failed in the finals
-        return ranked[: max(1, (len(ranked) + 1) // 2)] or lost[:1]
+        """With who is as good as the best: that one may be simpler."""
+        ranked = [trial for trial in self.ranked if trial.name in names]
+        limit = _ALIKE * min((self.value(t) or 0.0 for t in ranked), default=0.0)
+        half = (len(ranked) + 1) // 2
+        return [
+            trial.name
+            for place, trial in enumerate(ranked)
+            if place < half or (self.value(trial) or 0.0) <= limit
+        ]
 
     def _undecided(self, name: str) -> bool:
         """Better than eager by enough, and not surely so: other processes can tell."""
@@ -273,21 +295,24 @@ class Search:
         return gain >= terms.least and not allowed and self.left_s() > trial.seconds
 
     def chosen(self) -> Trial:
-        """Of the finalists; among those too close to tell apart, the simplest."""
-        objective, least = self.terms.objective, self.terms.least
+        """Of who stayed to the end, or was compared at all; without finals, of all.
+
+        Among those too close to tell apart it is the simplest.
+        """
+        last = [self.trials[name] for name in self._last]
         finals = [trial for trial in self.trials.values() if trial.final]
-        finals = finals or list(self.trials.values())
-        best = objective.best(finals, self.eager, least=least)
-        if best is None:
+        for among in (last, finals or list(self.trials.values())):
+            if allowed := self._allowed(among):
+                break
+        else:
             return self.eager
-        limit = _ALIKE * (self.value(best) or 0.0)
-        alike = [
-            trial
-            for trial in finals
-            if objective.allows(trial, self.eager, least=least)
-            and (self.value(trial) or 0.0) <= limit
-        ]
+        limit = _ALIKE * min(self.value(trial) or 0.0 for trial in allowed)
+        alike = [trial for trial in allowed if (self.value(trial) or 0.0) <= limit]
         return min(alike, key=lambda t: (_STAGES[t.stage], len(t.name)))
+
+    def _allowed(self, trials: Sequence[Trial]) -> list[Trial]:
+        objective, least = self.terms.objective, self.terms.least
+        return [t for t in trials if objective.allows(t, self.eager, least=least)]
 
     def _started_cold(self, chosen: Trial) -> Trial:
         """The chosen one with its cold first call, where there is time to know it."""
@@ -301,7 +326,7 @@ class Search:
             return chosen
         try:
             first_s, start_s = self.executor.cold_start(candidate, left)
-        except ArmError:  # it is an extra
+        except (ArmError, UserError):  # it is an extra
             return chosen
         known = replace(chosen, first_call_s=first_s, start_s=start_s, cold=True)
         self.trials[chosen.name] = known
@@ -328,7 +353,12 @@ _STAGES = {"forms": 0, "switches": 1, "together": 2}
 
 
 def _timed(trial: Trial, row: Measurement) -> Trial:
-    """The trial with what the finals gave; one that failed there is out."""
+    """The trial with what the finals gave; one that failed there is out.
+
+    One that had no room beside the others is not: what its trial gave stands.
+    """
+    if row.error and is_short_of_memory(row.error):
+        return trial
     if row.error or row.median_ms is None:
         return replace(trial, outcome="failed", why=row.error, final=False)
     return replace(

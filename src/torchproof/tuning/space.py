@@ -70,7 +70,7 @@ def forms(
 def named(names: Sequence[str], order: Order, compile_with: Mapping[str, Any]) -> Space:
     """The forms that the user listed, and no others."""
     space = Space()
-    for name in names:
+    for name in dict.fromkeys(names):
         if not parse(name).as_is:
             _add(space, name, order, compile_with)
     if not space.candidates:

@@ -31,6 +31,7 @@ from torchproof.tuning.trials import Candidate, Outcome, Trial
 ROUNDS = 4  # of a trial: the fewest that give an interval
 _MEMORY = re.compile(r"out ?of ?memory|can't allocate memory|CUDA_ERROR_OUT_OF", re.I)
 _LATE = "no answer within"
+_PATIENCE_S = 120.0  # with finalists, which have answered before
 # What verdicts of measuring mean for a trial; others are of arms that were measured.
 _OUTCOMES: dict[str, Outcome] = {
     "skipped": "not applicable",
@@ -130,7 +131,7 @@ class Worker:
         with self.gate.alone():
             begin = time.monotonic()
             self.session.give_up_after(max(1.0, limit_s - spent))
-            if seat.error and _MEMORY.search(seat.error) and self._seats:
+            if seat.error and is_short_of_memory(seat.error) and self._seats:
                 self.keep(())  # the processes of other trials held what it needed
                 self.spares.drop()
                 seat = self._begun(candidate)
@@ -243,15 +244,22 @@ class Worker:
         """
         self.session.give_up_after(None)
         self._refer()
+        self.eager.error = None  # it may have been killed meanwhile
         self.keep([candidate.name for candidate, _ in finalists])
-        for seat in (self.eager, *(self._seated(*each) for each in finalists)):
-            if sitting:
-                seat.close()
-            else:
-                seat.facts[0]["rounds"] = []
-            with self.session.failing(seat):
-                self._start(seat, sitting)
-            seat.facts[0]["rounds"].append([])
+        self._sits(self.eager, sitting)
+        for candidate, trial in finalists:
+            # It began before in that time, with colder caches: later, it hangs.
+            self.session.give_up_after(max(_PATIENCE_S, 4 * trial.seconds))
+            self._sits(self._seated(candidate, trial), sitting)
+
+    def _sits(self, seat: Seat, sitting: int) -> None:
+        if sitting:
+            seat.close()
+        else:
+            seat.facts[0]["rounds"] = []
+        with self.session.failing(seat):
+            self._start(seat, sitting)
+        seat.facts[0]["rounds"].append([])
 
     def _seated(self, candidate: Candidate, trial: Trial) -> Seat:
         if candidate.name not in self._seats:  # tried elsewhere, or it had to make room
@@ -273,8 +281,9 @@ class Worker:
 
     def turns(self, names: Sequence[str], rounds: int) -> tuple[Measurement, ...]:
         """Eager and these finalists in turns; rounds of a sitting add up."""
-        self.session.give_up_after(None)
         seats = [self._seats[name] for name in names]
+        known = [seat.facts[0]["pass_ms"] / 1e3 for seat in (self.eager, *seats)]
+        self.session.give_up_after(_PATIENCE_S + 10 * rounds * sum(known))
         self._take_turns([self.eager, *seats], rounds)
         return self._rows(seats)
 
@@ -308,6 +317,10 @@ class Worker:
         self.session.close()
 
 
+def is_short_of_memory(error: str) -> bool:
+    return bool(_MEMORY.search(error))
+
+
 def _is_wrong(seat: Seat) -> bool:
     return (seat.facts[0]["numerics"] or {}).get("verdict") == "wrong"
 
@@ -316,7 +329,9 @@ def _outcome(row: Measurement) -> tuple[Outcome, str | None]:
     if row.error:
         if _LATE in row.error:
             return "timed out", row.error.replace(" (--timeout)", "")
-        return ("out of memory" if _MEMORY.search(row.error) else "failed"), row.error
+        return (
+            "out of memory" if is_short_of_memory(row.error) else "failed"
+        ), row.error
     outcome = _OUTCOMES.get(row.verdict, "measured")
     if outcome == "measured":
         return outcome, None
