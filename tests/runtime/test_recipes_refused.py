@@ -167,21 +167,28 @@ def test_nothing_of_it_is_waited_for() -> None:
     assert not torchproof.status(model).fallbacks
 
 
-def test_a_compiled_failure_falls_back_as_always() -> None:
+@torch._dynamo.register_backend(name="test_failing_backend")
+def failing(*_: Any) -> Any:
+    raise RuntimeError("no code")
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
+@pytest.mark.parametrize("name", ["full", "regional", "nested"])
+def test_what_cannot_be_compiled_falls_back_as_always(name: str) -> None:
+    """Also its backward, which torch cannot run of a region in a graph."""
     plain = Net()
-    recipe = recipe_for(plain, "full")
-    strategy = dataclasses.replace(
-        recipe.strategy, arguments={"backend": "test_failing_backend"}
-    )
-
-    @torch._dynamo.register_backend(name="test_failing_backend")
-    def failing(*_: Any) -> Any:
-        raise RuntimeError("no code")
-
-    model = followed(
-        copy.deepcopy(plain), dataclasses.replace(recipe, strategy=strategy)
-    )
-    call = calls()[0]
-    torch.testing.assert_close(model(*call), plain(*call))
-    (fallback,) = torchproof.status(model).fallbacks
-    assert fallback.kind == "compile error"
+    recipe = recipe_for(plain, name)
+    arguments = {"backend": "test_failing_backend"}
+    strategy = dataclasses.replace(recipe.strategy, arguments=arguments)
+    recipe = dataclasses.replace(recipe, strategy=strategy)
+    model = followed(copy.deepcopy(plain), recipe)
+    (x,) = calls()[0]
+    with torch.enable_grad():
+        answer, expected = model(x), plain(x)
+        torch.testing.assert_close(answer, expected)
+        answer.sum().backward()
+        expected.sum().backward()
+    for mine, theirs in zip(model.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(mine.grad, theirs.grad)
+    kinds = {each.kind for each in torchproof.status(model).fallbacks}
+    assert kinds == {"compile error"}

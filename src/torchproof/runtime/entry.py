@@ -193,7 +193,8 @@ class Entry(Part):
             return self._counted_eager()
         if strategy.form == "nested":
             self._parts = [part for part, _ in self._blocks()]
-            following.mark_regions(self._parts)
+            trained = following.measured_training(self.options.recipe)
+            following.mark_regions(self._parts, train=trained)
         return following.marked(self._compiled(self), varying)
 
     def _blocks(self) -> Iterator[tuple[Part, Varying]]:

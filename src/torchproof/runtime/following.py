@@ -68,6 +68,10 @@ def plan_of(source: Given | None) -> Plan:
     return Plan() if source is None or source.recipe is None else source.recipe.plan
 
 
+def measured_training(source: Given | None) -> bool:
+    return source is not None and source.recipe is not None and source.recipe.train
+
+
 def whole_varying(plan: Plan) -> Varying:
     """The sizes to mark where one thing is compiled: the model, or one method."""
     return next((site.varying for site in plan.sites if not site.paths), {})
@@ -92,11 +96,12 @@ def marked(compiled: Callable[..., Any], varying: Varying) -> Callable[..., Any]
     return call
 
 
-def mark_regions(parts: list[Part]) -> None:
+def mark_regions(parts: list[Part], *, train: bool) -> None:
     """Each is a region of the graph around it, whose code serves all that are alike.
 
     The block is an argument of the region: of methods torch 2.13 takes the weights of
-    the first block for all.
+    the first block for all. With gradients, Inductor of torch 2.13 can lose those of
+    the first block: regions are used there only if they were measured, with `train`.
     """
     regions: dict[Any, Callable[..., Any]] = {}
     for part in parts:
@@ -105,7 +110,18 @@ def mark_regions(parts: list[Part]) -> None:
         forward = getattr(type(part.owner), part.name)
         if forward not in regions:
             regions[forward] = torch.compiler.nested_compile_region(forward)
-        part.run = functools.partial(regions[forward], part.owner)
+        region = functools.partial(regions[forward], part.owner)
+        part.run = region if train else _without_gradients(region, part.eager)
+
+
+def _without_gradients(
+    region: Callable[..., Any], plain: Callable[..., Any]
+) -> Callable[..., Any]:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        inner = plain if torch.is_grad_enabled() else region
+        return inner(*args, **kwargs)
+
+    return call
 
 
 def _at(value: Any, steps: list[Any]) -> Any:

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from torchproof.runtime import attempts, first_runs, jobs, phases, shelf, worker
 from torchproof.runtime.facts import Compilation, Fallback
-from torchproof.torch_private import backends
+from torchproof.torch_private import backends, subgraphs
 
 
 class Owner(Protocol):
@@ -100,11 +100,12 @@ class Backend:
     def _eager(self, gm: Any) -> Callable[..., Any]:
         """The graph as it is, run by torch operation by operation."""
         ran_eager = self._owner.ran_eager
+        plain = functools.cache(lambda: subgraphs.without_regions(gm))
 
         def eager(*args: Any) -> Any:
             ran_eager()
             # Its first run puts a faster one in its place.
-            return gm.forward(*args)
+            return plain().forward(*args)
 
         return eager
 

@@ -317,7 +317,9 @@ def _objection(target: Any) -> str | None:
         name = target.name()
         if name.startswith("triton_kernel_wrapper"):
             return "a Triton kernel of the user's"
-        return None if target.cacheable() else f"higher-order op {name}"
+        # Of a region, the code that another process would need is not pickled.
+        ships = target.cacheable() and name != "invoke_subgraph"
+        return None if ships else f"higher-order op {name}"
     if not isinstance(target, torch._ops.OpOverload):
         return None
     if target.namespace == "_c10d_functional":

@@ -6,6 +6,7 @@ the graph; the graph still lists it.
 
 from __future__ import annotations
 
+import copy
 import functools
 import importlib
 from collections.abc import Callable
@@ -18,6 +19,9 @@ from torch import Tensor, fx
 from torchproof.torch_private import patched
 
 PROBES: dict[str, tuple[str, ...]] = {
+    "a region that is called": (
+        "torch._higher_order_ops.invoke_subgraph:invoke_subgraph",
+    ),
     "regions of a graph": (
         "torch.compiler:nested_compile_region",
         "torch._dynamo.output_graph:OutputGraph._call_user_compiler",
@@ -63,3 +67,27 @@ def _subgraph(part: fx.GraphModule) -> Subgraph:
         stack = node.meta.get("nn_module_stack") or {}
         modules |= {int(key) for key in stack if str(key).isdecimal()}
     return Subgraph(frozenset(modules), tuple(inputs))
+
+
+def without_regions(gm: fx.GraphModule) -> fx.GraphModule:
+    """The graph with its regions as plain calls, or itself if it has none.
+
+    Outside of a compiler torch can run a region, and not its backward.
+    """
+    ops = importlib.import_module("torch._higher_order_ops.invoke_subgraph")
+    region = ops.invoke_subgraph
+    if not any(node.target is region for node in gm.graph.nodes):
+        return gm
+    plain = fx.GraphModule(gm, copy.deepcopy(gm.graph))
+    for node in plain.graph.nodes:
+        if node.target is region:
+            node.target = _called
+    for name, part in [*plain.named_children()]:
+        if isinstance(part, fx.GraphModule):  # one region may hold another
+            setattr(plain, name, without_regions(part))
+    plain.recompile()
+    return plain
+
+
+def _called(subgraph: Any, identifier: Any, *operands: Any) -> Any:
+    return subgraph(*operands)
