@@ -18,6 +18,8 @@ from torchproof.tuning.search import Effort, Search, Terms
 from torchproof.tuning.trials import Candidate, Outcome, Trial
 
 EAGER_MS = 10.0
+FACTS = {"counts": {"graphs": 2}, "pass_ms": 1.0, "compile_s": None, "steady": True}
+FACTS |= {"first_call_s": 1.0}
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,7 @@ class Fate:
             cold=True,
             peak_bytes=self.peak_bytes,
             numerics={"verdict": "same"},
-            facts={"counts": {"graphs": 2}},
+            facts=FACTS,
             **self.gains(self.step_ms, self.spread),
         )
 

@@ -6,17 +6,19 @@ ran; each search has a number. One file a trial, written whole or not at all.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import json
+import math
 import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from torchproof.records import UserError
-from torchproof.tuning.trials import Trial
+from torchproof.tuning.trials import Outcome, Trial
 
 SEARCHES = "tune"  # beside the folder of runs
 _HELD = ("torch", "python", "device", "gpu", "cuda", "machine", "cores", "size")
@@ -36,21 +38,20 @@ class Notebook:
     def __init__(self, key: Mapping[str, Any], *, resume: bool, root: Path) -> None:
         text = json.dumps(key, sort_keys=True)
         home = root / hashlib.sha256(text.encode()).hexdigest()[:16]
-        home.mkdir(parents=True, exist_ok=True)
-        numbers = sorted(int(p.name) for p in home.iterdir() if p.name.isdecimal())
-        last = numbers[-1] if numbers else 0
-        # What was never interrupted is there to be resumed as well: it is then known.
-        self.folder = home / str(last if resume and last else last + 1)
-        self.folder.mkdir(exist_ok=True)
-        self._lock()
-        (self.folder / "search.json").write_text(json.dumps(key, indent=1))
+        try:
+            self.folder = _folder(home, resume=resume)
+            self._lock()
+            (self.folder / "search.json").write_text(json.dumps(key, indent=1))
+        except OSError as error:
+            raise UserError(f"cannot keep trials in {home}: {error}") from None
         self.trials = self._read() if resume else {}
 
     def _lock(self) -> None:
         self._locked = open(self.folder / "lock", "w")  # noqa: SIM115
         try:
             fcntl.flock(self._locked, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except BlockingIOError:
+            self._locked.close()
             raise UserError(
                 f"another search goes on in {self.folder}: wait for it, or start one of"
                 " your own without --resume"
@@ -63,7 +64,8 @@ class Notebook:
                 trial = Trial.from_json(json.loads(path.read_text(encoding="utf-8")))
             except (OSError, ValueError, TypeError, AttributeError):
                 continue  # damaged: it is tried again
-            found[trial.name] = trial
+            if _is_sound(trial):
+                found[trial.name] = trial
         return found
 
     def find(self, name: str, limit_s: float) -> Trial | None:
@@ -76,8 +78,8 @@ class Notebook:
         return trial
 
     def add(self, trial: Trial) -> None:
-        number = len(list(self.folder.glob("trial-*.json"))) + 1
-        path = self.folder / f"trial-{number:03}.json"
+        numbers = map(_number, self.folder.glob("trial-*.json"))
+        path = self.folder / f"trial-{max(numbers, default=0) + 1:03}.json"
         part = path.with_suffix(".part")
         part.write_text(json.dumps(trial.to_json(), default=str), encoding="utf-8")
         os.replace(part, path)
@@ -94,3 +96,44 @@ class Notebook:
         if finished:
             shutil.rmtree(self.folder / "caches", ignore_errors=True)
         self._locked.close()
+
+
+def _folder(home: Path, *, resume: bool) -> Path:
+    """That of the last search, or one for the next."""
+    home.mkdir(parents=True, exist_ok=True)
+    while True:
+        last = max(map(_number, home.iterdir()), default=0)
+        # What was never interrupted is there to be resumed as well: it is then known.
+        if resume and last:
+            return home / str(last)
+        with contextlib.suppress(FileExistsError):  # two that begin at once
+            (home / str(last + 1)).mkdir()
+            return home / str(last + 1)
+
+
+def _number(path: Path) -> int:
+    """Of a search's folder or a trial's file; 0 where it has none."""
+    text = path.stem.removeprefix("trial-")
+    return int(text) if text.isdecimal() else 0
+
+
+_NUMBERS = ("seconds", "limit_s", "step_ms", "first_call_s", "start_s", "peak_bytes")
+_NUMBERS += ("kernel_ms", "generated_ms", "vs_eager", "vs_eager_low", "vs_eager_high")
+_FACTS = {"pass_ms", "first_call_s", "compile_s", "counts", "steady"}  # for the finals
+
+
+def _is_sound(trial: Trial) -> bool:
+    """Whether it is as a search writes it, and not as somebody edited it."""
+    values = [getattr(trial, name) for name in _NUMBERS]
+    if trial.outcome not in get_args(Outcome) or not isinstance(trial.name, str):
+        return False
+    if not all(v is None or _is_positive(v) for v in values):
+        return False
+    if trial.outcome != "measured":
+        return True
+    return isinstance(trial.facts, dict) and trial.facts.keys() >= _FACTS
+
+
+def _is_positive(value: Any) -> bool:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and 0 <= value < math.inf

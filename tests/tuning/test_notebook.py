@@ -1,0 +1,93 @@
+"""Trials on disk: read back whole, or not at all."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_executor import Fate
+
+from torchproof.records import UserError
+from torchproof.tuning.notebook import Notebook
+
+KEY = {"target": "fake"}
+
+
+def written(root: Path, *names: str) -> Path:
+    """The folder of a search that had these trials."""
+    notebook = Notebook(KEY, resume=False, root=root)
+    for name in names:
+        notebook.add(Fate(5.0).trial(name))
+    notebook.close(finished=True)
+    return notebook.folder
+
+
+def read(root: Path) -> list[str]:
+    notebook = Notebook(KEY, resume=True, root=root)
+    notebook.close(finished=True)
+    return [*notebook.trials]
+
+
+def test_what_was_written_is_read(tmp_path: Path) -> None:
+    written(tmp_path, "full", "regional")
+    notebook = Notebook(KEY, resume=True, root=tmp_path)
+    assert notebook.find("full", 10.0) == Fate(5.0).trial("full")
+    assert notebook.find("nested", 10.0) is None
+    notebook.close(finished=True)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        b"",
+        b'{"name": "full", "stage": "for',
+        bytes(range(256)),
+        b"[]",
+        b"null",
+        b'{"outcome": "measured"}',
+        {"name": ["full"]},
+        {"name": None},
+        {"outcome": "splendid"},
+        {"step_ms": "fast"},
+        {"step_ms": True},
+        {"step_ms": -1.0},
+        {"step_ms": float("nan")},
+        {"peak_bytes": [1]},
+        {"vs_eager_low": {}},
+        {"facts": None},
+        {"facts": {}},
+    ],
+)
+def test_what_is_damaged_counts_as_not_tried(tmp_path: Path, damage: Any) -> None:
+    folder = written(tmp_path, "full", "regional")
+    path = folder / "trial-001.json"
+    if isinstance(damage, dict):
+        path.write_text(json.dumps(json.loads(path.read_text()) | damage))
+    else:
+        path.write_bytes(damage)
+    assert read(tmp_path) == ["regional"]
+
+
+def test_no_trial_is_written_over_another(tmp_path: Path) -> None:
+    folder = written(tmp_path, "full", "regional", "nested")
+    (folder / "trial-001.json").unlink()
+    notebook = Notebook(KEY, resume=True, root=tmp_path)
+    notebook.add(Fate(5.0).trial("core"))
+    notebook.close(finished=True)
+    assert read(tmp_path) == ["regional", "nested", "core"]
+
+
+def test_a_search_that_goes_on_is_not_taken_from(tmp_path: Path) -> None:
+    first = Notebook(KEY, resume=False, root=tmp_path)
+    with pytest.raises(UserError, match="another search goes on"):
+        Notebook(KEY, resume=True, root=tmp_path)
+    second = Notebook(KEY, resume=False, root=tmp_path)
+    assert second.folder != first.folder
+    for each in (first, second):
+        each.close(finished=True)
+
+
+def test_a_folder_that_cannot_be_is_said_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "tune").write_text("in the way")
+    with pytest.raises(UserError, match=r"cannot keep trials in .*tune"):
+        Notebook(KEY, resume=False, root=tmp_path / "tune")
