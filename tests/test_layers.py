@@ -99,8 +99,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "checking": {"records", "audit", "capture", "measure", "places", "rules", "static"}
     | {"store", "strategies", "target"},
     # `tune`: which way to run a target is tried next, and which one is chosen.
-    "tuning": {"records", "capture", "checking", "measure", "recipe", "store"}
-    | {"lifeline", "strategies", "target"},
+    "tuning": {"__init__", "records", "capture", "checking", "measure", "recipe"}
+    | {"lifeline", "store", "strategies", "target"},
     "api": {"records", "store", "target", "capture", "checking", "measure"}
     | {"questions", "tuning"},
     "flags": {"records"},
@@ -145,7 +145,7 @@ SPECIMENS = tuple(
 )
 PAGES = (
     "architecture bench check ci coverage decide graphs limitations log precision "
-    "recipes reliability reports results rules runtime workloads"
+    "recipes reliability reports results rules runtime tune workloads"
 )
 DOCS = {"README.md", "CHANGELOG.md", "CONTRIBUTING.md"}
 DOCS |= {f"docs/{name}.md" for name in PAGES.split()}

@@ -8,6 +8,7 @@ their own, by the machinery of bench.
 from __future__ import annotations
 
 import datetime
+import os
 import tempfile
 import time
 from collections.abc import Mapping
@@ -15,11 +16,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from torchproof import measure, store
+from torchproof import __version__, measure, store
 from torchproof.capture import Options
+from torchproof.recipe.fingerprint import code_hash
 from torchproof.records import Run, UserError
 from torchproof.strategies import parse as parse_strategy
-from torchproof.target import Target, assert_size
+from torchproof.target import Target, assert_size, own_file
 from torchproof.target import parse as parse_target
 from torchproof.tuning import answer, space
 from torchproof.tuning.executors import Executor, Local, Task
@@ -108,12 +110,14 @@ def tune(
 
 def assert_free(path: Path, *, overwrite: bool) -> None:
     """Fails before the work where a recipe could not be written after it."""
+    if path.is_dir():
+        raise UserError(f"--recipe {path} is a folder: name a file in it")
     if path.exists() and not overwrite:
         raise UserError(
             f"{path} exists: --overwrite replaces it, --recipe FILE names another"
         )
     folder = path.absolute().parent
-    if not folder.is_dir():
+    if not (folder.is_dir() and os.access(folder, os.W_OK)):
         raise UserError(f"--recipe {path}: {folder} is no folder to write in")
 
 
@@ -126,8 +130,9 @@ def _assert_tunable(target: Target, options: Options, asked: Asked) -> None:
     assert_size(target, options.size)
     if options.as_written:
         raise UserError("--as-written leaves nothing to choose: torchproof bench")
-    for name in asked.names:
-        parse_strategy(name)
+    named = [parse_strategy(name) for name in asked.names]
+    if named and all(strategy.as_is for strategy in named):
+        raise UserError("--strategies names nothing but eager: there is no choice")
 
 
 def _plan(target: Target, options: Options) -> measure.Plan:
@@ -179,9 +184,9 @@ class _Tuning:
 
     def _searched(self, executor: Executor, notebook: Notebook) -> Trial | None:
         chosen = None
+        executor.cache_in(notebook.folder / "caches")
+        self.search = self._search(executor, notebook)
         try:
-            executor.cache_in(notebook.folder / "caches")
-            self.search = self._search(executor, notebook)
             chosen = self.search.run(self._forms())
         except KeyboardInterrupt:
             pass  # what there is can be gone on with
@@ -215,12 +220,23 @@ class _Tuning:
     def _notebook(self, searches: Path) -> Notebook:
         options = {k: v for k, v in vars(self.options).items() if k in _ASKED}
         about = {"target": self.target.text, "cold": not self._shares_caches}
-        code = self.probed["probe"].get("fingerprint")
-        key = key_of(about | options, self.environment, code)
+        key = key_of(about | options, self.environment, self._code())
         notebook = Notebook(key, resume=self.asked.resume, root=searches)
         if self.asked.resume:
             self.watcher(notebook.told())
         return notebook
+
+    def _code(self) -> dict[str, Any]:
+        """What the model is made of, and the file that makes it and its calls."""
+        known = self.probed["probe"].get("fingerprint")
+        file = own_file(self.target)
+        try:
+            made = code_hash(file.read_bytes()) if file else None
+        except (OSError, SyntaxError, ValueError):
+            made = None
+        if known is None or made is None:  # then nothing is the same as before
+            return {"unknown": f"{time.time_ns()}"}
+        return {"model": known, "factory": made, "torchproof": __version__}
 
     def _search(self, executor: Executor, notebook: Notebook) -> Search:
         asked = self.asked
