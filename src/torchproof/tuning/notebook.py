@@ -117,7 +117,14 @@ def _number(path: Path) -> int:
     return int(text) if text.isdecimal() else 0
 
 
-_NUMBERS = ("seconds", "limit_s", "step_ms", "first_call_s", "start_s", "peak_bytes")
+_NUMBERS: tuple[str, ...] = (
+    "seconds",
+    "limit_s",
+    "step_ms",
+    "first_call_s",
+    "start_s",
+    "peak_bytes",
+)
 _NUMBERS += ("kernel_ms", "generated_ms", "vs_eager", "vs_eager_low", "vs_eager_high")
 _FACTS = {"pass_ms", "first_call_s", "compile_s", "counts", "steady"}  # for the finals
 
