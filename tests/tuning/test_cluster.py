@@ -157,7 +157,7 @@ def test_a_search_ends_with_the_same_answer_though_a_node_is_lost(
     }
     assert run.tuning is not None and run.tuning["chosen"] == "regional"
     first, second = dict.fromkeys(seen)
-    assert f"{second} is lost: the node is gone" in heard
+    assert f"{second} is lost: " in heard  # Ray may miss the worker before the node
     assert "regional: begins again" in heard
     places = {name: trial["where"] for name, trial in trials(run).items()}
     assert places["core:hangs"] == places["regional"] == first
