@@ -35,10 +35,11 @@ from torchproof.rules import RULES  # noqa: E402
 from torchproof.workloads import WORKLOADS  # noqa: E402
 
 COMMAND = ("check", "workload:gpt-original", "--effort", "quick")
-BENCH = "gpt2-inference"  # the run whose text is shown
+BENCH = "gpt2-inference"  # the runs whose text is shown
+TUNE = "tuning/gpt2-inference-tuned"
 FOLDERS = {
     "tests/": "one file a module; rules/CODE/ holds programs that trigger a rule",
-    "docs/": "`check`, `bench`, every rule, the workloads, results, the architecture",
+    "docs/": "every verb and rule, recipes, the workloads, results, the architecture",
     "benchmarks/": "targets and programs behind the results, and the results",
 }
 
@@ -131,6 +132,15 @@ def bench_output(*, details: str | None = None) -> str:
         found = [costs, "...", next(a for a in arms if a.startswith(f"{details}\n"))]
     end = text[text.index("Decision:") :]
     return _fenced("\n\n".join([header, bars, *found, "...", end]))
+
+
+def tune_output(*, short: bool) -> str:
+    """What `tune` printed; in short, without trials that came to no final."""
+    text = report.render(results.gpu_run(TUNE), "text").rstrip("\n")
+    if short:
+        opening, finals, _ = text.split("\n\n", 2)
+        text = "\n\n".join([opening, finals, "...", text[text.index("Decision:") :]])
+    return _fenced(text)
 
 
 def captured() -> str:
@@ -275,9 +285,10 @@ def documents(shown: str | None = None) -> dict[Path, str]:
     readme, page = ROOT / "README.md", ROOT / "docs" / "architecture.md"
     first = filled(readme.read_text(), "files", file_tree())
     first = filled(first, "bench", bench_output())
+    first = filled(first, "tune", tune_output(short=True))
     if shown is not None:
         first = filled(first, "output", output(shown))
-    bench = ROOT / "docs" / "bench.md"
+    bench, tune = ROOT / "docs" / "bench.md", ROOT / "docs" / "tune.md"
     workloads = ROOT / "docs" / "workloads.md"
     tables = filled(workloads.read_text(), "sizes", sizes_table())
     tables = filled(tables, "diagnoses", diagnoses_table())
@@ -292,6 +303,7 @@ def documents(shown: str | None = None) -> dict[Path, str]:
         ROOT / "docs" / "rules.md": rules_page(),
         workloads: tables,
         bench: filled(bench.read_text(), "bench", bench_output(details="full")),
+        tune: filled(tune.read_text(), "tune", tune_output(short=False)),
         ROOT / "docs" / "reports.md": _with_tables("reports.md", examples.TABLES),
         ROOT / "docs" / "results.md": _with_tables("results.md", results.TABLES),
         ROOT / "docs" / "reliability.md": _with_tables(

@@ -13,14 +13,16 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import bench_runs
 import forked_commands
 import pytest
+import tune_runs
 from commands import Done
 from test_cli import COUNT_FIELDS, FINDING_FIELDS, FLAGS, RUN_FIELDS
 
-from torchproof import api, cli, measure
+from torchproof import api, cli, measure, tuning
 from torchproof.records import Measurement, Run
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -28,8 +30,11 @@ PAGES = sorted(ROOT.glob("docs/*.md"))
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *PAGES]
 CHECK = ROOT / "docs" / "check.md"
 BENCH = ROOT / "docs" / "bench.md"
-# Measuring takes its time: commands of `bench` and `compare`, and the program of
-# bench.md, go through everything but the measuring, and are run where slow tests are.
+TUNE = ROOT / "docs" / "tune.md"
+# Measuring takes its time: commands of these verbs, and the programs of these pages, go
+# through everything but the measuring, and are run where slow tests are.
+MEASURING = ("bench", "compare", "tune")
+MEASURED = (BENCH, TUNE)
 ON_GPU = "benchmarks/gpt2.py"  # shown with what it printed there, and not run elsewhere
 
 sys.path.insert(0, str(ROOT / "docs"))
@@ -70,8 +75,7 @@ def programs() -> tuple[dict[str, str], dict[Path, str]]:
 
 
 def is_long(line: str) -> bool:
-    verb = shlex.split(line, comments=True)[1:2]
-    return verb in (["bench"], ["compare"])
+    return shlex.split(line, comments=True)[1:2][0] in MEASURING
 
 
 def write_files(folder: Path) -> None:
@@ -125,6 +129,7 @@ PRINTED = {
     "recipes.md": "old.toml is not followed: torch 2.0.1 in the recipe",
     "reliability.md": "in tracing: compiling took too long",
     "runtime.md": "100% compiled",
+    "tune.md": "chosen: ",
     "workloads.md": "torch.Size([2, 128, 578])",
 }
 LINES = sorted({line for path in DOCUMENTS for line in commands(path)})
@@ -164,6 +169,10 @@ def test_every_short_command_is_run() -> None:
     assert run == set(SHORT)
 
 
+def unsearched(search: Any, *_: Path) -> None:
+    search.search, search.probed = None, {"environment": bench_runs.ENVIRONMENT}
+
+
 @pytest.fixture
 def unmeasured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A folder with what commands name, where measuring ends before it begins."""
@@ -175,6 +184,8 @@ def unmeasured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
     monkeypatch.setattr(measure, "switches", lambda: known)
     monkeypatch.setattr(measure, "measure", lambda *_: found)
     monkeypatch.setattr(api, "_counted", lambda *_: {})
+    monkeypatch.setattr(tuning._Tuning, "run", unsearched)
+    monkeypatch.setattr(tuning.answer, "run_of", lambda *_, **__: tune_runs.tune())
     handler = signal.getsignal(signal.SIGTERM)
     yield
     signal.signal(signal.SIGTERM, handler)
@@ -191,16 +202,17 @@ def test_long_command_in_the_documents_is_understood(
     assert cli.main(arguments) == 0, capsys.readouterr().err
 
 
+@pytest.mark.parametrize("path", MEASURED, ids=lambda path: path.name)
 @pytest.mark.usefixtures("unmeasured")
 def test_long_program_in_the_documents_is_understood(
-    capsys: pytest.CaptureFixture[str],
+    path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    exec(compile(programs()[1][BENCH], "bench.md", "exec"), {})
-    assert PRINTED[BENCH.name] in capsys.readouterr().out
+    exec(compile(programs()[1][path], path.name, "exec"), {})
+    assert PRINTED[path.name] in capsys.readouterr().out
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("path", [BENCH, ROOT / "README.md"], ids=lambda p: p.name)
+@pytest.mark.parametrize("path", [*MEASURED, DOCUMENTS[0]], ids=lambda p: p.name)
 def test_every_command_of_a_document_runs(path: Path, tmp_path: Path) -> None:
     """In a shell, as a user runs them, with all their measuring."""
     write_files(tmp_path)
@@ -213,7 +225,7 @@ def test_every_command_of_a_document_runs(path: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", [p for p in programs()[1] if p != BENCH], ids=lambda p: p.name
+    "path", [p for p in programs()[1] if p not in MEASURED], ids=lambda p: p.name
 )
 def test_python_in_the_documents_runs(path: Path, tmp_path: Path) -> None:
     write_files(tmp_path)
@@ -261,6 +273,7 @@ FIELDS = {*RUN_FIELDS, *COUNT_FIELDS, *FINDING_FIELDS}
 NAMES = {
     CHECK: FLAGS["check"] | FIELDS,
     BENCH: FLAGS["bench"] | FLAGS["compare"] | set(Measurement("eager").to_json()),
+    TUNE: FLAGS["tune"] | set(tune_runs.TUNING) | set(tune_runs.TRIALS[0]),
 }
 
 
