@@ -177,6 +177,26 @@ def test_a_graph_that_cannot_be_made_is_no_error(
     assert "nothing is replayed: RuntimeError: no graph today" in found.notes
 
 
+def test_code_that_was_seen_to_be_wrong_does_not_run_without_its_graph(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On the CPU what is recorded is not compiled: so the verdict is put in."""
+    from torchproof.replay import preparation, recording
+    from torchproof.tensors.likeness import Likeness
+
+    def compiled(*_: Any) -> None:
+        raise AssertionError("the code that was wrong has been run")
+
+    verdict = Likeness("wrong", why="by one")
+    monkeypatch.setattr(recording, "compared", lambda *_: verdict)
+    monkeypatch.setattr(preparation.Full, "apart", compiled)
+    plain = Net().eval()
+    step = torchproof.graph(plain, recipe=recipe_for(plain, "full+graph"))
+    for _ in range(2):
+        torch.testing.assert_close(step(X), plain(X).detach())
+    assert "differs from eager" in step.falls_back[0]
+
+
 def test_verify_compares_what_is_replayed() -> None:
     plain, model = applied("full+graph", verify=1)
     with torch.no_grad():

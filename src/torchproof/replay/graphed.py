@@ -325,8 +325,11 @@ class Graphed:
 
     def _refuse(self, key: Hashable, stopped: Stopped) -> None:
         self._world.refused[key] = stopped.stops
-        compiling = any(stop.operation == "compiling" for stop in stopped.stops)
-        self._world.preparation.fails |= compiling
+        # Code that cannot be made, and code that answers otherwise than eager.
+        self._world.preparation.fails |= any(
+            stop.operation == "compiling" or stop.kind == "numerics"
+            for stop in stopped.stops
+        )
         self._tell(stopped.stops)
 
     def _tell(self, stops: tuple[Stop, ...]) -> None:
