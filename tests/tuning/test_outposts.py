@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from torchproof.measure import Plan
 from torchproof.target import parse
 from torchproof.tuning import cluster
 from torchproof.tuning.cluster import shares, warden
+from torchproof.tuning.cluster.node_gate import NodeGate
 from torchproof.tuning.cluster.outpost import Errand, Outpost, errand
 
 FACTORY = "def make():\n    return None, []\n"
@@ -36,7 +39,7 @@ def match(errand: Errand) -> tuple[str, str]:
     """How a node would answer, before it changes anything in its process."""
 
     class Willing(Outpost):
-        def _settle_in(self, cpus: float) -> None: ...
+        def _settle_in(self, cpus: float, gpus: int) -> None: ...
 
     return Willing(errand, 1, "node 10.0.0.2").join(2, 0)
 
@@ -114,6 +117,44 @@ def test_nodes_of_one_address_have_names_of_their_own() -> None:
     nodes = [node("abcdef", "10.0.0.1", CPU=1), node("123456", "10.0.0.1", CPU=1)]
     names = [place.where for place in shares.places(nodes, on_gpus=False)]
     assert names == ["node 10.0.0.1 (abcd)", "node 10.0.0.1 (1234)"]
+
+
+def test_on_a_node_several_begin_at_once_and_one_is_timed_alone(
+    tmp_path: Path,
+) -> None:
+    """Each with a gate of its own, as in processes of their own."""
+    happened: list[str] = []
+    both, first_is_in = threading.Barrier(2), threading.Event()
+
+    def begin(gate: NodeGate, *, meets: bool) -> None:
+        with gate.beside_others():
+            happened.append("begins")
+            if meets:
+                both.wait(10)  # neither would pass it alone
+                first_is_in.set()
+                time.sleep(0.3)
+            happened.append("begun")
+
+    def take_time(gate: NodeGate) -> None:
+        first_is_in.wait(10)
+        with gate.alone():
+            happened.append("timed")
+            time.sleep(0.1)
+            happened.append("done")
+
+    def begin_later(gate: NodeGate) -> None:
+        first_is_in.wait(10)
+        time.sleep(0.1)
+        begin(gate, meets=False)
+
+    work = [lambda g: begin(g, meets=True)] * 2 + [take_time, begin_later]
+    with ThreadPoolExecutor(4) as pool:
+        ended = [pool.submit(each, NodeGate(tmp_path)) for each in work]
+    assert all(future.exception() is None for future in ended)
+    assert happened == [
+        *("begins", "begins", "begun", "begun"),
+        *("timed", "done", "begins", "begun"),
+    ]
 
 
 def sleeper() -> subprocess.Popen[bytes]:

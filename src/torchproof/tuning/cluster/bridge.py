@@ -28,7 +28,7 @@ from torchproof.tuning.cluster.outpost import Errand
 from torchproof.tuning.trials import Candidate, Trial
 
 TRIES = 3  # of a trial whose worker is lost
-_STALLED_S = 120.0  # beyond twice its limit: a trial that is not coming back
+_STALLED_S = 600.0  # beyond twice its limit: a trial that is not coming back
 _JOIN_S = 60.0
 _TOGETHER_S = 10.0
 _REACH_S = 5.0

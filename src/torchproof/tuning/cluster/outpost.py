@@ -15,7 +15,7 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,8 +24,10 @@ from torchproof.measure.process import ArmError
 from torchproof.records import UserError
 from torchproof.target import own_file
 from torchproof.tuning.cluster import warden
+from torchproof.tuning.cluster.node_gate import NodeGate
 from torchproof.tuning.worker import Worker
 
+_COMPILE_THREADS = "TORCHINDUCTOR_COMPILE_THREADS"
 # An answer; a `UserError`; an `ArmError`; an error that is ours.
 Ending = Literal["done", "refused", "failed", "broken"]
 # What steers a target and what is measured of it; a node has its own of the rest.
@@ -85,8 +87,8 @@ class Outpost:
     def join(self, cpus: float, gpus: int) -> tuple[Ending, Any]:
         """Makes this process like the one the search was started in.
 
-        Refused where the node lacks what the target needs. `cpus` are those of the
-        node, `gpus` how many of its workers have one.
+        Refused where the node lacks what the target needs. `cpus` are all of the
+        node, as are `gpus` where trials need one.
         """
         try:
             self._match()
@@ -94,7 +96,7 @@ class Outpost:
             return "refused", str(error)
         if gpus > 1:
             self._where += f", GPU {os.environ.get('CUDA_VISIBLE_DEVICES')}"
-        self._settle_in(cpus)
+        self._settle_in(cpus, gpus)
         return "done", self._where
 
     def _match(self) -> None:
@@ -113,7 +115,7 @@ class Outpost:
         if _hashed(file) != given.contents:
             raise UserError(f"its {file} is another one than here")
 
-    def _settle_in(self, cpus: float) -> None:
+    def _settle_in(self, cpus: float, gpus: int) -> None:
         given = self._given
         # Ray limits OpenMP to the worker's share, which would be another target than
         # without Ray; where the node is itself a share of a machine, that is right.
@@ -135,12 +137,21 @@ class Outpost:
             start_new_session=True,
             check=True,
         )
-        self._worker = Worker(
-            given.plan,
+        self._worker = self._hired(home, folder, cpus, gpus)
+
+    def _hired(self, home: Path, folder: Path, cpus: float, gpus: int) -> Worker:
+        given, plan = self._given, self._given.plan
+        if gpus > 1 and _COMPILE_THREADS not in given.variables:
+            # Inductor would start a process for each core, for each GPU.
+            share = str(max(1, int(cpus / gpus)))
+            plan = replace(plan, environment={_COMPILE_THREADS: share})
+        return Worker(
+            plan,
             folder,
             caches=home / "caches",
             shares_caches=given.shares_caches,
             where=self._where,
+            gate=NodeGate(home) if gpus > 1 else None,
         )
 
     def do(self, name: str, *given: Any) -> tuple[Ending, Any]:
