@@ -99,7 +99,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "checking": {"records", "audit", "capture", "measure", "places", "rules", "static"}
     | {"store", "strategies", "target"},
     # `tune`: which way to run a target is tried next, and which one is chosen.
-    "tuning": {"__init__", "records", "capture", "checking", "measure", "recipe"}
+    "tuning": {"records", "capture", "checking", "measure", "recipe"}
     | {"lifeline", "store", "strategies", "target"},
     "api": {"records", "store", "target", "capture", "checking", "measure"}
     | {"questions", "tuning"},

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from torchproof import __version__, measure, store
+from torchproof import measure, store
 from torchproof.capture import Options
 from torchproof.recipe.fingerprint import code_hash
 from torchproof.records import Run, UserError
@@ -236,7 +236,7 @@ class _Tuning:
             made = None
         if known is None or made is None:  # then nothing is the same as before
             return {"unknown": f"{time.time_ns()}"}
-        return {"model": known, "factory": made, "torchproof": __version__}
+        return {"model": known, "factory": made}
 
     def _search(self, executor: Executor, notebook: Notebook) -> Search:
         asked = self.asked
