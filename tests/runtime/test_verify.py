@@ -151,7 +151,7 @@ def test_outputs(plant: Plant, dtype: torch.dtype, verdict: str) -> None:
     x = torch.linspace(-1, 1, 1000).to(dtype)
     found = checked(torch.sin, lambda x: plant(torch.sin(x)), x)
     assert found.verdict == verdict, found
-    assert (found.recipe is not None) == (verdict == "wrong")
+    assert (found.repro is not None) == (verdict == "wrong")
 
 
 def test_special_numbers_in_the_same_places_are_the_same() -> None:
@@ -319,14 +319,14 @@ def test_checkpointed_batch_norm_is_updated_once() -> None:
     assert "gradients not compared" in found.notes[0]
 
 
-def test_the_recipe_names_what_a_repro_needs() -> None:
+def test_what_a_repro_needs_is_named() -> None:
     x = torch.ones(4, 6)[:, ::2]
     found = checked(lambda x, n: x * n, lambda x, n: x, x, 3)
-    assert found.recipe is not None
-    tensor, number = found.recipe.inputs
+    assert found.repro is not None
+    tensor, number = found.repro.inputs
     assert (tensor.shape, tensor.stride, tensor.dtype) == ((4, 3), (6, 2), "float32")
     assert number.value == "3"
-    assert found.recipe.random["seed"] == str(torch.initial_seed())
+    assert found.repro.random["seed"] == str(torch.initial_seed())
 
 
 def test_memory_that_suffices_for_eager_alone() -> None:

@@ -39,7 +39,7 @@ Call = Callable[..., Any]
 
 
 @dataclass(frozen=True)
-class InputRecipe:
+class ReproInput:
     """A tensor among the inputs, so that one like it can be made; else its value."""
 
     label: str
@@ -52,10 +52,10 @@ class InputRecipe:
 
 
 @dataclass(frozen=True)
-class Recipe:
+class Repro:
     """What a repro of a wrong answer needs to know of the call."""
 
-    inputs: tuple[InputRecipe, ...]
+    inputs: tuple[ReproInput, ...]
     random: Mapping[str, str]  # the seed, and fingerprints of the generators' states
     modes: Mapping[str, str]
 
@@ -74,7 +74,7 @@ class Verification:
     why: str = ""
     tolerance: str | None = None
     notes: tuple[str, ...] = ()
-    recipe: Recipe | None = None
+    repro: Repro | None = None
 
     @property
     def passed(self) -> bool:
@@ -127,8 +127,8 @@ def verified(
         if lost:
             why = f"the call changed what could not be copied: {', '.join(lost[:3])}"
             found = Verification("not compared", why=why)
-        recipe = None if found.passed else _recipe(args, kwargs, state)
-        return answer, replace(found, notes=tuple(notes), recipe=recipe)
+        repro = None if found.passed else _repro(args, kwargs, state)
+        return answer, replace(found, notes=tuple(notes), repro=repro)
     # Alone it may fit into memory, as it does without verification.
     state.restore()
     why = "memory does not suffice for a comparison"
@@ -292,7 +292,7 @@ def _differentiable(output: Any) -> frozenset[str]:
     )
 
 
-def _recipe(args: Any, kwargs: Mapping[str, Any], state: Saved) -> Recipe:
+def _repro(args: Any, kwargs: Mapping[str, Any], state: Saved) -> Repro:
     parts = [part for i, value in enumerate(args) for part in walk(value, f"input {i}")]
     for name, value in kwargs.items():
         parts += walk(value, f"input {name}")
@@ -304,18 +304,18 @@ def _recipe(args: Any, kwargs: Mapping[str, Any], state: Saved) -> Recipe:
         "threads": str(torch.get_num_threads()),
     }
     inputs = [
-        _input_recipe(label, value)
+        _repro_input(label, value)
         for label, value in parts
         if isinstance(value, (Tensor, *simple))
     ]
-    return Recipe(tuple(inputs), state.chance.summary(), modes)
+    return Repro(tuple(inputs), state.chance.summary(), modes)
 
 
-def _input_recipe(label: str, value: Any) -> InputRecipe:
+def _repro_input(label: str, value: Any) -> ReproInput:
     if not isinstance(value, Tensor):
-        return InputRecipe(label, value=one_line(repr(value), 80))
+        return ReproInput(label, value=one_line(repr(value), 80))
     strided = value.layout is torch.strided
-    return InputRecipe(
+    return ReproInput(
         label,
         tuple(value.shape),
         tuple(value.stride()) if strided else None,

@@ -134,7 +134,8 @@ class Local:
             worker.caches = folder
 
     def slots(self) -> int:
-        return max(self._lanes, len(self._workers)) - len(self._going)
+        most = max(self._lanes, len(self._workers)) if self._task.shares_caches else 1
+        return most - len(self._going)
 
     def submit(self, candidate: Candidate, limit_s: float) -> None:
         busy = Counter(self._going.values())
