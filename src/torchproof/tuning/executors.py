@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from torchproof.measure import Plan
-from torchproof.records import Measurement
+from torchproof.records import Measurement, UserError
 from torchproof.tuning.gate import Gate
 from torchproof.tuning.trials import Candidate, Trial
 from torchproof.tuning.worker import Progress, Worker
@@ -89,7 +89,8 @@ class Local:
             self._lanes = 1
         self._workers: list[Worker] = []
         self._pools: list[ThreadPoolExecutor] = []
-        self._going: dict[Future[Trial], int] = {}
+        self._going: dict[Future[Trial], tuple[int, Candidate, float]] = {}
+        self._gone: set[int] = set()  # workers whose device does not do
         self._add(None)
 
     def _add(self, gpu: str | None) -> None:
@@ -98,7 +99,7 @@ class Local:
 
     @property
     def name(self) -> str:
-        count = len(self._workers)
+        count = len(self._workers) - len(self._gone)
         return "this machine" if count == 1 else f"{count} GPUs"
 
     def _worker(self, gpu: str | None) -> Worker:
@@ -134,21 +135,32 @@ class Local:
             worker.caches = folder
 
     def slots(self) -> int:
-        most = max(self._lanes, len(self._workers)) if self._task.shares_caches else 1
+        workers = len(self._workers) - len(self._gone)
+        most = max(self._lanes, workers) if self._task.shares_caches else 1
         return most - len(self._going)
 
     def submit(self, candidate: Candidate, limit_s: float) -> None:
-        busy = Counter(self._going.values())
-        number = min(range(len(self._workers)), key=busy.__getitem__)
+        busy = Counter(number for number, _, _ in self._going.values())
+        able = [n for n in range(len(self._workers)) if n not in self._gone]
+        number = min(able, key=busy.__getitem__)
         trial = self._workers[number].trial
         future = self._pools[number].submit(trial, candidate, limit_s)
-        self._going[future] = number
+        self._going[future] = number, candidate, limit_s
 
     def wait(self, seconds: float) -> list[Trial]:
         done, _ = wait_for(self._going, seconds, FIRST_COMPLETED)
+        found: list[Trial] = []
         for future in done:
-            del self._going[future]
-        return [future.result() for future in done]
+            number, candidate, limit_s = self._going.pop(future)
+            try:
+                found.append(future.result())
+            except UserError as error:  # not even eager runs there
+                if number == 0:
+                    raise
+                self._gone.add(number)
+                self._progress(f"{self._workers[number].where} is not used: {error}")
+                self.submit(candidate, limit_s)
+        return found
 
     def keep(self, names: Collection[str]) -> None:
         for worker in self._workers:

@@ -231,8 +231,10 @@ class Worker:
 
     def keep(self, names: Collection[str]) -> None:
         """Ends the processes of all other trials."""
-        for name in [name for name in self._seats if name not in names]:
-            self._seats.pop(name).close()
+        for name in list(self._seats):  # other threads add to it and take away
+            seat = None if name in names else self._seats.pop(name, None)
+            if seat is not None:
+                seat.close()
 
     # -- finals ------------------------------------------------------------------------
 
