@@ -113,6 +113,14 @@ def test_with_gpus_a_worker_has_one_and_its_share_of_the_cpus(
     assert gpus * share <= cpus
 
 
+def test_where_first_calls_count_a_worker_has_its_node_to_itself() -> None:
+    nodes = [node("a", "10.0.0.1", CPU=64, GPU=8), node("b", "10.0.0.2", CPU=8)]
+    [place] = shares.places(nodes, on_gpus=True, alone=True)
+    assert place.claim == {"num_cpus": 64, "num_gpus": 1}
+    [_, second] = shares.places(nodes, on_gpus=False, alone=True)
+    assert second.claim == {"num_cpus": 8, "num_gpus": 0}
+
+
 def test_nodes_of_one_address_have_names_of_their_own() -> None:
     nodes = [node("abcdef", "10.0.0.1", CPU=1), node("123456", "10.0.0.1", CPU=1)]
     names = [place.where for place in shares.places(nodes, on_gpus=False)]

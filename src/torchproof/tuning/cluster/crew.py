@@ -122,7 +122,8 @@ class Crew:
         if self._on_gpus is None:
             self._on_gpus = shares.wants_gpus(self.errand.plan.device, nodes)
         taken = {station.place for station in self.stations}
-        for place in shares.places(nodes, on_gpus=self._on_gpus):
+        alone = not self.errand.shares_caches
+        for place in shares.places(nodes, on_gpus=self._on_gpus, alone=alone):
             left_out = place.node in self._left_out
             if place not in taken and not left_out and self._starts[place] < _STARTS:
                 self._start(place)

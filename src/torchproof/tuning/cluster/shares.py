@@ -21,7 +21,7 @@ class Place:
     number: int
     where: str = field(compare=False)
     cpus: float = field(compare=False)  # of the whole node
-    gpus: int = field(compare=False)  # of the whole node, where trials need one
+    gpus: int = field(compare=False)  # of the node, as far as trials use them
 
     @property
     def claim(self) -> dict[str, float]:
@@ -39,7 +39,10 @@ def wants_gpus(device: str | None, nodes: Sequence[Mapping[str, Any]]) -> bool:
     return device == "cuda" or (device is None and found)
 
 
-def places(nodes: Sequence[Mapping[str, Any]], *, on_gpus: bool) -> list[Place]:
+def places(
+    nodes: Sequence[Mapping[str, Any]], *, on_gpus: bool, alone: bool = False
+) -> list[Place]:
+    """With `alone` a worker has its node to itself, so that first calls count."""
     shared = Counter(node["NodeManagerAddress"] for node in nodes)
     found = []
     for node in nodes:
@@ -48,6 +51,7 @@ def places(nodes: Sequence[Mapping[str, Any]], *, on_gpus: bool) -> list[Place]:
             where += f" ({node['NodeID'][:4]})"
         cpus = int(node["Resources"].get("CPU", 0))
         gpus = int(node["Resources"].get("GPU", 0)) if on_gpus else 0
+        gpus = min(1, gpus) if alone else gpus
         count = gpus if on_gpus else min(1, cpus)
         found += [
             Place(node["NodeID"], number, where, cpus, gpus) for number in range(count)
