@@ -18,7 +18,7 @@ from torchproof.tuning.search import Effort, Search, Terms
 from torchproof.tuning.trials import Candidate, Outcome, Trial
 
 EAGER_MS = 10.0
-FACTS = {"counts": {"graphs": 2}, "pass_ms": 1.0, "compile_s": None, "steady": True}
+FACTS = {"counts": {"graphs": 2}, "compile_s": None, "steady": True}
 FACTS |= {"first_call_s": 1.0}
 
 
@@ -32,6 +32,7 @@ class Fate:
     start_s: float = 1.0
     peak_bytes: int = 1000
     seconds: float = 0.0
+    pass_ms: float = 1.0
     final_ms: float | None = None
     final_spread: float | None = None
     final_error: str | None = None
@@ -56,7 +57,7 @@ class Fate:
             cold=True,
             peak_bytes=self.peak_bytes,
             numerics={"verdict": "same"},
-            facts=FACTS,
+            facts=FACTS | {"pass_ms": self.pass_ms},
             **self.gains(self.step_ms, self.spread),
         )
 
@@ -82,6 +83,7 @@ class Fake:
         self.tried: list[str] = []
         self.limits: dict[str, float] = {}
         self.turned: list[tuple[str, ...]] = []
+        self.rounds: list[int] = []
         self.sittings: list[tuple[int, tuple[str, ...]]] = []
         self.clock_s = 0.0  # what trials would have taken
         self._going: list[Candidate] = []
@@ -120,6 +122,7 @@ class Fake:
 
     def turns(self, names: Sequence[str], rounds: int) -> tuple[Measurement, ...]:
         self.turned.append(tuple(names))
+        self.rounds.append(rounds)
         eager = EAGER.row("eager")
         if self.eager_fails:
             eager = Measurement("eager", error="killed")

@@ -250,6 +250,18 @@ def test_a_timeout_of_the_users_is_no_lack_of_budget(tmp_path: Path) -> None:
     assert fake.limits["full"] == 7.0
 
 
+@pytest.mark.parametrize(
+    ("pass_ms", "rounds"), [(1.0, [4, 12]), (6e3, [4, 8]), (1e5, [4])]
+)
+def test_finals_of_slow_steps_end_with_the_budget(
+    tmp_path: Path, pass_ms: float, rounds: list[int]
+) -> None:
+    fates = {"full": Fate(4.0, pass_ms=pass_ms)}
+    setting = Setting(tmp_path, fates, effort="quick", budget_s=100)
+    chosen, _, fake = setting.run("full")
+    assert fake.rounds == rounds and chosen.name == "full"
+
+
 # -- order and bounds ------------------------------------------------------------------
 
 

@@ -100,6 +100,13 @@ def tuning_of(search: Search, chosen: Trial | None, executor: str) -> dict[str, 
     }
 
 
+_ANSWERS = {
+    "same": "the same answers",
+    "rounding": "the same answers but for rounding",
+    "random": "the same answers but for another random stream",
+}
+
+
 def _why(search: Search, chosen: Trial) -> str:
     """One sentence: what the choice rests on."""
     objective, eager, least = search.terms.objective, search.eager, search.terms.least
@@ -115,7 +122,8 @@ def _why(search: Search, chosen: Trial) -> str:
         told = f"{what} {gain:.2f}x {better} than in eager"
         if objective.kind == "memory":
             told = f"its peak memory is {1 / (gain or 1):.0%} of eager's"
-        return f"{told}, with the same answers"
+        verdict = (chosen.numerics or {}).get("verdict")
+        return f"{told}, with {_ANSWERS.get(str(verdict), _ANSWERS['same'])}"
     best = [t for t in search.ranked if t.name != eager.name]
     if not best:
         return "no other strategy was measured and right"

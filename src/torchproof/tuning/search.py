@@ -27,6 +27,7 @@ FINALISTS = 4
 _NEAR = 1.1  # times the leader: who may still win once timed better
 _ALIKE = 1.01  # too close for timing to tell: the simpler one is taken
 _RUNGS = (4, 12)  # rounds until the slower half leaves, and after that
+_PASSES = 2  # of an arm in a round, or more where they are short
 _HELPS = 0.99  # of the form's own value: a switch that is combined with others
 _TUNING_COSTS = 4.0  # times as long as compiling without trying many kernels
 _RESERVE = 0.15  # of the budget: for the finals
@@ -264,7 +265,8 @@ class Search:
         return near[:FINALISTS]
 
     def _take(self, names: Sequence[str], rounds: int) -> None:
-        if not names:
+        rounds = min(rounds, self._affordable(names)) if names else 0
+        if not rounds:
             return
         rows = self.executor.turns(names, rounds)
         if rows[0].median_ms is None or rows[0].error:
@@ -275,6 +277,17 @@ class Search:
         eager = _timed(self.eager, self.rows[0])
         self.eager = self.trials[eager.name] = eager
         self.show()
+
+    def _affordable(self, names: Sequence[str]) -> int:
+        """Rounds of these that fit in the time left; there is no interval with less
+        than those of the first rung.
+        """
+        took = [self.trials[name].facts.get("pass_ms") or 0.0 for name in names]
+        took.append(self.eager.facts.get("pass_ms") or 0.0)
+        left_s = self.terms.deadline - time.monotonic()
+        fit = int(left_s * 1e3 / (_PASSES * sum(took))) if any(took) else sum(_RUNGS)
+        compared = all(self.trials[name].final for name in names)
+        return max(fit, 0 if compared else _RUNGS[0])
 
     def _better_half(self, names: Sequence[str]) -> list[str]:
         """With who is as good as the best: that one may be simpler."""
