@@ -156,6 +156,7 @@ def test_a_search_ends_with_the_same_answer_though_a_node_is_lost(
         "regional": "measured",
     }
     assert run.tuning is not None and run.tuning["chosen"] == "regional"
+    assert run.tuning["executor"] == f"Ray at {nodes.address}: 2 nodes"
     first, second = dict.fromkeys(seen)
     assert f"{second} is lost: " in heard  # Ray may miss the worker before the node
     assert "regional: begins again" in heard
@@ -178,7 +179,7 @@ def test_a_cluster_gives_the_answer_of_one_machine(
     assert done.returncode == 0, done.stderr
     tuning = json.loads(done.stdout)["tuning"]
     assert tuning["chosen"] == "regional"
-    assert tuning["executor"] == f"Ray at {nodes.address}: 2 nodes"
+    assert tuning["executor"].startswith(f"Ray at {nodes.address}: ")
     assert "raylet" not in done.stderr and "Traceback" not in done.stderr
 
 

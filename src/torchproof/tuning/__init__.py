@@ -165,9 +165,9 @@ class _Tuning:
         executor = self._executor(task)
         try:
             self.probed = self._probe(executor)
-            self.where = executor.name
             return self._searched(executor, self._notebook(searches))
         finally:
+            self.where = executor.name  # nodes of a cluster may have joined
             executor.close()
 
     def _probe(self, executor: Executor) -> Mapping[str, Any]:

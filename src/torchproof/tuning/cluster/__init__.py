@@ -49,6 +49,7 @@ class Cluster:
 
     @property
     def name(self) -> str:
+        """With all nodes that were ever ready for trials."""
         nodes = "1 node" if self._nodes == 1 else f"{self._nodes} nodes"
         return f"Ray at {self._address}: {nodes}"
 
@@ -100,7 +101,8 @@ class Cluster:
         if kind == "connected":
             self._connected = True
         elif kind == "crew":
-            self._ready, self._nodes = value
+            self._ready, nodes = value
+            self._nodes = max(self._nodes, nodes)
         elif kind == "trial":
             self._going -= 1
             self._tried = True

@@ -89,7 +89,7 @@ class Crew:
 
     @property
     def node_count(self) -> int:
-        return len({each.place.node for each in self.joined})
+        return len({each.place.node for each in self.ready})
 
     def pending(self) -> dict[Any, Station]:
         """What is awaited, and from whom."""
