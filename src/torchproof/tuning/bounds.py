@@ -87,6 +87,8 @@ def _starts_too_late(candidate: Candidate, known: Known) -> str | None:
         return None
     if base.start_s is None or not (_records(candidate) or _tunes(candidate)):
         return None
+    if known.objective.kind == "first" and known.leader.name == "eager":
+        return None  # whose first call nobody beats: others count if they are faster
     if base.start_s < _CLOSE * best:
         return None
     return (

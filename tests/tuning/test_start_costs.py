@@ -1,0 +1,38 @@
+"""What a start costs is measured alike for every strategy."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from torchproof.arm import Arm
+from torchproof.measure import Plan, Spec
+from torchproof.strategies import Strategy, parse
+from torchproof.target import parse as parse_target
+
+FACTORY = """
+import torch
+
+def make():
+    return torch.nn.Linear(4, 4), [(torch.randn(2, 4),)]
+"""
+
+
+@pytest.mark.parametrize("strategy", ["regional", "nested"])
+def test_the_compiler_is_imported_before_blocks_are_looked_for(
+    strategy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Looking imports a part of it: seconds that full would pay for, and others not."""
+    (tmp_path / "model.py").write_text(FACTORY)
+    plan = Plan(parse_target(f"{tmp_path}/model.py:make"), ())
+    arm = Arm(plan.job(Spec(parse(strategy)), {}))
+    opened: list[bool] = []
+
+    def planned(*given: Any) -> None:
+        opened.append(arm.ledger._open)
+
+    monkeypatch.setattr(Strategy, "plan", planned)
+    assert arm.strategy.observes and not arm.ledger._open
+    arm._plan()
+    assert opened == [True]
+    assert arm.ledger.open() == arm.ledger.open() > 0
