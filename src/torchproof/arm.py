@@ -337,9 +337,10 @@ class Arm:
         if self.job["as_written"] or not self.strategy.observes:
             return None
         loaded = self._made({})
-        return self.strategy.plan(
-            loaded.fn, loaded.calls, lambda index: calls.before(loaded, index)
-        )
+        if self.strategy.compiles:
+            self.ledger.open()  # or planning would import a part of it, unnoticed
+        before = functools.partial(calls.before, loaded)
+        return self.strategy.plan(loaded.fn, loaded.calls, before)
 
     def _made(self, shape: dict[str, int]) -> Loaded:
         """A target made anew; another shape gives other calls of the same target."""
