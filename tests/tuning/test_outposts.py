@@ -30,7 +30,7 @@ def given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Errand:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TORCH_LOGS", "-inductor")
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/here/only")
-    monkeypatch.setenv("SECRET", "stays")
+    monkeypatch.setenv("HF_TOKEN", "secret")
     Path("model.py").write_text(FACTORY)
     return errand(Plan(parse("model.py:make"), ()), "0" * 12, shares_caches=True)
 
@@ -54,7 +54,7 @@ def test_a_node_like_this_machine_joins_in_its_folder(
 
 def test_what_steers_a_target_goes_along_and_nothing_else(given: Errand) -> None:
     assert given.variables["TORCH_LOGS"] == "-inductor"
-    assert not {"SECRET", "TORCHINDUCTOR_CACHE_DIR", "HOME"} & set(given.variables)
+    assert not {"HF_TOKEN", "TORCHINDUCTOR_CACHE_DIR", "HOME"} & set(given.variables)
 
 
 def test_a_node_without_the_folder_is_refused(given: Errand) -> None:

@@ -30,9 +30,10 @@ from torchproof.tuning.worker import Worker
 _COMPILE_THREADS = "TORCHINDUCTOR_COMPILE_THREADS"
 # An answer; a `UserError`; an `ArmError`; an error that is ours.
 Ending = Literal["done", "refused", "failed", "broken"]
-# What steers a target and what is measured of it; a node has its own of the rest.
+# What steers a target and what is measured of it; a node has its own of the rest, and
+# what is secret stays here.
 _STEERING: tuple[str, ...] = ("TORCH", "PYTORCH", "TRITON_", "OMP_", "MKL_", "KMP_")
-_STEERING += ("CUBLAS_", "HF_", "NVIDIA_TF32", "PYTHONPATH", "TRANSFORMERS_")
+_STEERING += ("CUBLAS_", "NVIDIA_TF32", "PYTHONPATH", "HF_HUB_OFFLINE")
 _OF_A_MACHINE = ("_CACHE_DIR", "_HOME", "_CACHE", "_TRACE")
 
 
