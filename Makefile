@@ -34,8 +34,8 @@ demo: $(INSTALLED)
 	@echo "The runs are saved in .torchproof/runs"
 	@echo; echo "Three of them as pages, to open in a browser:"
 	@for page in check bench tune; do echo "  $(CURDIR)/$(DEMO)/$$page.html"; done
-	@echo; echo "And the recipe, for torchproof.compile(model, recipe=FILE):"
-	@echo "  $(CURDIR)/$(DEMO)/torchproof.toml"
+	@echo; echo "And the recipe, $(CURDIR)/$(DEMO)/torchproof.toml:"
+	@echo; cat $(DEMO)/torchproof.toml
 
 test: lint
 	$(BIN)/pytest -q -n 2 --dist worksteal -m "not gpu and not slow"
