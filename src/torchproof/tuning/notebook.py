@@ -21,7 +21,17 @@ from torchproof.records import UserError
 from torchproof.tuning.trials import Outcome, Trial
 
 SEARCHES = "tune"  # beside the folder of runs
-_HELD = ("torch", "python", "device", "gpu", "cuda", "machine", "cores", "size")
+_HELD = (
+    "torch",
+    "python",
+    "device",
+    "gpu",
+    "cuda",
+    "machine",
+    "cores",
+    "threads",
+    "size",
+)
 
 
 def key_of(
