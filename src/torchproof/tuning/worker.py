@@ -147,6 +147,8 @@ class Worker:
             self._seats[candidate.name] = seat
         else:
             seat.close()
+        if trial.outcome == "timed out":  # what was left for its last question is odd
+            trial = replace(trial, why=f"not done within {limit_s:.0f} s")
         return replace(trial, seconds=spent, limit_s=limit_s)
 
     def _begun(self, candidate: Candidate) -> Seat:
