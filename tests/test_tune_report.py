@@ -48,7 +48,7 @@ def test_a_tune_run() -> None:
                                  1.90 ms  1.63x (1.55-1.71)  2.20 s *  512 MiB  same
           regional               2.00 ms  1.55x (1.47-1.63)    3.30 s  512 MiB  same
           full:reduce-overhead   2.40 ms  1.29x (1.23-1.36)    15.0 s  512 MiB  same
-           * with caches that earlier trials had filled: no cold first call
+           * with warm caches, or while other trials began: no cold first call
 
         Not ranked:
            core:encode gives wrong outputs: call 0 differs by 0.31

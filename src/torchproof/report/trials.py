@@ -45,7 +45,7 @@ class Trial:
     seconds: float | None = None  # what the trial itself cost
     step_ms: float | None = None
     first_call_s: float | None = None
-    cold: bool = True  # False: earlier trials had filled the caches
+    cold: bool = True  # False: caches were filled, or others began beside it
     peak_bytes: float | None = None
     numerics: Mapping[str, Any] = field(default_factory=dict, hash=False)
     vs_eager: float | None = None
@@ -244,12 +244,12 @@ def objective(text: str) -> str:
 
 
 def first_call(trial: Trial) -> str:
-    """Marked where the caches were warm: it then says nothing of a cold start."""
+    """Marked where it says nothing of a cold start: warm, or beside others."""
     told = numbers.seconds(trial.first_call_s)
     return told if trial.cold or trial.first_call_s is None else f"{told} *"
 
 
-WARM = "* with caches that earlier trials had filled: no cold first call"
+WARM = "* with warm caches, or while other trials began: no cold first call"
 
 
 def is_warm(trial: Trial) -> bool:

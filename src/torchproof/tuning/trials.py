@@ -46,9 +46,9 @@ class Candidate:
 @dataclass(frozen=True)
 class Trial:
     """`start_s` is all that is over before the second step: imports, the first call,
-    and what later calls compile; others may have begun at the same time. `cold` is
-    False where compiled code of other trials was found, so that there is no cold first
-    call to tell. `facts` are the arm's own.
+    and what later calls compile. `cold` is False where compiled code of other trials
+    was found, or others began at the same time: then there is no cold first call to
+    tell. `facts` are the arm's own.
     """
 
     name: str

@@ -208,7 +208,8 @@ class Worker:
         facts = seat.facts[0] if seat.facts else {}
         outcome, why = _outcome(row)
         start = row.start or {}
-        cold = row.first_call_s is not None if facts else None
+        beside = self.crowded and not candidate.spec.is_eager
+        cold = row.first_call_s is not None and not beside if facts else None
         more = [start.get(name) or 0.0 for name in ("imports_s", "later_compile_s")]
         return Trial(
             candidate.name,
@@ -217,7 +218,7 @@ class Worker:
             why,
             step_ms=row.median_ms,
             first_call_s=facts.get("first_call_s"),
-            start_s=row.first_call_s + sum(more) if row.first_call_s else None,
+            start_s=row.first_call_s + sum(more) if cold and row.first_call_s else None,
             cold=cold,
             peak_bytes=row.peak_bytes,
             kernel_ms=(row.kernels or {}).get("kernel_ms"),

@@ -74,7 +74,7 @@ def _keys(drawn: scatter.Plot) -> Iterator[tuple[str, str, str]]:
         if any(mark.tone == tone for mark in others):
             yield "other", tone, said
     if any(mark.warm for mark in drawn.marks):
-        yield "other", "level is-warm", "hollow: caches were warm, no cold first call"
+        yield "other", "level is-warm", "hollow: no cold first call, see below"
 
 
 def winner(run: Run) -> tuple[Measurement | None, Measurement | None]:
