@@ -270,7 +270,7 @@ def test_a_machine_that_slows_down_makes_no_arm_slower(
     monkeypatch.setenv("LYING_BEGUN", str(begun))
     monkeypatch.setattr(samples, "PRECISION", 0.0)  # all rounds are taken
     eager, row = session("throttled", backends("eager"), rounds=20).rows
-    assert row.verdict == "not significant"
+    assert row.verdict == "not significant", row.error
     # Had one arm been taken after the other, the same samples would say otherwise.
     half = len(eager.rounds_ms) // 2
     late = samples.compare(row.rounds_ms[:half], eager.rounds_ms[-half:])

@@ -128,7 +128,9 @@ class _Throttled:
 def throttled():
     clock = _Throttled()
     torchproof.gauges.time = SimpleNamespace(
-        perf_counter=time.perf_counter, perf_counter_ns=lambda: clock.now_ns
+        perf_counter=time.perf_counter,
+        perf_counter_ns=lambda: clock.now_ns,
+        monotonic=time.monotonic,
     )
     work = torch.compiler.disable(clock.step)
 
