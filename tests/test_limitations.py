@@ -72,6 +72,7 @@ def as_kept(needs: str) -> None:
     assert not wrong, "\n".join(wrong)
 
 
+@pytest.mark.slow
 def test_programs_do_what_the_documents_say() -> None:
     as_kept("nothing")
 

@@ -34,6 +34,7 @@ def is_alive(pid: int) -> bool:
 # -- arms that fail --------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_an_arm_that_hangs_is_ended_and_the_others_go_on() -> None:
     rows = by_backend(
         measured(f"{LYING}:adding", backends("hangs", "right"), timeout_s=6)

@@ -17,7 +17,6 @@ GRACE_S = 20.0
 CHOSEN = (
     ("tracing loops in Python", "two threads"),
     ("tracing sleeps in C", "other thread"),
-    ("C++ compiler hangs, ignores SIGTERM", "inference"),
     ("child killed by SIGKILL", "training"),
     ("AOTAutograd raises", "recompile, training"),
     ("first run fails, inputs overwritten", "training"),

@@ -50,7 +50,7 @@ BASE = "return self.base(x, turn, at)"
     ("train", "kind", "text"),
     [
         pytest.param(True, "recompile", LENS_NET, marks=pytest.mark.slow),
-        (True, "recompile_limit", LENS_NET),
+        pytest.param(True, "recompile_limit", LENS_NET, marks=pytest.mark.slow),
         (True, "no_op", BASE),
         (False, "recompile", "for entry in self.entries]"),
         (False, "no_op", BASE),
