@@ -85,8 +85,8 @@ def _is_there(process: int) -> bool:
         os.kill(process, 0)
     except ProcessLookupError:
         return False
-    except PermissionError:
-        pass
+    except PermissionError:  # it belongs to someone else, so there is one
+        return True
     return True
 
 

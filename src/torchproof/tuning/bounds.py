@@ -27,8 +27,9 @@ class Known:
 
     @property
     def full(self) -> Trial | None:
-        """The whole target compiled, in a graph or not."""
-        return self.trials.get("full") or self.trials.get("full+graph")
+        """The whole target compiled, in a graph or not, where that works."""
+        found = self.trials.get("full") or self.trials.get("full+graph")
+        return found if found and found.outcome == "measured" else None
 
     def base(self, candidate: Candidate) -> Trial | None:
         return self.trials.get(candidate.follows) if candidate.follows else None
@@ -98,21 +99,19 @@ def _starts_too_late(candidate: Candidate, known: Known) -> str | None:
 
 
 def _nested_is_full(candidate: Candidate, known: Known) -> str | None:
-    full = known.full
-    if candidate.strategy.form != "nested" or known.objective.needs_cold_starts:
+    if candidate.strategy.form != "nested" or known.objective.kind != "step":
         return None
-    if full is None or full.outcome != "measured":
+    if known.full is None:
         return None
     return "it shortens compiling, not steps, and full compiles"
 
 
 def _one_graph(candidate: Candidate, known: Known) -> str | None:
-    full = known.full
     if candidate.strategy.form != "core" or known.objective.needs_cold_starts:
         return None
-    if full is None or full.outcome != "measured":
+    if known.full is None:
         return None
-    counts = full.facts.get("counts") or {}
+    counts = known.full.facts.get("counts") or {}
     if counts.get("graphs") != 1 or counts.get("recompiles"):
         return None
     return "full compiles the whole target as one graph"
