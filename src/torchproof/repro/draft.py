@@ -39,6 +39,8 @@ class Draft:
     size: int
     files: Mapping[str, bytes] = field(default_factory=dict, hash=False)  # beside it
     origin: str = ""  # compile id of a graph, place of a frame
+    # What it was written from, as JSON; for changing it, never part of a pack.
+    record: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True)
