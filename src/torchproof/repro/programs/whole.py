@@ -1,0 +1,132 @@
+"""A target's own program as a draft, without importing or running anything of it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from typing import Any
+
+from torchproof.repro.draft import Draft
+from torchproof.repro.programs.merging import Merged, Unsuitable, merged
+from torchproof.repro.programs.scopes import MODULE, Binding, Names
+from torchproof.repro.programs.shaking import foreign, shaken, statements
+from torchproof.target import Target, own_file
+
+ABOUT = "source of your own program, cut to what the failure needs"
+
+
+def program_draft(target: Target, arguments: Mapping[str, Any] | None = None) -> Draft:
+    """The program of a factory or a script, or `Unsuitable` with the reason.
+
+    `arguments` are the keywords that the factory is called with.
+    """
+    path = own_file(target)
+    if path is None or target.kind not in {"factory", "workload", "script"}:
+        raise Unsuitable(f"{target.text} has no program that could be cut out")
+    whole = merged(path)
+    if target.kind == "script":
+        tree = _script(whole.tree, target)
+    else:
+        tree = _factory(whole, target, arguments or {})
+    needed = foreign(tree)
+    if needed:
+        raise Unsuitable(f"the program needs {', '.join(needed)}, which is not torch")
+    return drafted(tree, origin=str(path))
+
+
+def as_it_is(target: Target, arguments: Mapping[str, Any] | None = None) -> Draft:
+    """The program with its comments, if one file is all of it."""
+    path = own_file(target)
+    draft = program_draft(target, arguments)
+    if path is None or target.kind == "script" or arguments:
+        return draft
+    text = path.read_text(encoding="utf-8")
+    tree = ast.parse(text)
+    local = {n.name for n in tree.body if isinstance(n, ast.FunctionDef | ast.ClassDef)}
+    alone = len(merged(path).files) == 1 and target.factory in local
+    if not alone or foreign(tree):
+        return draft
+    if target.factory != "make":
+        text += f"\n\nmake = {target.factory}\n"
+    return Draft("program", text, "all of your program", draft.size, origin=str(path))
+
+
+def drafted(tree: ast.Module, origin: str = "", about: str = ABOUT) -> Draft:
+    """A draft of form program of a module."""
+    source = ast.unparse(ast.fix_missing_locations(tree)) + "\n"
+    return Draft("program", source, about, size_of(tree), origin=origin)
+
+
+def size_of(tree: ast.AST) -> int:
+    return sum(1 for _ in statements(tree))
+
+
+def _factory(whole: Merged, target: Target, arguments: Mapping[str, Any]) -> ast.Module:
+    factory = whole.name(target.factory)
+    hook = whole.name("before_call") if whole.defines("before_call") else None
+    tree = shaken(whole.tree, {factory, *filter(None, [hook])})
+    given = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
+    lines = f"before_call = {hook}\n" if hook not in {None, "before_call"} else ""
+    if factory != "make" or given:
+        factory = _out_of_the_way(tree, factory)
+        lines += f"def make():\n    return {factory}({given})\n"
+    tree.body += ast.parse(lines).body
+    return tree
+
+
+def _out_of_the_way(tree: ast.Module, factory: str) -> str:
+    """Another name for what is called `make`; what the factory is called then."""
+    names = Names(tree)
+    taken = names.scopes[MODULE].bound
+    if "make" not in taken:
+        return factory
+    free = next(n for n in ("build", "construct", "made") if n not in taken)
+    names.rename(lambda b: free if b == Binding(MODULE, "make") else None)
+    return free if factory == "make" else factory
+
+
+def _script(tree: ast.Module, target: Target) -> ast.Module:
+    """Definitions stay where they are; what the script does becomes a function.
+
+    Its variables stay globals, since that is how the compiler sees them.
+    """
+    body: list[ast.stmt] = []
+    outside: list[ast.stmt] = []
+    tree = shaken(_opened(tree), Names(tree).scopes[MODULE].bound)
+    kept = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef)
+    for node in tree.body:
+        # A decorator may be `torch.compile`, or need what the script made before it.
+        early = isinstance(node, kept) and not getattr(node, "decorator_list", ())
+        (outside if early else body).append(node)
+    names = sorted(
+        {
+            spelling.name
+            for node in body
+            for spelling in Names(ast.Module([node], [])).spellings
+            if spelling.scope.number == MODULE and not _is_load(spelling.node)
+        }
+    )
+    if target.arguments or "sys.argv" in ast.unparse(tree):
+        outside.insert(0, ast.Import([ast.alias("sys")]))
+        argv = ["script.py", *target.arguments]
+        body[:0] = ast.parse(f"sys.argv = {argv!r}").body
+    if names:
+        body.insert(0, ast.Global(names))
+    run = ast.parse("def run():\n    pass").body[0]
+    assert isinstance(run, ast.FunctionDef)
+    run.body = body or [ast.Pass()]
+    make = ast.parse("def make():\n    return run, [()]").body
+    return ast.Module([*outside, run, *make], [])
+
+
+def _opened(tree: ast.Module) -> ast.Module:
+    """`if __name__ == "__main__":` is what runs."""
+    body: list[ast.stmt] = []
+    for node in tree.body:
+        main = isinstance(node, ast.If) and "__name__" in ast.unparse(node.test)
+        body += node.body if main and isinstance(node, ast.If) else [node]
+    return ast.Module(body, [])
+
+
+def _is_load(node: ast.AST) -> bool:
+    return isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
