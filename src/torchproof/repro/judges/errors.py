@@ -1,0 +1,53 @@
+"""Errors that compiling raises, or the first compiled call, where eager runs."""
+
+from __future__ import annotations
+
+import re
+
+from torchproof.repro.judges.prelude import (
+    NONE,
+    OTHER,
+    SAME,
+    failure_in_eager,
+    one_line,
+    run_compiled,
+    traced,
+)
+from torchproof.repro.judges.words import is_same_message, reason_of
+
+
+def judge(make, settings, expected, before_call=None):
+    """Expected: the `error` class, its `message`, and torch's `id` or None."""
+    with traced() as trace:
+        error = run_compiled(make, settings, before_call)
+    if error is None:
+        return NONE, "it compiles and runs without an error"
+    own = failure_in_eager(make, settings, before_call)
+    if own is not None:
+        return OTHER, f"it fails in eager: {own}"
+    if any(
+        is_same_error(name, text, expected) for name, text in errors_in(error, trace)
+    ):
+        return SAME, one_line(error)
+    return OTHER, f"another error: {one_line(error)}"
+
+
+def errors_in(error, trace):
+    """Class and message of what was raised, of its causes, and of what torch noted."""
+    seen = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield type(error).__name__, str(error)
+        error = error.__cause__ or error.__context__
+    for _, metrics in trace.named("compilation_metrics"):
+        if metrics.get("fail_type"):
+            yield metrics["fail_type"], str(metrics.get("fail_reason") or "")
+
+
+def is_same_error(name, message, expected):
+    if name.rsplit(".", 1)[-1] != expected["error"]:
+        return False
+    if expected.get("id"):
+        return reason_of(message)["id"] == expected["id"]
+    message = re.sub(rf"^(?:[\w.]+\.)?{name}: ", "", message)
+    return is_same_message(message, expected["message"])

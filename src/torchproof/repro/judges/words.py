@@ -1,0 +1,116 @@
+"""What torch says of a failure, less what differs from one program to the next."""
+
+from __future__ import annotations
+
+import builtins
+import re
+
+_PAGE = re.compile(r"/gb/(gb\d+)\.html")
+_NESTED = "*** While handling this graph break, another graph break occurred: ***"
+_LONGEST = 160  # of two messages, as much as is compared
+
+
+def reason_of(text):
+    """The part of a message of Dynamo's that gives its own reason: type, id, names."""
+    first = text.partition(_NESTED)[0]
+    introduced = re.match(
+        r"\s*(?:Encountered|Failed to handle) graph break.*?:\n\n", first, re.DOTALL
+    )
+    first = first[introduced.end() :] if introduced else first
+    page = _PAGE.search(first)
+    lines = [line.strip() for line in first.strip().splitlines()]
+    told = re.search(r"Explanation: (.*?)(?=\n\s*Hint:|\n\n|\Z)", first, re.DOTALL)
+    return {
+        "type": lines[0] if lines else "unknown",
+        "id": page[1].upper() if page else None,
+        "names": names_in(told[1] if told else ""),
+    }
+
+
+def names_in(explanation):
+    """What of Python's or torch's own a message names in backticks, sorted."""
+    named = re.findall(r"`([A-Za-z_][\w.]*)`", explanation)
+    return sorted({name for name in named if _is_public(name)})
+
+
+def _is_public(name):
+    first = name.split(".")[0]
+    return hasattr(builtins, name) or first in ("torch", "Tensor", "builtins", "math")
+
+
+def is_same_reason(seen, expected):
+    """Whether two reasons are one, by torch's own id where there is one."""
+    if expected.get("id") and seen["id"]:
+        same = seen["id"] == expected["id"]
+    else:
+        same = without_values(seen["type"]) == without_values(expected["type"])
+    return same and (not expected.get("names") or seen["names"] == expected["names"])
+
+
+def innermost(message):
+    """`shape '[3, 3]' is invalid` out of torch's "failed to run FX node ..."."""
+    told = re.search(r"got \w+\((['\"])(.+?)\1\)", message, re.DOTALL)
+    if told:
+        return told[2]
+    lines = [line.strip() for line in message.strip().splitlines() if line.strip()]
+    if len(lines) > 1 and re.match(r"backend=.* raised:$", lines[0]):
+        return lines[1]
+    return lines[0] if lines else ""
+
+
+def without_values(text):
+    """A message without its paths, addresses, numbers and quoted names."""
+    text = re.sub(r"0x[0-9a-fA-F]+", "N", text)
+    text = re.sub(r"(?:[\w.~-]*/)+[\w.-]+", "PATH", text)
+    text = re.sub(r"[LG]\['\w+'\]", "NAME", text)
+    text = re.sub(r"(['\"`])(?:(?!\1).)*\1", _quoted, text)
+    text = re.sub(r"\b[su]\d+\b", "N", text)
+    text = re.sub(r"-?\b\d[\d_.]*(?:e[-+]?\d+)?\b", "N", text)
+    text = re.sub(r"N(?:\s*[,x*]\s*N)+", "N", text)
+    return " ".join(text.split()).rstrip(". ")
+
+
+def _quoted(match):
+    """What is torch's own stays; a shape or a name of somebody's does not."""
+    inner = match[0][1:-1]
+    return match[0] if re.fullmatch(r"(?:torch|aten)[\w.:]*", inner) else "NAME"
+
+
+def is_same_message(seen, expected):
+    """Whether two messages tell of one error; the expected one may be cut off."""
+    mine, other = (without_values(innermost(text)) for text in (seen, expected))
+    length = min(len(mine), len(other), _LONGEST)
+    if length < min(len(other), 12):
+        return mine == other
+    return mine[:length] == other[:length]
+
+
+# What a failed guard was about, by what torch writes of it. The first that fits.
+_GUARDS = (
+    (r"tensor '.*?' ([\w ]+?) mismatch", None),
+    (r"expected type of |___check_type_id|\bis (?:not )?None\b", "type"),
+    (r"'NoneType' object has no attribute", "type"),
+    (r"___check_obj_id|got deallocated|invalidated", "object"),
+    (r"Duplicate tensor|^\S+ is (?:not )?\S+$", "alias"),
+    (r"GLOBAL_STATE changed: ([\w ]+)", None),
+    (r"function_mode_stack|___check_global_state", "global state"),
+    (r"BACKEND_MATCH", "backend"),
+    (r"^len\(|^not [\w.\[\]'\"]+$", "length"),
+    (r"___dict_contains|^list\(", "keys"),
+    (r"\.stride\(\)\[", "stride"),
+    (r"\.size\(\)\[", "size"),
+    (r"\.training == ", "training"),
+    (r" == ", "value"),
+)
+
+
+def kind_of_guard(reason):
+    """What it is about: `size` of "tensor 'x' size mismatch at index 0. ..."."""
+    told = reason.split("\nUser stack trace:")[0].strip()
+    told = re.sub(r"^\[?(?:!\d+/)?\d+/\d+(?:_\d+)?\]?: ", "", told)
+    condition = re.split(r"\s+# ", told)[0].strip()
+    for pattern, kind in _GUARDS:
+        found = re.search(pattern, condition)
+        if found:
+            return kind or without_values(found[1]).strip()
+    return "other"
