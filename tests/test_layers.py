@@ -27,6 +27,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "samples": set(),
     "lifeline": set(),
     "layout": {"lifeline"},
+    # Names, folders of people and secrets, out of any text.
+    "redaction": set(),
     "torch_private": set(),
     # Where a step begins; production code loads it.
     "boundary": {"records", "torch_private"},
@@ -42,7 +44,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "anatomy": {"records", "places"},
     "verdict": {"records", "samples"},
     # What a rule says of itself is part of a report.
-    "report": {"__init__", "records", "rules", "verdict"},
+    "report": {"__init__", "packs", "records", "rules", "verdict"},
+    # What a pack is on disk; production code loads it.
+    "packs": {"records"},
     # Source that is read and never run.
     "static": {"records", "modules", "places"},
     # The experiment log: a Markdown file that people write in as well.
@@ -127,7 +131,7 @@ DESK: tuple[str, ...] = ("identity", "records", "modules", "samples", "layout")
 DESK += ("places", "guards", "stacks", "reads", "tracelog", "store", "rules", "verdict")
 DESK += ("recipe", "report", "streams", "capture", "measure", "questions", "checking")
 DESK += ("api", "tuning", "flags", "board", "output", "static", "journal", "cli")
-DESK += ("decisive", "lifeline", "__init__", "__main__")
+DESK += ("packs", "decisive", "lifeline", "__init__", "__main__")
 # Of those, what only a process of its own loads, where the extra `ray` is installed.
 WITH_RAY = {
     PACKAGE / "tuning" / "cluster" / f"{name}.py" for name in ("bridge", "crew")

@@ -1,0 +1,22 @@
+"""What a pack is on disk: made whole or not at all, read without running any of it."""
+
+from torchproof.packs.contents import Contents, is_pack, open_pack
+from torchproof.packs.keys import read_key
+from torchproof.packs.manifest import File, Manifest
+from torchproof.packs.refusal import Refused
+from torchproof.packs.trust import assert_trusted
+from torchproof.packs.writing import Stage, archive, folder
+
+__all__ = [
+    "Contents",
+    "File",
+    "Manifest",
+    "Refused",
+    "Stage",
+    "archive",
+    "assert_trusted",
+    "folder",
+    "is_pack",
+    "open_pack",
+    "read_key",
+]

@@ -1,0 +1,58 @@
+"""The key that signs packs: a file that only its owner reads."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+
+from torchproof.records import UserError
+
+VARIABLE = "TORCHPROOF_PACK_KEY"
+_LEAST_BYTES, _MOST_BYTES = 16, 2**16
+
+
+def read_key(
+    file: str | os.PathLike[str] | None = None,
+    environ: Mapping[str, str] = os.environ,
+) -> bytes | None:
+    """The key in a file, or in the one that the environment names; None without one."""
+    given = file or environ.get(VARIABLE)
+    if not given:
+        return None
+    path = Path(given)
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        raise UserError(f"cannot read the key {path}: {error.strerror}") from None
+    with os.fdopen(handle, "rb") as opened:
+        _assert_private(path, os.fstat(handle))
+        key = opened.read(_MOST_BYTES).strip()
+    if len(key) < _LEAST_BYTES:
+        raise UserError(
+            f"the key {path} has {len(key)} bytes, at least {_LEAST_BYTES} are needed:"
+            f" openssl rand -hex 32 > {path}"
+        )
+    return key
+
+
+def _assert_private(path: Path, status: os.stat_result) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        raise UserError(f"the key {path} is no plain file")
+    if status.st_uid not in (os.geteuid(), 0):
+        raise UserError(f"the key {path} belongs to user {status.st_uid}, not to you")
+    # A group may read it: that is how a container gets a secret.
+    if status.st_mode & (stat.S_IRWXO | stat.S_IWGRP):
+        raise UserError(f"the key {path} is open to others: chmod 600 {path}")
+
+
+def signature(key: bytes, manifest: bytes) -> bytes:
+    """What `manifest.sig` holds: the HMAC-SHA256 of the manifest, as a line of hex."""
+    return hmac.new(key, manifest, hashlib.sha256).hexdigest().encode() + b"\n"
+
+
+def fits(key: bytes, manifest: bytes, signed: bytes) -> bool:
+    return hmac.compare_digest(signature(key, manifest), signed)

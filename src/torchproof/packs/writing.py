@@ -1,0 +1,246 @@
+"""Packs are made in a work folder beside their place and get their name at the end.
+
+The work folder goes with the process that made it: at its end, at an interrupt, when it
+is killed (`janitor`), and where all of a machine's processes were killed at once, when
+the next pack is made there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import datetime
+import fcntl
+import gzip
+import hashlib
+import os
+import shutil
+import stat
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from torchproof.packs import janitor, keys, placing
+from torchproof.packs import manifest as papers
+from torchproof.packs.contents import is_pack
+from torchproof.packs.manifest import File, Manifest
+from torchproof.records import UserError
+
+_MARK = ".packing-"
+_STALE_S = 60.0  # a work folder is older than that before its lock is asked for
+
+
+class Stage:
+    """A pack that is being made: files are put in `path`, then it is sealed."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.manifest: Manifest | None = None
+
+    def seal(
+        self,
+        manifest: Manifest,
+        about: Mapping[str, str] | None = None,
+        key: bytes | None = None,
+    ) -> Manifest:
+        """Writes the manifest of all files there are, and signs it if there is a key.
+
+        From then on `path` can be opened as a pack. Sealed again, it tells of the files
+        as they are then.
+        """
+        told = dict(about or {})
+        for name in papers.OWN:
+            (self.path / name).unlink(missing_ok=True)
+        files = {
+            name: _file(self.path / name, told.pop(name, ""))
+            for name in self.names(plain=True)
+        }
+        assert not told, f"not in the pack: {sorted(told)}"
+        made = manifest.made or _moment()
+        self.manifest = dataclasses.replace(manifest, made=made, files=files)
+        raw = self.manifest.to_bytes()
+        _write(self.path / papers.NAME, raw)
+        if key is not None:
+            _write(self.path / papers.SIGNATURE, keys.signature(key, raw))
+        return self.manifest
+
+    def names(self, *, plain: bool = False) -> list[str]:
+        """The files but the manifest; `plain` takes off what their modes tell."""
+        found = []
+        for folder, folders, files in os.walk(self.path):
+            for name in (*folders, *files):
+                path = Path(folder, name)
+                mode = path.lstat().st_mode
+                relative = path.relative_to(self.path).as_posix()
+                wrong = papers.why_unsafe(relative)
+                if relative in papers.OWN:
+                    continue
+                kinds = (stat.S_ISDIR(mode), stat.S_ISREG(mode))
+                assert any(kinds), f"neither file nor folder: {relative}"
+                assert not wrong, f"{relative} {wrong}"
+                if plain:
+                    path.chmod(0o755 if mode & stat.S_IXUSR else 0o644)
+                if stat.S_ISREG(mode):
+                    found.append(relative)
+        return sorted(found)
+
+
+@contextlib.contextmanager
+def folder(dest: str | os.PathLike[str], *, overwrite: bool = False) -> Iterator[Stage]:
+    """Makes a pack that is a folder, there once the block ends without an error."""
+    with _stage(Path(dest), overwrite) as stage:
+        yield stage
+        _finish(stage)
+        stage.path.chmod(0o755)
+        placing.place(stage.path, Path(dest), overwrite)
+
+
+@contextlib.contextmanager
+def archive(
+    dest: str | os.PathLike[str], *, overwrite: bool = False
+) -> Iterator[Stage]:
+    """Makes a pack that is a .tar.gz, the same bytes for the same files and time."""
+    with _stage(Path(dest), overwrite) as stage:
+        yield stage
+        _finish(stage)
+        root = Path(dest).name.removesuffix(".tar.gz").removesuffix(".tgz")
+        packed = stage.path.parent / "pack.tar.gz"
+        _pack(stage, packed, root or "pack")
+        packed.chmod(0o644)
+        placing.place(packed, Path(dest), overwrite)
+
+
+@contextlib.contextmanager
+def _stage(dest: Path, overwrite: bool) -> Iterator[Stage]:
+    """A work folder beside `dest`, which is gone at the end in every way to end."""
+    assert_placeable(dest, overwrite)
+    parent = dest.absolute().parent
+    _sweep(parent)
+    work = Path(tempfile.mkdtemp(prefix=_MARK, dir=parent))
+    handle = os.open(work, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        with _watched(work):
+            try:
+                (work / "pack").mkdir(mode=0o755)
+                yield Stage(work / "pack")
+            finally:
+                shutil.rmtree(work, ignore_errors=True)
+    finally:
+        os.close(handle)
+
+
+def assert_placeable(dest: Path, overwrite: bool) -> None:
+    """A bad place fails before the work."""
+    parent = dest.absolute().parent
+    if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
+        raise UserError(f"-o {dest}: {parent} is no folder to write in")
+    if not os.path.lexists(dest):
+        return
+    if not overwrite:
+        raise UserError(
+            f"{dest} exists: choose another name for -o, or replace it with --overwrite"
+        )
+    if dest.is_symlink() or not is_pack(dest):
+        raise UserError(f"{dest} is no pack, so --overwrite does not replace it")
+
+
+@contextlib.contextmanager
+def _watched(work: Path) -> Iterator[None]:
+    """A janitor for as long as the block lasts."""
+    command = [sys.executable, "-I", "-S", janitor.__file__, str(work)]
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        cwd="/",
+    ) as process:
+        assert process.stdin
+        try:
+            yield
+        finally:
+            with contextlib.suppress(BrokenPipeError):
+                process.stdin.write(b"done\n")
+                process.stdin.flush()
+
+
+def _sweep(parent: Path) -> None:
+    """Removes work folders that no process holds any more."""
+    for found in parent.glob(f"{_MARK}*"):
+        with contextlib.suppress(OSError):
+            flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+            handle = os.open(found, flags)
+            try:
+                status = os.fstat(handle)
+                old = time.time() - status.st_mtime > _STALE_S
+                if old and status.st_uid == os.geteuid():
+                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    shutil.rmtree(found, ignore_errors=True)
+            finally:
+                os.close(handle)
+
+
+def _finish(stage: Stage) -> None:
+    """What is placed is what was sealed, and on the disk."""
+    assert stage.manifest, "a pack is sealed before it is done"
+    raw = (stage.path / papers.NAME).read_bytes()
+    assert raw == stage.manifest.to_bytes()
+    files = {name: _file(stage.path / name, "") for name in stage.names()}
+    for name, file in files.items():
+        told = stage.manifest.files.get(name)
+        same = told and (told.sha256, told.size) == (file.sha256, file.size)
+        assert same, f"changed after the pack was sealed: {name}"
+    assert len(files) == len(stage.manifest.files)
+
+
+def _file(path: Path, about: str) -> File:
+    with path.open("rb") as opened:
+        digest = hashlib.file_digest(opened, "sha256").hexdigest()
+        os.fsync(opened.fileno())
+        return File(digest, os.fstat(opened.fileno()).st_size, about)
+
+
+def _write(path: Path, raw: bytes) -> None:
+    with path.open("xb") as file:
+        file.write(raw)
+        file.flush()
+        os.fsync(file.fileno())
+    path.chmod(0o644)
+
+
+def _pack(stage: Stage, to: Path, root: str) -> None:
+    """The manifest first: who reads the archive knows what to expect of the rest."""
+    first = [name for name in papers.OWN if (stage.path / name).exists()]
+    with to.open("xb") as file:
+        with (
+            gzip.GzipFile(filename="", fileobj=file, mode="wb", mtime=0) as zipped,
+            tarfile.open(fileobj=zipped, mode="w", format=tarfile.USTAR_FORMAT) as tar,
+        ):
+            for name in (*first, *stage.names()):
+                path = stage.path / name
+                entry = tarfile.TarInfo(f"{root}/{name}")
+                entry.size, entry.mtime = path.stat().st_size, _epoch() or 0
+                entry.mode = stat.S_IMODE(path.stat().st_mode)
+                with path.open("rb") as opened:
+                    tar.addfile(entry, opened)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _epoch() -> int | None:
+    """The time that builds pretend, so that what they make is the same each time."""
+    told = os.environ.get("SOURCE_DATE_EPOCH", "")
+    return int(told) if told.isdecimal() else None
+
+
+def _moment() -> str:
+    epoch = _epoch()
+    moment = time.time() if epoch is None else epoch
+    shown = datetime.datetime.fromtimestamp(moment, datetime.UTC)
+    return shown.isoformat(timespec="seconds")
