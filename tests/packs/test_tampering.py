@@ -1,0 +1,380 @@
+"""A pack that was changed, cut off or made by someone else is refused, with why."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import made_packs
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from made_packs import FILES, KEY, member
+
+from torchproof import packs
+from torchproof.packs.manifest import Manifest
+from torchproof.records import UserError
+
+Spoil = Callable[[Path], object]
+
+
+def load(at: Path, key: bytes | None = None) -> None:
+    with packs.open_pack(at) as contents:
+        packs.assert_trusted(contents, key)
+        for name in contents.names():
+            contents.read(name)
+
+
+@pytest.mark.parametrize("key", [None, KEY])
+@pytest.mark.parametrize("make", [made_packs.folder, made_packs.archive])
+def test_a_good_pack_gives_its_files(
+    make: Callable[..., Path], key: bytes | None, tmp_path: Path
+) -> None:
+    at = make(tmp_path / "a.tar.gz", key=key)
+    with packs.open_pack(at) as contents:
+        packs.assert_trusted(contents, key)
+        packs.assert_trusted(contents)
+        assert {name: contents.read(name) for name in contents.names()} == FILES
+        assert contents.manifest.target == "a.py:make"
+        assert contents.manifest.files["repro.py"].about == "the program"
+        contents.copy("logs/torch/out.txt", tmp_path / "copied")
+    assert (tmp_path / "copied").read_bytes() == FILES["logs/torch/out.txt"]
+
+
+def _append(name: str, held: bytes = b"x") -> Spoil:
+    def spoil(at: Path) -> None:
+        with (at / name).open("ab") as file:
+            file.write(held)
+
+    return spoil
+
+
+def _flip(name: str) -> Spoil:
+    def spoil(at: Path) -> None:
+        held = bytearray((at / name).read_bytes())
+        held[3] ^= 1
+        (at / name).write_bytes(held)
+
+    return spoil
+
+
+def _link(at: Path) -> None:
+    (at.parent / "outside").write_bytes(FILES["repro.py"])
+    (at / "repro.py").unlink()
+    (at / "repro.py").symlink_to(at.parent / "outside")
+
+
+def _linked_folder(at: Path) -> None:
+    os.rename(at / "logs", at.parent / "logs")
+    (at / "logs").symlink_to(at.parent / "logs")
+
+
+def _pipe(at: Path) -> None:
+    (at / "repro.py").unlink()
+    os.mkfifo(at / "repro.py")
+
+
+def _resealed(**changes: object) -> Spoil:
+    """A manifest that is whole, and says something else."""
+
+    def spoil(at: Path) -> None:
+        plain = json.loads((at / "manifest.json").read_bytes())
+        del plain["sha256"]
+        body = {**plain, **changes}
+        forged = Manifest("repro", "", "", other=body).to_bytes()
+        (at / "manifest.json").write_bytes(forged)
+
+    return spoil
+
+
+def _named(name: str) -> Spoil:
+    return _resealed(files={name: {"sha256": "0" * 64, "bytes": 1}})
+
+
+IN_FOLDERS: dict[str, tuple[Spoil, str]] = {
+    "a flipped bit": (_flip("repro.py"), "repro.py was changed: its sha256 is not"),
+    "a longer file": (_append("repro.py"), "repro.py was changed: it has more than 9"),
+    "a shorter file": (
+        lambda at: os.truncate(at / "repro.py", 4),
+        "repro.py was changed: it has 4 of 9 bytes",
+    ),
+    "a flipped bit in the manifest": (_flip("manifest.json"), "manifest.json is not"),
+    "a longer manifest": (_append("manifest.json", b"\n"), "changed after it was"),
+    "no manifest": (lambda at: (at / "manifest.json").unlink(), "no manifest.json"),
+    "a missing file": (lambda at: (at / "repro.py").unlink(), "'repro.py' is in its"),
+    "another file": (_append("extra.py"), "'extra.py' is not in its manifest: remove"),
+    "a file beside": (_append("logs/more"), "'logs/more' is not in its manifest"),
+    "another folder": (lambda at: (at / "more").mkdir(), "'more' is not in its manif"),
+    "a link": (_link, "'repro.py' in it is a symbolic link"),
+    "a linked folder": (_linked_folder, "'logs' in it is a symbolic link"),
+    "a pipe": (_pipe, "'repro.py' in it is a device or pipe"),
+    "a climbing name": (_named("../x"), "'../x' in it climbs out of the pack"),
+    "a name that climbs later": (_named("a/../../x"), "climbs out of the pack"),
+    "an absolute name": (_named("/etc/x"), "'/etc/x' in it is an absolute path"),
+    "a name that colours a terminal": (_named("a\x1b[31m"), "is no plain name"),
+    "a name with an empty part": (_named("a//b"), "is no plain name"),
+    "a name of the manifest's": (_named("manifest.sig"), "name of the manifest's own"),
+    "a newer schema": (_resealed(schema=2), "schema 2, this torchproof reads up to 1"),
+    "another kind": (_resealed(kind="evil"), "of kind 'evil'"),
+    "a table that is none": (_resealed(details=[1]), "details in it is no dict"),
+    "a size that is none": (
+        _resealed(files={"a": {"sha256": "0" * 64, "bytes": -1}}),
+        "no size but -1",
+    ),
+    "a file that is a folder": (
+        _resealed(files={n: {"sha256": "0" * 64, "bytes": 1} for n in ("a", "a/b")}),
+        "'a' in it is a file and a folder",
+    ),
+    "a signature that is none": (_append("manifest.sig"), "is no signature"),
+    "others may write a file": (
+        lambda at: (at / "repro.py").chmod(0o666),
+        "others can write",
+    ),
+    "the group may write it": (lambda at: at.chmod(0o775), "others can write"),
+    "others may write a folder of it": (
+        lambda at: (at / "logs").chmod(0o777),
+        "others can write",
+    ),
+    "others may write where it lies": (
+        lambda at: at.parent.chmod(0o777),
+        "others can write in",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", IN_FOLDERS)
+def test_a_spoilt_folder_is_refused(name: str, tmp_path: Path) -> None:
+    spoil, why = IN_FOLDERS[name]
+    (tmp_path / "in").mkdir()
+    at = made_packs.folder(tmp_path / "in" / "a")
+    spoil(at)
+    with pytest.raises(packs.Refused) as refused:
+        load(at)
+    assert why in str(refused.value) and str(at) in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_sticky_folder_protects_what_lies_there(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    at = made_packs.folder(tmp_path / "in" / "a")
+    at.parent.chmod(0o1777)
+    load(at)
+
+
+# -- archives --------------------------------------------------------------------------
+
+
+def _bomb(held: list[made_packs.Member]) -> list[made_packs.Member]:
+    return [*held[:-1], member("a/repro.py", bytes(50_000_000))]
+
+
+def _without(name: str) -> Callable[[list[made_packs.Member]], list[made_packs.Member]]:
+    return lambda held: [(m, c) for m, c in held if m.name != name]
+
+
+IN_ARCHIVES: dict[str, tuple[Callable[..., list[made_packs.Member]], str]] = {
+    "a climbing name": (lambda h: [*h, member("a/../../x")], "climbs out of the pack"),
+    "a climbing first name": (lambda h: [member("../x"), *h], "climbs out of the pack"),
+    "an absolute name": (lambda h: [*h, member("/etc/x")], "an absolute path"),
+    "a symbolic link": (
+        lambda h: [*h, member("a/l", type=tarfile.SYMTYPE, linkname="/etc/passwd")],
+        "'a/l' in it is a symbolic link",
+    ),
+    "a hard link": (
+        lambda h: [*h, member("a/l", type=tarfile.LNKTYPE, linkname="a/repro.py")],
+        "'a/l' in it is a hard link",
+    ),
+    "a device": (lambda h: [*h, member("a/d", type=tarfile.CHRTYPE)], "is a device"),
+    "a pipe": (lambda h: [*h, member("a/d", type=tarfile.FIFOTYPE)], "a named pipe"),
+    "a long header": (
+        lambda h: [*h, member("a/d", b"30 x=y\n", type=tarfile.XHDTYPE)],
+        "an entry of type b'x'",
+    ),
+    "a file twice": (lambda h: [*h, h[-1]], "is in it twice"),
+    "the manifest twice": (lambda h: [*h, h[0]], "is in it twice"),
+    "a bomb": (_bomb, "'a/repro.py' in it has more bytes than its manifest says"),
+    "a missing file": (_without("a/repro.py"), "'repro.py' is in its manifest, and"),
+    "no manifest": (_without("a/manifest.json"), "its manifest is not its first file"),
+    "nothing": (lambda h: [], "it has no manifest.json"),
+    "another file": (lambda h: [*h, member("a/x", b"x")], "'x' is not in its manifest"),
+    "another folder": (
+        lambda h: [*h, member("a/x", type=tarfile.DIRTYPE)],
+        "'x' is not in its manifest",
+    ),
+    "a second root": (lambda h: [*h, member("b/x", b"x")], "'b/x' in it lies outside"),
+    "a changed file": (
+        lambda h: [*h[:-1], member("a/repro.py", b"print(2)\n")],
+        "repro.py was changed",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", IN_ARCHIVES)
+def test_a_spoilt_archive_is_refused(name: str, tmp_path: Path) -> None:
+    change, why = IN_ARCHIVES[name]
+    at = made_packs.rewritten(made_packs.archive(tmp_path / "a.tar.gz"), change)
+    with pytest.raises(packs.Refused) as refused:
+        load(at)
+    assert why in str(refused.value) and str(at) in str(refused.value)
+    assert "\n" not in str(refused.value)
+    assert sorted(os.listdir(tmp_path)) == ["a.tar.gz"]
+
+
+def test_an_archive_that_tarfile_wrote_from_the_same_files_is_good(
+    tmp_path: Path,
+) -> None:
+    load(made_packs.rewritten(made_packs.archive(tmp_path / "a.tar.gz"), list))
+
+
+@pytest.mark.parametrize("eighth", range(8))
+def test_an_archive_that_is_cut_off_is_refused(eighth: int, tmp_path: Path) -> None:
+    at = made_packs.archive(tmp_path / "a.tar.gz")
+    os.truncate(at, at.stat().st_size * eighth // 8)
+    with pytest.raises(packs.Refused, match=r"is refused: it is (cut off|neither)"):
+        load(at)
+
+
+def test_something_behind_the_end_is_refused(tmp_path: Path) -> None:
+    for more in (b"evil" * 128, bytes(2**20)):
+        at = made_packs.archive(tmp_path / f"{len(more)}.tar.gz")
+        at.write_bytes(at.read_bytes() + gzip.compress(more))
+        with pytest.raises(packs.Refused, match="something behind its last file"):
+            load(at)
+
+
+@pytest.mark.parametrize("held", [b"", b"PK\x03\x04", b"\x1f\x8bnonsense" * 9])
+def test_a_file_that_is_no_archive_is_refused(held: bytes, tmp_path: Path) -> None:
+    (tmp_path / "a.tar.gz").write_bytes(held)
+    with pytest.raises(packs.Refused, match="is refused: it is"):
+        load(tmp_path / "a.tar.gz")
+
+
+def test_no_such_path_is_no_refusal(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="No such file") as found:
+        load(tmp_path / "nothing")
+    assert not isinstance(found.value, packs.Refused)
+
+
+# -- owners and keys -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("make", [made_packs.folder, made_packs.archive])
+def test_anothers_pack_is_used_with_its_key_alone(
+    make: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    at = make(tmp_path / "a.tar.gz", key=KEY)
+    if os.geteuid():
+        other = os.geteuid() + 1
+        monkeypatch.setattr(os, "geteuid", lambda: other)
+    else:
+        for path in (at, *(at.rglob("*") if at.is_dir() else ())):
+            os.chown(path, 65534, 65534)
+    with pytest.raises(packs.Refused, match=r"belongs to user .* the key that signed"):
+        load(at)
+    load(at, KEY)
+    with pytest.raises(packs.Refused, match="does not fit the key"):
+        load(at, KEY[::-1])
+
+
+def test_one_file_of_another_owner_is_enough(tmp_path: Path) -> None:
+    if os.geteuid():
+        pytest.skip("only root gives files away")
+    at = made_packs.folder(tmp_path / "a")
+    os.chown(at / "logs" / "torch", 65534, 65534)
+    with pytest.raises(packs.Refused, match=r"logs/torch belongs to user 65534"):
+        load(at)
+
+
+def test_a_key_wants_a_signature(tmp_path: Path) -> None:
+    at = made_packs.folder(tmp_path / "a")
+    with pytest.raises(packs.Refused, match="it is not signed: pack it again"):
+        load(at, KEY)
+
+
+def test_a_forged_pack_with_right_hashes_fails_the_signature(tmp_path: Path) -> None:
+    at = made_packs.folder(tmp_path / "a", key=KEY)
+    _resealed(target="evil")(at)
+    load(at)  # this user made it, says the disk
+    with pytest.raises(packs.Refused, match="does not fit the key"):
+        load(at, KEY)
+
+
+def test_a_key_is_long_and_private(tmp_path: Path) -> None:
+    file = tmp_path / "key"
+    assert packs.read_key(None, {}) is None
+    with pytest.raises(UserError, match="cannot read the key"):
+        packs.read_key(file)
+    file.write_text("0123456789abcdef\n")
+    file.chmod(0o644)
+    with pytest.raises(UserError, match="open to others: chmod 600"):
+        packs.read_key(file)
+    file.chmod(0o600)
+    assert packs.read_key(file) == b"0123456789abcdef"
+    assert packs.read_key(None, {"TORCHPROOF_PACK_KEY": str(file)}) == packs.read_key(
+        file
+    )
+    file.write_text("short\n")
+    with pytest.raises(UserError, match="5 bytes, at least 16"):
+        packs.read_key(file)
+
+
+# -- any bit ---------------------------------------------------------------------------
+
+
+def test_a_file_changed_after_it_was_trusted_is_refused(tmp_path: Path) -> None:
+    at = made_packs.folder(tmp_path / "a")
+    with packs.open_pack(at) as contents:
+        packs.assert_trusted(contents)
+        (at / "repro.py").write_bytes(b"print(2)\n")
+        with pytest.raises(packs.Refused, match=r"repro\.py was changed"):
+            contents.read("repro.py")
+        with pytest.raises(packs.Refused, match=r"repro\.py was changed"):
+            contents.copy("repro.py", tmp_path / "copied")
+    assert not (tmp_path / "copied").exists()
+
+
+@pytest.fixture(scope="module")
+def spoilt(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return made_packs.folder(tmp_path_factory.mktemp("flips") / "a")
+
+
+@settings(
+    max_examples=150,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(data=st.data())
+def test_any_changed_byte_is_refused(spoilt: Path, data: st.DataObject) -> None:
+    names = sorted([*(n for n in FILES if FILES[n]), "manifest.json"])
+    file = spoilt / data.draw(st.sampled_from(names))
+    before = file.read_bytes()
+    place = data.draw(st.integers(0, len(before) - 1))
+    value = data.draw(st.integers(0, 255).filter(lambda v: v != before[place]))
+    file.write_bytes(before[:place] + bytes([value]) + before[place + 1 :])
+    try:
+        with pytest.raises(packs.Refused):
+            load(spoilt)
+    finally:
+        file.write_bytes(before)
+    load(spoilt)
+
+
+def test_every_flipped_bit_of_a_manifest_is_refused(spoilt: Path) -> None:
+    raw = (spoilt / "manifest.json").read_bytes()
+    for place in range(len(raw)):
+        changed = bytearray(raw)
+        changed[place] ^= 1
+        with pytest.raises(packs.Refused):
+            Manifest.from_bytes(bytes(changed))
+
+
+def test_unknown_fields_of_a_manifest_are_kept(tmp_path: Path) -> None:
+    at = made_packs.folder(tmp_path / "a")
+    _resealed(later={"x": 1})(at)
+    with packs.open_pack(at) as contents:
+        assert contents.manifest.other == {"later": {"x": 1}}
+        assert contents.manifest.to_bytes() == contents.manifest_bytes

@@ -1,0 +1,254 @@
+"""Packs are there whole or not at all, whoever else makes one and however it ends."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import made_packs
+import pytest
+
+from torchproof import packs
+from torchproof.packs import placing, writing
+from torchproof.records import UserError
+
+MAKER = """
+import sys, time
+from torchproof import packs
+import made_packs
+kind, dest, overwrite, seconds = sys.argv[1:]
+make = {"folder": packs.folder, "archive": packs.archive}[kind]
+try:
+    with make(dest, overwrite=bool(int(overwrite))) as stage:
+        made_packs.fill(stage)
+        print("made", flush=True)
+        time.sleep(float(seconds))
+except packs.writing.UserError as error:
+    sys.exit(str(error))
+"""
+
+
+def maker(
+    kind: str, dest: Path, overwrite: bool = False, seconds: float = 0
+) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", MAKER, kind, dest, str(int(overwrite)), str(seconds)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([_SOURCE, _HERE])},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+_HERE = str(Path(__file__).parent)
+_SOURCE = str(Path(packs.__file__).parents[2])
+
+
+def trusted(at: Path) -> None:
+    with packs.open_pack(at) as contents:
+        packs.assert_trusted(contents)
+
+
+def emptied(folder: Path, seconds: float = 5) -> list[str]:
+    """What is left in a folder once the janitors had their time."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end and any(n.startswith(".") for n in os.listdir(folder)):
+        time.sleep(0.02)
+    return sorted(os.listdir(folder))
+
+
+@pytest.mark.parametrize("kind", ["folder", "archive"])
+def test_of_ten_at_once_one_has_the_name_and_nine_say_so(
+    kind: str, tmp_path: Path
+) -> None:
+    begun = [maker(kind, tmp_path / "a.tar.gz", seconds=0.5) for _ in range(10)]
+    said = [process.communicate(timeout=60)[1] for process in begun]
+    assert sorted(process.returncode for process in begun) == [0] + [1] * 9
+    lines = [text.splitlines() for text in said if text]
+    assert len(lines) == 9 and all(len(told) == 1 for told in lines), lines
+    told = (" exists: choose", " was made by another process meanwhile: choose")
+    assert all(any(text in line[0] for text in told) for line in lines)
+    trusted(tmp_path / "a.tar.gz")
+    assert os.listdir(tmp_path) == ["a.tar.gz"]
+
+
+def test_ten_at_once_to_ten_names_are_ten_packs(tmp_path: Path) -> None:
+    kinds = ["folder", "archive"] * 5
+    begun = [maker(kind, tmp_path / f"{i}") for i, kind in enumerate(kinds)]
+    assert [process.wait(60) for process in begun] == [0] * 10
+    for i in range(10):
+        trusted(tmp_path / f"{i}")
+    assert sorted(os.listdir(tmp_path)) == [f"{i}" for i in range(10)]
+    for process in begun:
+        process.communicate()
+
+
+@pytest.mark.parametrize("kind", ["folder", "archive"])
+def test_one_that_is_killed_midway_leaves_nothing(kind: str, tmp_path: Path) -> None:
+    process = maker(kind, tmp_path / "a", seconds=60)
+    assert process.stdout and process.stdout.readline() == "made\n"
+    assert len(os.listdir(tmp_path)) == 1 and not (tmp_path / "a").exists()
+    os.killpg(process.pid, signal.SIGKILL)  # its whole group: the janitor is in none
+    process.communicate()
+    assert emptied(tmp_path) == []
+
+
+def test_one_that_is_killed_while_replacing_leaves_the_old_pack(tmp_path: Path) -> None:
+    at = made_packs.folder(tmp_path / "a")
+    before = (at / "manifest.json").read_bytes()
+    process = maker("folder", at, overwrite=True, seconds=60)
+    assert process.stdout and process.stdout.readline() == "made\n"
+    process.kill()
+    process.communicate()
+    assert emptied(tmp_path) == ["a"]
+    assert (at / "manifest.json").read_bytes() == before
+    trusted(at)
+
+
+def test_what_no_janitor_lived_to_sweep_goes_with_the_next_pack(tmp_path: Path) -> None:
+    left, held = tmp_path / ".packing-left", tmp_path / ".packing-held"
+    for work in (left, held):
+        (work / "pack").mkdir(parents=True)
+        os.utime(work, (0, 0))
+    handle = os.open(held, os.O_RDONLY)
+    try:
+        writing.fcntl.flock(handle, writing.fcntl.LOCK_EX)
+        made_packs.folder(tmp_path / "a")
+    finally:
+        os.close(handle)
+    assert sorted(os.listdir(tmp_path)) == [".packing-held", "a"]
+
+
+@pytest.mark.parametrize("make", [packs.folder, packs.archive])
+def test_an_error_leaves_nothing(make: object, tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt), make(tmp_path / "a") as stage:  # type: ignore[operator]
+        made_packs.fill(stage)
+        raise KeyboardInterrupt
+    assert os.listdir(tmp_path) == []
+
+
+def test_what_changes_after_the_seal_is_not_packed(tmp_path: Path) -> None:
+    for change in ("repro.py", "more.py"):
+        with (
+            pytest.raises(AssertionError, match=f"changed after .*: {change}"),
+            packs.folder(tmp_path / "a") as stage,
+        ):
+            made_packs.fill(stage)
+            (stage.path / change).write_text("print(2)\n")
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("kind", ["folder", "archive"])
+def test_nothing_is_replaced_unasked_and_only_packs_are(
+    kind: str, tmp_path: Path
+) -> None:
+    make = {"folder": packs.folder, "archive": packs.archive}[kind]
+    at = tmp_path / "a.tar.gz"
+    with make(at) as stage:
+        made_packs.fill(stage)
+    with pytest.raises(UserError, match="exists: choose another name"), make(at):
+        pass
+    with make(at, overwrite=True) as stage:
+        made_packs.fill(stage)
+        told = packs.Manifest("deploy", "b", "0.1.0")
+        stage.seal(told)
+    with packs.open_pack(at) as contents:
+        assert contents.manifest.kind == "deploy"
+    for name in ("file.py", "project"):
+        other = tmp_path / name
+        other.write_text("mine") if name == "file.py" else other.mkdir()
+        with (
+            pytest.raises(UserError, match="is no pack, so --overwrite does not"),
+            make(other, overwrite=True),
+        ):
+            pass
+    (tmp_path / "link").symlink_to(at)
+    with (
+        pytest.raises(UserError, match="is no pack"),
+        make(tmp_path / "link", overwrite=True),
+    ):
+        pass
+    assert sorted(os.listdir(tmp_path)) == ["a.tar.gz", "file.py", "link", "project"]
+
+
+def test_a_folder_takes_the_place_of_an_archive(tmp_path: Path) -> None:
+    at = made_packs.archive(tmp_path / "a")
+    with packs.folder(at, overwrite=True) as stage:
+        made_packs.fill(stage)
+    assert at.is_dir()
+    with packs.archive(at, overwrite=True) as stage:
+        made_packs.fill(stage)
+    assert at.is_file() and os.listdir(tmp_path) == ["a"]
+    trusted(at)
+
+
+def test_a_place_that_cannot_be_written_fails_before_the_work(tmp_path: Path) -> None:
+    with (
+        pytest.raises(UserError, match="is no folder to write in"),
+        packs.folder(tmp_path / "none" / "a"),
+    ):
+        raise AssertionError("the work began")
+
+
+@pytest.mark.parametrize("kind", ["folder", "archive"])
+def test_file_systems_that_rename_plainly(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unknown(*_: object) -> None:
+        raise OSError(errno.EINVAL, "no such flag")
+
+    monkeypatch.setattr(placing, "_rename", unknown)
+    make = {"folder": packs.folder, "archive": packs.archive}[kind]
+    for _ in range(2):
+        with make(tmp_path / "a", overwrite=True) as stage:
+            made_packs.fill(stage)
+        trusted(tmp_path / "a")
+    with pytest.raises(UserError, match="meanwhile"), make(tmp_path / "b") as stage:
+        made_packs.fill(stage)
+        os.rename(tmp_path / "a", tmp_path / "b")
+    assert os.listdir(tmp_path) == ["b"]
+
+
+def test_an_archive_is_the_same_each_time_and_tells_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
+    made = []
+    for mask in (0o022, 0o077):
+        before = os.umask(mask)
+        try:
+            (tmp_path / f"{mask}").mkdir()
+            made.append(made_packs.archive(tmp_path / f"{mask}" / "a.tar.gz"))
+        finally:
+            os.umask(before)
+    one, other = (path.read_bytes() for path in made)
+    assert one == other
+    listed = subprocess.run(
+        ["tar", "tvzf", made[0]], capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    assert all(line.startswith("-rw-r--r-- 0/0 ") for line in listed)
+    assert all("2023-11-14" in line for line in listed)
+    assert [line.split()[-1] for line in listed] == [
+        *("a/manifest.json", "a/empty", "a/logs/torch/out.txt", "a/repro.py")
+    ]
+
+
+def test_a_programs_mode_is_kept_and_the_rest_is_plain(tmp_path: Path) -> None:
+    with packs.folder(tmp_path / "a") as stage:
+        (stage.path / "run.sh").write_text("#!/bin/sh\n")
+        (stage.path / "run.sh").chmod(0o700)
+        made_packs.fill(stage)
+    modes = {
+        path.relative_to(tmp_path).as_posix(): oct(path.stat().st_mode & 0o7777)
+        for path in (tmp_path / "a", *(tmp_path / "a").rglob("*"))
+    }
+    assert {modes.pop(n) for n in ("a", "a/logs", "a/logs/torch", "a/run.sh")} == {
+        "0o755"
+    }
+    assert set(modes.values()) == {"0o644"}
