@@ -131,7 +131,7 @@ DESK: tuple[str, ...] = ("identity", "records", "modules", "samples", "layout")
 DESK += ("places", "guards", "stacks", "reads", "tracelog", "store", "rules", "verdict")
 DESK += ("recipe", "report", "streams", "capture", "measure", "questions", "checking")
 DESK += ("api", "tuning", "flags", "board", "output", "static", "journal", "cli")
-DESK += ("packs", "decisive", "lifeline", "__init__", "__main__")
+DESK += ("packs", "redaction", "decisive", "lifeline", "__init__", "__main__")
 # Of those, what only a process of its own loads, where the extra `ray` is installed.
 WITH_RAY = {
     PACKAGE / "tuning" / "cluster" / f"{name}.py" for name in ("bridge", "crew")

@@ -1,0 +1,178 @@
+"""Text in, the same text out without names, folders of people, machines and secrets."""
+
+from __future__ import annotations
+
+import builtins
+import os
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from torchproof.redaction import forms, pythons
+from torchproof.redaction.literals import broken_over_lines, literals
+from torchproof.redaction.machine import Known, known
+from torchproof.redaction.spellings import squeezed
+from torchproof.redaction.words import says_secret
+
+_STEP = r"(?:\\?/|%2F)"
+# `/` is met first, and what precedes it is looked at behind it: that search is fast.
+_SITE = re.compile(
+    r"/(?:(?<![\w.~>-]/)|(?<=\\[nrt]/)|(?<=-[ILB]/))"
+    r"(?:[\w.+~@-]+/)*?[\w.+~@-]*(?:site|dist)-packages(?=/)"
+)
+_ANY_HOME = re.compile(
+    rf"({_STEP}(?:home|Users){_STEP})(?![<{{$%])([\w.+~@-]*[\w+~@-])"
+)
+_USER_FOLDER = re.compile(r"(torchinductor_|hsperfdata_|pytest-of-)([\w.-]*\w)")
+_PLACEHOLDER = re.compile(r"<([a-z-]+)>")
+
+
+class Redactor:
+    """Hides what `Known` names and what is known by its form.
+
+    The same value gives the same placeholder everywhere. `counts` says what was hidden
+    and how often, never the value.
+    """
+
+    def __init__(self, known: Known) -> None:
+        self.counts: Counter[str] = Counter()
+        self._known = known
+        self._literals = literals(known)
+        self._wrapped = broken_over_lines(known)
+        self._values = {value for _, value in known.secrets}
+
+    @classmethod
+    def here(
+        cls, environ: Mapping[str, str] | None = None, projects: Iterable[str] = ()
+    ) -> Redactor:
+        """Of this machine, this account and an environment."""
+        given = os.environ if environ is None else environ
+        return cls(known(given, [*projects, os.getcwd()]))
+
+    def text(self, text: str) -> str:
+        text = self._hide_literals(text, secrets=True)
+        text = self._hide_forms(text)
+        text = self._count("<secret>", forms.assigned_values(text))
+        text = self._count("<site-packages>", _SITE.subn("<site-packages>", text))
+        text = self._hide_places(text, forms.emails)
+        text = self._hide_literals(text, secrets=False)
+        text = self._count("<user>", _ANY_HOME.subn(r"\1<user>", text))
+        text = self._count("<user>", _USER_FOLDER.subn(_user_folder, text))
+        return self._hide_places(text, forms.addresses)
+
+    def source(self, text: str) -> str:
+        """Python source that still parses: identifiers stay identifiers."""
+        found = pythons.rewritten(text, self.text, self._identifier)
+        if found is None:
+            return self.text(text)
+        found = self._count("<secret>", forms.quoted_values(found))
+        return self._hide_known(found)
+
+    def bytes(self, data: builtins.bytes) -> builtins.bytes:
+        """Text as text; what is no text keeps its length."""
+        try:
+            return self.text(data.decode()).encode()
+        except UnicodeError:
+            return self._binary(data)
+
+    def json(self, value: Any) -> Any:
+        """Plain data, its keys included."""
+        if isinstance(value, str):
+            return self.text(value)
+        if isinstance(value, Mapping):
+            return self._mapping(value)
+        if isinstance(value, list | tuple):
+            return [self.json(entry) for entry in value]
+        if str(value) in self._values:
+            self.counts["secret"] += 1
+            return "<secret>"
+        return value
+
+    def name(self, name: str) -> str:
+        """The name of a file, without signs that a shell reads."""
+        return _PLACEHOLDER.sub(r"\1", self.text(name))
+
+    def is_clean(self, text: str) -> bool:
+        """Whether nothing is left to hide."""
+        before = self.counts.copy()
+        clean = self.text(text) == text
+        self.counts = before
+        return clean
+
+    def _hide_forms(self, text: str) -> str:
+        lower = text.lower()
+        for form in forms.FORMS:
+            if form.mark in lower:
+                found = form.pattern.subn(form.placeholder, text)
+                text = self._count("<secret>", found)
+        return text
+
+    def _hide_known(self, text: str) -> str:
+        text = self._hide_literals(text, secrets=True)
+        return self._hide_literals(text, secrets=False)
+
+    def _hide_literals(self, text: str, *, secrets: bool) -> str:
+        for literal in self._literals:
+            if literal.placeholder.endswith("<secret>") is secrets:
+                text = self._count(literal.placeholder, literal.hide(text))
+        flat = squeezed(text) if "\n" in text or "\\n" in text else ""
+        for wrapped in self._wrapped:
+            if flat and (wrapped.placeholder == "<secret>") is secrets:
+                text = self._count(wrapped.placeholder, wrapped.hide(text, flat))
+        return text
+
+    def _hide_places(
+        self, text: str, find: Callable[[str], Iterator[forms.Place]]
+    ) -> str:
+        pieces, end = [], 0
+        for place in sorted(find(text), key=lambda found: found.start):
+            if place.start >= end:
+                pieces += [text[end : place.start], place.placeholder]
+                self._count(place.placeholder, ("", 1))
+                end = place.end
+        return "".join([*pieces, text[end:]]) if pieces else text
+
+    def _identifier(self, name: str) -> str:
+        hidden = self._hide_known(name)
+        if hidden == name:
+            return name
+        if name[0].isdigit():
+            return "0"
+        return _PLACEHOLDER.sub(lambda found: found[1].replace("-", "_"), hidden)
+
+    def _mapping(self, value: Mapping[Any, Any]) -> dict[Any, Any]:
+        found: dict[Any, Any] = {}
+        for key, entry in value.items():
+            told = isinstance(key, str) and key.isupper() and says_secret(key)
+            name = self.text(key) if isinstance(key, str) else key
+            while name in found:
+                name = f"{name}+"
+            if told and isinstance(entry, str) and entry and entry != "<secret>":
+                self.counts["secret"] += 1
+                entry = "<secret>"
+            found[name] = self.json(entry)
+        return found
+
+    def _binary(self, data: builtins.bytes) -> builtins.bytes:
+        for literal in self._literals:
+            value = literal.value.encode("utf-8", "surrogatepass")
+            kind = _PLACEHOLDER.findall(literal.placeholder)[0]
+            if literal.placeholder.startswith("\\1"):
+                continue
+            if len(value) >= 6 and (times := data.count(value)):
+                filler = f"<{kind}>".encode().ljust(len(value), b"_")[: len(value)]
+                data = data.replace(value, filler)
+                self.counts[kind] += times
+        return data
+
+    def _count(self, placeholder: str, found: tuple[str, int]) -> str:
+        text, times = found
+        kind = _PLACEHOLDER.findall(placeholder)[-1]
+        if times and kind != "site-packages":  # a shorter path, nothing private
+            self.counts[kind] += times
+        return text
+
+
+def _user_folder(found: re.Match[str]) -> str:
+    return f"{found[1]}<user>"
