@@ -16,7 +16,10 @@ from typing import Any
 from torchproof.repro.draft import Draft, Settings
 from torchproof.repro.symptom import Symptom
 
-JUDGES: tuple[str, ...] = ("breaks", "errors")
+JUDGES: tuple[str, ...] = (
+    *("breaks", "recompiles", "errors", "no_ops", "answers", "hang"),
+    *("slowdown", "compile_time", "memory", "skips", "lifetimes", "syncs"),
+)
 
 _FOLDER = Path(__file__).parent / "judges"
 _WIDTH = 88
