@@ -1,0 +1,75 @@
+"""torch's own minifier, in a process that has torch, asked for candidates."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+from torchproof import lifeline
+from torchproof.repro.graphs.sketch import Sketch
+from torchproof.repro.graphs.variants import Recorded, seeded
+
+
+def minify(
+    recorded: Recorded, attempt: Callable[[Sketch], bool], deadline: float
+) -> None:
+    """`attempt(sketch)` for each candidate of torch's minifier, until it has no more.
+
+    Where it cannot work on this graph there is no candidate.
+    """
+    with _process(deadline) as process:
+        assert process.stdin is not None and process.stdout is not None
+        with contextlib.suppress(BrokenPipeError):
+            _say(process, {"source": seeded(recorded).source})
+            for line in process.stdout:
+                sketch = Sketch.from_json(json.loads(line))
+                calls = recorded.sketch.calls
+                fails = attempt(_with_calls(sketch, calls))
+                if time.monotonic() >= deadline:
+                    return
+                _say(process, {"fails": fails})
+
+
+def _with_calls(sketch: Sketch, calls: int) -> Sketch:
+    return Sketch(sketch.inputs, sketch.lines, sketch.outputs, sketch.functions, calls)
+
+
+@contextlib.contextmanager
+def _process(deadline: float) -> Iterator[subprocess.Popen[str]]:
+    """It is gone at the deadline, and when this process is."""
+    process = lifeline.begun(
+        lambda: subprocess.Popen(
+            [sys.executable, "-m", "torchproof.repro.graphs"],
+            env={**os.environ, **lifeline.parent()},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            start_new_session=True,
+        )
+    )
+    alarm = threading.Timer(max(0.0, deadline - time.monotonic()), process.kill)
+    alarm.daemon = True
+    alarm.start()
+    try:
+        yield process
+    finally:
+        alarm.cancel()
+        process.kill()
+        process.wait()
+        for pipe in (process.stdin, process.stdout):
+            with contextlib.suppress(BrokenPipeError):
+                if pipe is not None:
+                    pipe.close()
+
+
+def _say(process: subprocess.Popen[str], message: object) -> None:
+    assert process.stdin is not None
+    process.stdin.write(json.dumps(message) + "\n")
+    process.stdin.flush()
