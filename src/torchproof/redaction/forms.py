@@ -33,7 +33,7 @@ FORMS: tuple[Form, ...] = (
         r"-----BEGIN [A-Z ]*PRIVATE KEY-----"
         r"(?s:.*?)(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)",
     ),
-    _form("hf_", r"hf_(?<![A-Za-z0-9]hf_)[A-Za-z0-9]{16,}"),
+    _form("hf_", r"hf_[A-Za-z0-9]{16,}"),
     _form("sk-", rf"{_FRESH}sk-(?=[\w-]*\d)[A-Za-z0-9_-]{{16,}}"),
     *(_form(f"gh{kind}_", rf"gh{kind}_[A-Za-z0-9]{{20,}}") for kind in "pousr"),
     _form("github_pat_", r"github_pat_\w{20,}"),

@@ -23,13 +23,13 @@ class Literal:
 
     value: str
     placeholder: str
-    pattern: re.Pattern[str] | None = None
+    pattern: str | None = None  # compiled when the value is met: few ever are
 
     def hide(self, text: str) -> tuple[str, int]:
         if self.value not in text:
             return text, 0
         if self.pattern is not None:
-            return self.pattern.subn(self.placeholder, text)
+            return re.subn(self.pattern, self.placeholder, text)
         return text.replace(self.value, self.placeholder), text.count(self.value)
 
 
@@ -114,23 +114,22 @@ def _secrets(secrets: Iterable[tuple[str, str]]) -> Iterator[Literal]:
     )
 
 
-def _assigned(variable: str, value: str) -> re.Pattern[str]:
-    return re.compile(
-        rf"({re.escape(variable)}\\*[\"']?\s*[:=]\s*\\*[\"']?){re.escape(value)}(?!\w)"
-    )
+def _assigned(variable: str, value: str) -> str:
+    name = re.escape(variable)
+    return rf"({name}\\*[\"']?\s*[:=]\s*\\*[\"']?){re.escape(value)}(?!\w)"
 
 
 def _folder(folder: str, placeholder: str) -> Iterator[Literal]:
     for text in _longest_first(escaped(folder)):
         # `/root` is a part of other paths, `/home/ann` is itself wherever it stands.
         left = "" if folder.count("/") > 1 else _left(re.escape(text), r"[\w./~-]")
-        pattern = re.compile(rf"{re.escape(text)}{left}(?!\w|-\w)")
+        pattern = rf"{re.escape(text)}{left}(?!\w|-\w)"
         yield Literal(text, placeholder, pattern)
     if folder.count("/") > 1 and placeholder == "<home>":
         # Tools make file names of paths.
         for mark in "-_.!":
             text = folder.replace("/", mark)
-            pattern = re.compile(rf"{re.escape(text)}(?!{_WORD})")
+            pattern = rf"{re.escape(text)}(?!{_WORD})"
             yield Literal(text, placeholder, pattern)
 
 
@@ -154,10 +153,10 @@ def _name(name: str) -> Iterator[Literal]:
         rf"{homes}{word}(?![\w-])",
         rf"((?<![\w.-])){word}(?=@[A-Za-z0-9])",
     ):
-        yield Literal(name, r"\1<user>", re.compile(pattern))
+        yield Literal(name, r"\1<user>", pattern)
     if not is_common(name):
         pattern = rf"(/){word}(?=/)"
-        yield Literal(name, r"\1<user>", re.compile(pattern))
+        yield Literal(name, r"\1<user>", pattern)
 
 
 def _words(value: str, placeholder: str) -> Iterator[Literal]:
@@ -170,9 +169,9 @@ def _words(value: str, placeholder: str) -> Iterator[Literal]:
         yield Literal(text, placeholder, _whole(text))
 
 
-def _whole(text: str) -> re.Pattern[str]:
+def _whole(text: str) -> str:
     word = re.escape(text)
-    return re.compile(rf"{word}{_left(word, _WORD)}(?!{_WORD})")
+    return rf"{word}{_left(word, _WORD)}(?!{_WORD})"
 
 
 def _left(word: str, inside: str) -> str:

@@ -21,10 +21,17 @@ _SITE = re.compile(
     r"/(?:(?<![\w.~>-]/)|(?<=\\[nrt]/)|(?<=-[ILB]/))"
     r"(?:[\w.+~@-]+/)*?[\w.+~@-]*(?:site|dist)-packages(?=/)"
 )
-_ANY_HOME = re.compile(
-    rf"({_STEP}(?:home|Users){_STEP})(?![<{{$%])([\w.+~@-]*[\w+~@-])"
+# Folders of people, whoever they are; the mark stands in every such path.
+_PEOPLE = (
+    *(
+        (mark, re.compile(rf"({_STEP}{mark}{_STEP})(?![<{{$%])[\w.+~@-]*[\w+~@-]"))
+        for mark in ("home", "Users")
+    ),
+    *(
+        (mark, re.compile(rf"({mark})(?!<)[\w.-]*\w"))
+        for mark in ("torchinductor_", "hsperfdata_", "pytest-of-")
+    ),
 )
-_USER_FOLDER = re.compile(r"(torchinductor_|hsperfdata_|pytest-of-)([\w.-]*\w)")
 _PLACEHOLDER = re.compile(r"<([a-z-]+)>")
 
 
@@ -57,8 +64,9 @@ class Redactor:
         text = self._count("<site-packages>", _SITE.subn("<site-packages>", text))
         text = self._hide_places(text, forms.emails)
         text = self._hide_literals(text, secrets=False)
-        text = self._count("<user>", _ANY_HOME.subn(r"\1<user>", text))
-        text = self._count("<user>", _USER_FOLDER.subn(_user_folder, text))
+        for mark, pattern in _PEOPLE:
+            if mark in text:
+                text = self._count("<user>", pattern.subn(r"\1<user>", text))
         return self._hide_places(text, forms.addresses)
 
     def source(self, text: str) -> str:
@@ -172,7 +180,3 @@ class Redactor:
         if times and kind != "site-packages":  # a shorter path, nothing private
             self.counts[kind] += times
         return text
-
-
-def _user_folder(found: re.Match[str]) -> str:
-    return f"{found[1]}<user>"

@@ -9,34 +9,36 @@ import sys
 
 # Names of accounts, folders and things that logs of a compiler are full of.
 _PLAIN = """
-account activation activations adam address admin agent alpha app array attention
-autograd backend backward base basic batch bearer beta block bool buffer build cache
-call centos channel check checkpoint class client code compile compiled compiler
-config context conv core counts create cuda cudnn data dataset debian debug decoder
-default demo desktop develop developer device disabled docker driver dtype dynamo
-eager edge email embedding enabled encoder engine english error eval example export
-fedora file float forward frame frames full function gamma generate generic gnome grad
-gradient graph graphs group guard guards guest head hidden home host index inductor
-infer inference init input inputs int internal jenkins job kernel key keys label
-labels language large latest layer layers learn learning lib linear linux list loader
-local localhost localuser log login logits logs long loop loss lower main manager
-manual mask master matrix max mean memory method min mini minimal mix mixer mode model
-models module modules name names nano nested network neural new news node nodes nobody
-norm normal null numpy nvidia object oem ops optim optimizer option other output
-outputs owner pack package packages param parameter parameters pass password patch
-path performance pipeline pool probe process processes production profile program
-project proof public pull push python pytorch query quick random range rank read
-recipe regional release replay repro request research reserve residual result results
-root rotary run runner runs sample samples scale schedule school scratch script search
-secret secrets sequence server service session setup shape shapes shared simple single
-site size small snapshot softmax source space spec stack staff start state static step
-storage store strategy stream stride student student1 submodule sum super support
-switch system target task tensor tensors test tester testing tests text text_encoder
-theta thread threads tiny tmp token tokenizer tokens tool tools torch torchinductor
-torchproof trace tracer train trainer training transform transformer transformers
-triton tty tune tuple type ubuntu unit unknown update upper user username users utils
-vagrant value values vector version view virtual vision visitor visual wave wayland
-weight weights window work worker workers workspace world write x11 xformers zero
+account activation activations adam address admin agent alpha app args array attention
+attn autograd axis backend backward base basic batch bearer bench beta bias block bool
+buffer build cache call centos channel check checkpoint class client code compile
+compiled compiler config context conv conv2d core counts create cuda cudnn data
+dataset debian debug decode decoder default demo desktop develop developer device dim
+dims disabled docker driver dtype dynamo eager edge email embedding enabled encode
+encoder engine english error eval event example export fedora file finding fix float
+forward frame frames full function gamma gelu generate generic gnome grad gradient
+graph graphs group guard guards guest head heads hidden home host index inductor infer
+inference init input inputs int internal item items jenkins job kernel key keys kwargs
+label labels language large latest layer layers learn learning lib line linear lines
+linux list loader local localhost localuser log login logits logs long loop loss lower
+main manager manual mask master matrix max mean memory method min mini minimal mix
+mixer mlp mode model models module modules name names nano nested network neural new
+news nobody node nodes norm normal null numpy nvidia object oem ops optim optimizer
+option other output outputs owner pack package packages param parameter parameters
+pass password patch path performance pipeline pool probe process processes production
+profile program project proof public pull push python pytorch query quick random range
+rank read recipe regional release relu replay repro request research reserve residual
+result results root rotary rule run runner runs sample samples scalar scale schedule
+school scratch script search secret secrets self sequence server service session setup
+shape shapes shared show simple single site size small snapshot softmax source space
+spec stack staff start state static step storage store strategy stream stride student
+student1 submodule sum super support switch system target task tensor tensors test
+tester testing tests text text_encoder theta thread threads tiny tmp token tokenizer
+tokens tool tools torch torchinductor torchproof trace tracer train trainer training
+transform transformer transformers triton tty tune tuple type ubuntu unit unknown
+update upper user username users utils vagrant value values vector version view
+virtual vision visitor visual wave wayland weight weights window work worker workers
+workspace world write x11 xformers zero
 """
 COMMON = (
     frozenset(_PLAIN.split())
