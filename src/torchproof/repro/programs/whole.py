@@ -65,24 +65,51 @@ def _factory(whole: Merged, target: Target, arguments: Mapping[str, Any]) -> ast
     factory = whole.name(target.factory)
     hook = whole.name("before_call") if whole.defines("before_call") else None
     tree = shaken(whole.tree, {factory, *filter(None, [hook])})
-    given = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
     lines = f"before_call = {hook}\n" if hook not in {None, "before_call"} else ""
-    if factory != "make" or given:
-        factory = _out_of_the_way(tree, factory)
+    if not _takes(tree, factory, arguments):
+        given = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
+        factory = _renamed(tree, factory, "build")
         lines += f"def make():\n    return {factory}({given})\n"
+    elif factory != "make":
+        _renamed(tree, "make", "build")
+        _renamed(tree, factory, "make")
     tree.body += ast.parse(lines).body
     return tree
 
 
-def _out_of_the_way(tree: ast.Module, factory: str) -> str:
-    """Another name for what is called `make`; what the factory is called then."""
+def _takes(tree: ast.Module, factory: str, arguments: Mapping[str, Any]) -> bool:
+    """Whether the arguments could be made the factory's defaults, and were."""
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef) and node.name == factory:
+            break
+    else:
+        return not arguments and factory == "make"
+    given, values = node.args, dict(arguments)
+    usual = [None] * (len(given.args) - len(given.defaults)) + [*given.defaults]
+    found: list[ast.expr | None] = []
+    for argument, default in zip(given.args, usual, strict=True):
+        known = argument.arg in values
+        found.append(_literal(values.pop(argument.arg)) if known else default)
+    for place, argument in enumerate(given.kwonlyargs):
+        if argument.arg in values:
+            given.kw_defaults[place] = _literal(values.pop(argument.arg))
+    if values or None in found:
+        return False
+    given.defaults = [default for default in found if default is not None]
+    return True
+
+
+def _literal(value: Any) -> ast.expr:
+    return ast.parse(repr(value), mode="eval").body
+
+
+def _renamed(tree: ast.Module, name: str, wanted: str) -> str:
+    """A global under another name that is free; what it is called then."""
     names = Names(tree)
-    taken = names.scopes[MODULE].bound
-    if "make" not in taken:
-        return factory
-    free = next(n for n in ("build", "construct", "made") if n not in taken)
-    names.rename(lambda b: free if b == Binding(MODULE, "make") else None)
-    return free if factory == "make" else factory
+    while wanted in names.scopes[MODULE].bound:
+        wanted += "_"
+    names.rename(lambda b: wanted if b == Binding(MODULE, name) else None)
+    return wanted
 
 
 def _script(tree: ast.Module, target: Target) -> ast.Module:
