@@ -10,7 +10,7 @@ _NESTED = "*** While handling this graph break, another graph break occurred: **
 _LONGEST = 160  # of two messages, as much as is compared
 
 
-def reason_of(text):
+def reason_of(text: str) -> dict:
     """The part of a message of Dynamo's that gives its own reason: type, id, names."""
     first = text.partition(_NESTED)[0]
     introduced = re.match(
@@ -27,18 +27,18 @@ def reason_of(text):
     }
 
 
-def names_in(explanation):
+def names_in(explanation: str) -> list[str]:
     """What of Python's or torch's own a message names in backticks, sorted."""
     named = re.findall(r"`([A-Za-z_][\w.]*)`", explanation)
     return sorted({name for name in named if _is_public(name)})
 
 
-def _is_public(name):
+def _is_public(name: str) -> bool:
     first = name.split(".")[0]
     return hasattr(builtins, name) or first in ("torch", "Tensor", "builtins", "math")
 
 
-def is_same_reason(seen, expected):
+def is_same_reason(seen: dict, expected: dict) -> bool:
     """Whether two reasons are one, by torch's own id where there is one."""
     if expected.get("id") and seen["id"]:
         same = seen["id"] == expected["id"]
@@ -47,7 +47,7 @@ def is_same_reason(seen, expected):
     return same and (not expected.get("names") or seen["names"] == expected["names"])
 
 
-def innermost(message):
+def innermost(message: str) -> str:
     """`shape '[3, 3]' is invalid` out of torch's "failed to run FX node ..."."""
     told = re.search(r"got \w+\((['\"])(.+?)\1\)", message, re.DOTALL)
     if told:
@@ -58,7 +58,7 @@ def innermost(message):
     return lines[0] if lines else ""
 
 
-def without_values(text):
+def without_values(text: str) -> str:
     """A message without its paths, addresses, numbers and quoted names."""
     text = re.sub(r"0x[0-9a-fA-F]+", "N", text)
     text = re.sub(r"(?:[\w.~-]*/)+[\w.-]+", "PATH", text)
@@ -70,13 +70,13 @@ def without_values(text):
     return " ".join(text.split()).rstrip(". ")
 
 
-def _quoted(match):
+def _quoted(match: re.Match) -> str:
     """What is torch's own stays; a shape or a name of somebody's does not."""
     inner = match[0][1:-1]
     return match[0] if re.fullmatch(r"(?:torch|aten)[\w.:]*", inner) else "NAME"
 
 
-def is_same_message(seen, expected):
+def is_same_message(seen: str, expected: str) -> bool:
     """Whether two messages tell of one error; the expected one may be cut off."""
     mine, other = (without_values(innermost(text)) for text in (seen, expected))
     length = min(len(mine), len(other), _LONGEST)
@@ -104,7 +104,7 @@ _GUARDS = (
 )
 
 
-def kind_of_guard(reason):
+def kind_of_guard(reason: str) -> str:
     """What it is about: `size` of "tensor 'x' size mismatch at index 0. ..."."""
     told = reason.split("\nUser stack trace:")[0].strip()
     told = re.sub(r"^\[?(?:!\d+/)?\d+/\d+(?:_\d+)?\]?: ", "", told)
