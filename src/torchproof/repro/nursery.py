@@ -1,8 +1,9 @@
 """A process that has loaded torch, and forks one of its kind for each repro to be run.
 
-Started by `trying` as `python -m torchproof.repro.nursery WARMTH`. Each line on stdin
-asks for one run: {"number", "folder", "variables", "limit_s"}. Each line on stdout says
-how one ended: {"number", "code", "seconds"}; the code of one that was late is null.
+Started by `trying` as `python nursery.py WARMTH`, so that it loads only what it needs.
+Each line on stdin asks for one run: {"number", "folder", "variables", "limit_s"}. Each
+line on stdout says how one ended: {"number", "code", "seconds"}; the code of one that
+was late is null.
 """
 
 from __future__ import annotations
@@ -113,7 +114,7 @@ def _warm(warmth: str) -> None:
             compiled(torch.ones(size, requires_grad=True)).sum().backward()
         torch.compiler.reset()
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        os.execv(sys.executable, [sys.executable, "-m", __spec__.name, "torch"])
+        os.execv(sys.executable, [sys.executable, __file__, "torch"])
     gc.collect()
     gc.freeze()  # a collection in a child would copy every page that it looks at
 
@@ -171,7 +172,7 @@ def _settle(job: dict[str, Any]) -> None:
 
 _NURSERYS = ("PYTORCH_NVML_BASED_CUDA_CHECK", "TORCHINDUCTOR_COMPILE_THREADS")
 _PYTHONPATH = [
-    os.getcwd(),
+    os.path.dirname(os.path.abspath(__file__)),
     *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)),
 ]
 

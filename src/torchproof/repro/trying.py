@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from torchproof import lifeline
+from torchproof.repro import nursery
 from torchproof.repro.assembly import repro_text
 from torchproof.repro.draft import Draft, Outcome, Settings
 from torchproof.repro.nursery import OUTPUT, PROGRAM, end_family, end_session
@@ -247,7 +248,7 @@ class _Nursery:
         }
         self._process = lifeline.begun(
             lambda: subprocess.Popen(
-                [sys.executable, "-m", "torchproof.repro.nursery", warmth],
+                [sys.executable, nursery.__file__, warmth],
                 cwd=folder / "home",
                 env={**variables, **own, **lifeline.parent()},
                 stdin=subprocess.PIPE,
