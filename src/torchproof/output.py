@@ -19,6 +19,7 @@ from torchproof.records import Run, UserError
 
 if TYPE_CHECKING:
     from torchproof.board import Board
+    from torchproof.packs import Made
     from torchproof.verdict import Comparison
 
 _Shown = TypeVar("_Shown", bound="_Progress | Board")
@@ -84,6 +85,19 @@ def show(
         told = report.render_comparison(compared, options.format, width=columns)
         text += f"\n{told}"
     write(text, options)
+
+
+def show_pack(made: Made, options: argparse.Namespace) -> None:
+    """What is in a pack that was made, and how to use it."""
+    from torchproof.packs.inspection import inspect
+    from torchproof.report import pack
+
+    columns = (
+        min(shutil.get_terminal_size().columns, 110) if sys.stdout.isatty() else 80
+    )
+    sys.stdout.write(pack.render(inspect(made.path), options.format, width=columns))
+    for note in () if options.quiet else made.notes:
+        print(f"torchproof: {note}", file=sys.stderr)
 
 
 def width(options: argparse.Namespace) -> int:

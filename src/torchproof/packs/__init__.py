@@ -2,17 +2,20 @@
 
 from torchproof.packs.contents import Contents, is_pack, open_pack
 from torchproof.packs.keys import read_key
+from torchproof.packs.made import Made
 from torchproof.packs.manifest import File, Manifest
-from torchproof.packs.refusal import Refused
+from torchproof.packs.refusal import Refused, Unverified
 from torchproof.packs.trust import assert_trusted
 from torchproof.packs.writing import Stage, archive, folder
 
 __all__ = [
     "Contents",
     "File",
+    "Made",
     "Manifest",
     "Refused",
     "Stage",
+    "Unverified",
     "archive",
     "assert_trusted",
     "folder",

@@ -1,4 +1,4 @@
-"""Why a pack is not used."""
+"""Why a pack is not used, or not made."""
 
 from __future__ import annotations
 
@@ -7,3 +7,7 @@ from torchproof.records import UserError
 
 class Refused(UserError):
     """A pack that is not to be read or trusted: one line with what, and what next."""
+
+
+class Unverified(UserError):
+    """A pack that did not do in a clean process what it is for, so it was not made."""

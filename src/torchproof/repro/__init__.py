@@ -1,1 +1,217 @@
-"""Repro packs: a failure of a target as one archive that anyone can run."""
+"""Repro packs: a failure of a target as one archive that anyone can run.
+
+Comes in: a run of `check` that saw the failure. The target is run once more and drafts
+of programs are written from what it compiles (`capturing`, `ordering`); each is run as
+the repro it would be (`trying`), the first that fails in the same way is made smaller
+(`graphs`, `programs`), and what is left is redacted, run once more and packed.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from torchproof import __version__, packs
+from torchproof.capture import Options
+from torchproof.packs import Made, Manifest, Unverified
+from torchproof.records import Run, one_line
+from torchproof.redaction import Redactor
+from torchproof.repro.capturing import captured
+from torchproof.repro.draft import Draft, Outcome, Settings
+from torchproof.repro.filing import Paper, Reproduced, papers
+from torchproof.repro.ordering import Drafts
+from torchproof.repro.papers import gathered, header, readme
+from torchproof.repro.shrinking import smaller
+from torchproof.repro.symptom import Symptom
+from torchproof.repro.symptoms import chosen
+from torchproof.repro.trying import Court
+from torchproof.target import Target
+
+Progress = Callable[[str], None]
+_GRAPHS = 40  # of one target that go into a pack, to be read
+_LOGS = "graph_breaks,recompiles,cudagraphs,perf_hints"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a repro pack is asked for."""
+
+    select: tuple[str, ...] = ()
+    minify: bool = False
+    budget_s: float = 120.0
+    include: frozenset[str] = frozenset()
+
+
+def pack(
+    run: Run,
+    target: Target,
+    options: Options,
+    *,
+    asked: Asked,
+    dest: Path | None,
+    overwrite: bool,
+    progress: Progress,
+    command: str,
+) -> Made:
+    """Makes the pack, or raises `Unverified` with what differs."""
+    symptom = chosen(run, asked.select)
+    code = symptom.finding.code if symptom.finding else symptom.kind
+    dest = dest or Path(f"torchproof-repro-{target.name}-{code}.tar.gz")
+    with packs.archive(dest, overwrite=overwrite) as stage:
+        making = _Making(run, target, options, symptom, asked, progress)
+        manifest = making.into(stage, command)
+    return Made(dest, manifest, tuple(making.notes))
+
+
+class _Making:
+    def __init__(
+        self,
+        run: Run,
+        target: Target,
+        options: Options,
+        symptom: Symptom,
+        asked: Asked,
+        progress: Progress,
+    ) -> None:
+        self._run, self._target, self._options = run, target, options
+        self._symptom, self._asked, self._progress = symptom, asked, progress
+        self._redactor = Redactor.here(projects=_projects(target))
+        self.notes: list[str] = []
+
+    def into(self, stage: packs.Stage, command: str) -> Manifest:
+        """Everything from the recording to the sealed pack."""
+        with tempfile.TemporaryDirectory(prefix="torchproof-") as folder:
+            told = {"weights": "weights" in self._asked.include}
+            told["place"] = self._place()
+            seen = captured(
+                self._target,
+                self._options,
+                folder=Path(folder),
+                more=told,
+                progress=self._progress,
+            )
+            drafts = Drafts(
+                seen,
+                self._target,
+                arguments=self._arguments(),
+                include=self._asked.include,
+            )
+            settings = self._settings(train=seen.train)
+            facts = gathered(self._run.environment, seen.environment, seen.configs)
+            top = header(facts)
+            with Court(self._symptom, settings, header=top) as court:
+                whole = self._found(drafts, court)
+                draft = self._smaller(whole, court)
+                text = self._redactor.source(court.text(draft))
+                outcome = court.clean_text(text, draft.files)
+                if not outcome.is_same:
+                    raise Unverified(_differs(self._symptom, [(draft, outcome)]))
+                log = self._logged(court, text, draft)
+        found = Reproduced(
+            self._symptom,
+            settings,
+            whole,
+            draft,
+            text,
+            outcome,
+            minified=self._asked.minify,
+            facts=facts,
+            command=command,
+            target=self._target.text,
+        )
+        return self._sealed(stage, found, papers(found, drafts.graphs()[:_GRAPHS], log))
+
+    def _place(self) -> dict[str, object]:
+        found = self._symptom.finding
+        if found is None:
+            return {}
+        return {"file": found.file, "line": found.line, "function": found.function}
+
+    def _arguments(self) -> dict[str, object]:
+        """The keywords that a workload is made with."""
+        if self._target.kind != "workload":
+            return {}
+        here = self._run.environment
+        names = ("size", "device", "train")
+        return {k: here[k] for k in names if here.get(k) is not None}
+
+    def _settings(self, *, train: bool) -> Settings:
+        device = self._run.environment.get("device") or "cpu"
+        as_written = self._options.as_written or self._target.kind == "script"
+        return Settings(
+            compile=self._options.compile,
+            as_written=as_written,
+            train=train,
+            device=str(device),
+        )
+
+    def _found(self, drafts: Drafts, court: Court) -> Draft:
+        """The first draft that fails as the target did."""
+        tried: list[tuple[Draft, Outcome]] = []
+        for draft in drafts.of(self._symptom):
+            what = f"{draft.form} {draft.origin}".strip()
+            self._progress(f"draft {len(tried) + 1}: {what}")
+            outcome = court.quick(draft)
+            if outcome.is_same:
+                return draft
+            tried.append((draft, outcome))
+        raise Unverified(_differs(self._symptom, tried, drafts.refused))
+
+    def _smaller(self, draft: Draft, court: Court) -> Draft:
+        """What shows the user's source is cut down and renamed, unless asked for."""
+        private = draft.form != "graph" and "source" not in self._asked.include
+        if not (private or self._asked.minify):
+            return draft
+        deadline = time.monotonic() + self._asked.budget_s
+        return smaller(
+            draft, court, deadline, anonymous=private, progress=self._progress
+        )
+
+    def _logged(self, court: Court, text: str, draft: Draft) -> str:
+        """What torch logs when the repro runs: of the target's own run nothing."""
+        self._progress("the repro once more, with torch's logs")
+        return court.clean_text(text, draft.files, {"TORCH_LOGS": _LOGS}).output
+
+    def _sealed(
+        self, stage: packs.Stage, found: Reproduced, files: dict[str, Paper]
+    ) -> Manifest:
+        hide = self._redactor
+        for name, paper in files.items():
+            raw = paper.content if paper.final else hide.bytes(paper.content)
+            files[name] = Paper(raw, hide.text(paper.about), final=True)
+        text = hide.text(readme(found, files, hide.counts))
+        files["README.md"] = Paper(text.encode(), "the report, ready to be filed")
+        for name, paper in files.items():
+            path = stage.path / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(paper.content)
+        manifest = Manifest(
+            kind="repro",
+            name=hide.text(self._target.name),
+            torchproof=__version__,
+            target=hide.text(found.target),
+            command=hide.text(found.command),
+            environment=hide.json(dict(found.facts)),
+            details=hide.json(found.details()),
+        )
+        return stage.seal(manifest, {k: paper.about for k, paper in files.items()})
+
+
+def _projects(target: Target) -> list[str]:
+    where = Path(target.where)
+    return [str(where.resolve().parent)] if where.exists() else []
+
+
+def _differs(
+    symptom: Symptom,
+    tried: list[tuple[Draft, Outcome]],
+    refused: list[str] | None = None,
+) -> str:
+    """What was wanted, and what came instead, in one line."""
+    came = [f"{draft.form}: {one_line(each.text, 160)}" for draft, each in tried[:4]]
+    came += [one_line(reason, 120) for reason in (refused or [])[:3]]
+    wanted = one_line(symptom.headline, 160)
+    return f"wanted: {wanted}; " + ("; ".join(came) or "nothing could be written")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -41,6 +42,15 @@ class Draft:
     origin: str = ""  # compile id of a graph, place of a frame
     # What it was written from, as JSON; for changing it, never part of a pack.
     record: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+    def to_json(self) -> dict[str, Any]:
+        files = {k: base64.b64encode(v).decode() for k, v in self.files.items()}
+        return {**vars(self), "files": files, "record": dict(self.record)}
+
+    @classmethod
+    def from_json(cls, plain: Mapping[str, Any]) -> Draft:
+        files = {k: base64.b64decode(v) for k, v in plain["files"].items()}
+        return cls(**{**plain, "files": files})
 
 
 @dataclass(frozen=True)

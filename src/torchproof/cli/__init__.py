@@ -11,13 +11,14 @@ import textwrap
 import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from torchproof import flags, output, store
+from torchproof.cli.packing import pack
+from torchproof.cli.running import run_options
+from torchproof.flags.packs import pack_flags
+from torchproof.flags.search import tune_flags
 from torchproof.records import SEVERITIES, Run, UserError
-
-if TYPE_CHECKING:
-    from torchproof.capture import Options
 
 
 class _Parser(argparse.ArgumentParser):
@@ -72,7 +73,8 @@ def _parser() -> argparse.ArgumentParser:
     verbs = parser.add_subparsers(metavar="VERB", required=True, parser_class=_Parser)
     flags.check_flags(_verb(verbs, check, "torchproof check train.py -- --epochs 1"))
     flags.bench_flags(_verb(verbs, bench, "torchproof bench workload:gpt --modes"))
-    flags.tune_flags(_verb(verbs, tune, "torchproof tune workload:gpt --budget 5m"))
+    tune_flags(_verb(verbs, tune, "torchproof tune workload:gpt --budget 5m"))
+    pack_flags(_verb(verbs, pack, "torchproof pack train.py:make --for repro"))
     flags.compare_flags(_verb(verbs, compare, "torchproof compare before.json after"))
     flags.show_flags(_verb(verbs, show, "torchproof show --list"))
     flags.log_flags(_verb(verbs, log, 'torchproof log plan "cure the breaks"'))
@@ -108,7 +110,7 @@ def check(options: argparse.Namespace) -> int:
     with output.progress(options) as progress:
         run = api.check(
             parse(options.target, options.script),
-            _options(options),
+            run_options(options),
             effort=options.effort,
             skip=flags.names(options.skip),
             select=flags.names(options.select),
@@ -142,7 +144,7 @@ def bench(options: argparse.Namespace) -> int:
     with output.progress(options) as progress:
         run = api.bench(
             parse(options.target, options.script),
-            _options(options),
+            run_options(options),
             asked=asked,
             seconds=options.seconds,
             sittings=options.sittings,
@@ -174,7 +176,7 @@ def tune(options: argparse.Namespace) -> int:
     with output.board(options) as board:
         run = api.tune(
             parse(options.target, options.script),
-            _options(options),
+            run_options(options),
             asked=asked,
             recipe_file=options.recipe,
             overwrite=options.overwrite,
@@ -184,20 +186,6 @@ def tune(options: argparse.Namespace) -> int:
     output.show(run, options)
     failed = _not_run(run, options)
     return int((run.tuning or {})["chosen"] == "eager") if failed is None else failed
-
-
-def _options(options: argparse.Namespace) -> Options:
-    from torchproof.capture import Options
-
-    return Options(
-        compile=flags.compile_arguments(options.compile),
-        as_written=options.as_written,
-        train=options.train,
-        device=options.device,
-        size=options.size,
-        timeout_s=options.timeout,
-        quiet=options.quiet,
-    )
 
 
 def _list_workloads(options: argparse.Namespace) -> int:
@@ -266,10 +254,16 @@ def compare(options: argparse.Namespace) -> int:
 
 
 def show(options: argparse.Namespace) -> int:
-    """Render a saved run."""
+    """Render a saved run or a pack; with --caches, where compiled code is cached."""
+    from torchproof import packs, showing
+
+    output.assert_writable(options.output)
+    if options.caches or options.clear:
+        return showing.caches(options)
     if options.list:
         return _list_runs(options)
-    output.assert_writable(options.output)
+    if options.run and packs.is_pack(options.run):
+        return showing.pack(options)
     output.show(store.load(options.run), options)
     return 0
 

@@ -40,12 +40,12 @@ def check_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--list", action="store_true", help="name the bundled workloads and end"
     )
-    _run_flags(parser)
+    run_flags(parser)
     _check_scope_flags(parser)
-    _output_flags(parser)
+    output_flags(parser)
 
 
-def _run_flags(parser: argparse.ArgumentParser) -> None:
+def run_flags(parser: argparse.ArgumentParser) -> None:
     run = parser.add_argument_group("how to run it")
     run.add_argument(
         "--compile",
@@ -151,9 +151,9 @@ def bench_flags(parser: argparse.ArgumentParser) -> None:
     )
     for flag, metavar, text in SWEEPS:
         arms.add_argument(flag, metavar=metavar, default="", help=text)
-    _run_flags(parser)
+    run_flags(parser)
     _measuring_flags(parser)
-    _output_flags(parser)
+    output_flags(parser)
 
 
 def _measuring_flags(parser: argparse.ArgumentParser) -> None:
@@ -178,75 +178,7 @@ def _measuring_flags(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def tune_flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "target",
-        metavar="TARGET",
-        help="workload:NAME, file.py:factory, package.module:factory",
-    )
-    what = parser.add_argument_group("what to find")
-    what.add_argument(
-        "--objective",
-        metavar="NAME",
-        default="step",
-        help=(
-            "what to minimise: step, first (call, of what is faster than eager),"
-            " memory, or steps:N, the time of N steps with all compiling (step)"
-        ),
-    )
-    what.add_argument(
-        "--budget",
-        type=_duration,
-        metavar="TIME",
-        default="10m",
-        help="how long the search may take: 90s, 10m, 1h (10m)",
-    )
-    what.add_argument(
-        "--min-gain",
-        type=_factor,
-        metavar="X",
-        default=1.05,
-        help="times as good as eager that a recipe has to be (1.05)",
-    )
-    what.add_argument(
-        "--effort",
-        choices=("quick", "normal", "full"),
-        default="normal",
-        help=(
-            "quick: no switches of Inductor; full: all that applies is tried, likely"
-            " or not (normal)"
-        ),
-    )
-    what.add_argument(
-        "--strategies", metavar="NAMES", default="", help="search among these only"
-    )
-    _tune_answer_flags(parser)
-    _run_flags(parser)
-    _output_flags(parser)
-
-
-def _tune_answer_flags(parser: argparse.ArgumentParser) -> None:
-    how = parser.add_argument_group("how to search, and where the answer goes")
-    how.add_argument(
-        "--recipe",
-        metavar="FILE",
-        default="torchproof.toml",
-        help="where the recipe is written (torchproof.toml)",
-    )
-    how.add_argument(
-        "--overwrite", action="store_true", help="replace a recipe that is there"
-    )
-    how.add_argument(
-        "--resume",
-        action="store_true",
-        help="count the trials of the last search of this target, code and machine",
-    )
-    how.add_argument(
-        "--ray", metavar="ADDRESS", help="run trials on this Ray cluster (extra ray)"
-    )
-
-
-def _duration(text: str) -> float:
+def duration(text: str) -> float:
     """`90s`, `10m`, `1h30m` or a number of seconds."""
     units = {"h": 3600.0, "m": 60.0, "s": 1.0}
     parts = re.fullmatch(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s?)?", text.strip())
@@ -257,22 +189,25 @@ def _duration(text: str) -> float:
     return seconds
 
 
-def _factor(text: str) -> float:
-    value = float(text)
-    if not 1 <= value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text} is no factor of 1 or more")
-    return value
-
-
 def show_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "run",
         nargs="?",
         metavar="RUN",
-        help="id, start of an id, folder or JSON file; the latest if left out",
+        help="id, start of an id, folder, JSON file or pack; the latest if left out",
     )
     parser.add_argument("--list", action="store_true", help="list the saved runs")
-    _output_flags(parser)
+    parser.add_argument(
+        "--caches", action="store_true", help="where compiled code is cached, how much"
+    )
+    parser.add_argument(
+        "--clear",
+        nargs="?",
+        const="all",
+        metavar="NAME",
+        help="with --caches: clear that one, or all",
+    )
+    output_flags(parser)
 
 
 def log_flags(parser: argparse.ArgumentParser) -> None:
@@ -340,22 +275,26 @@ def compare_flags(parser: argparse.ArgumentParser) -> None:
         default="",
         help="what counts as worse (speed=5,memory=5,tail=10,compile=20)",
     )
-    _output_flags(parser, OF_COMPARISONS)
+    output_flags(parser, OF_COMPARISONS)
 
 
-def _output_flags(
+def output_flags(
     parser: argparse.ArgumentParser, formats: Sequence[str] = FORMATS
 ) -> None:
     group = parser.add_argument_group("output")
-    group.add_argument(
-        "--format", choices=formats, default="text", help="what to print (text)"
-    )
+    talk_flags(group, formats)
     if "html" in formats:
         group.add_argument(
             "--no-source", action="store_true", help="print no line of source code"
         )
     group.add_argument(
         "-o", dest="output", metavar="FILE", help="write there instead of stdout"
+    )
+
+
+def talk_flags(group: argparse._ArgumentGroup, formats: Sequence[str]) -> None:
+    group.add_argument(
+        "--format", choices=formats, default="text", help="what to print (text)"
     )
     group.add_argument(
         "-q",
