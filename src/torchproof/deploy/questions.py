@@ -1,0 +1,144 @@
+"""What a package is asked before it is given away, with eager's answers.
+
+The build writes them to a file; `answering`, a process without the model's code, reads
+it. Every answer follows the ones before it, as a model with a state gives them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from torchproof.deploy.families import RANDOM, Tensors, fits_memory, made, other_sizes
+from torchproof.deploy.subject import Refusal, Subject, copied, preserved
+from torchproof.loading.entrance import Entrance, evaluate
+from torchproof.loading.forms import Form, Unfit
+
+
+@dataclass(frozen=True)
+class Question:
+    """Inputs with a name, such as "x.size(0) = 1"."""
+
+    name: str
+    inputs: Tensors
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What eager gives: tensors and their form, and the inputs after the call."""
+
+    tensors: Tensors
+    form: Form
+    inputs: Tensors
+
+
+def eager(subject: Subject, question: Question) -> Answer:
+    given = [copied(t) for t in question.inputs]
+    torch.manual_seed(0)
+    with torch.no_grad(), torch.compiler.set_stance("force_eager"):
+        tensors = [t.detach().clone() for t in subject.flat(*given)]
+    return Answer(tensors, subject.flat.output, given)
+
+
+def of_calls(subject: Subject, calls: Iterable[Any], name: str) -> Iterator[Question]:
+    """The calls of a factory, those of the right form."""
+    for index, call in enumerate(calls):
+        try:
+            yield Question(f"call {index}{name}", subject.flattened(call))
+        except Unfit:
+            continue
+
+
+def of_sizes(subject: Subject, entrance: Entrance) -> Iterator[Question]:
+    """Random values in sizes that are taken, the ends of their ranges among them."""
+    base = _letters(entrance, subject.inputs[0])
+    tries = [(base, "other values")]
+    for letter, size in base.items():
+        limits = entrance.ranges[letter]
+        sizes = limits.only or other_sizes(size, limits.low, limits.high)
+        where = _where(entrance, letter)
+        tries += [({**base, letter: s}, f"{where} = {s}") for s in sizes if s != size]
+    lows = {letter: max(1, entrance.ranges[letter].low) for letter in base}
+    if len(base) > 1:
+        tries.append((lows, "all sizes at their low ends"))
+    for number, (letters, name) in enumerate(tries, 1):
+        shapes = [
+            [s if isinstance(s, int) else evaluate(s, letters) for s in t.sizes]
+            for t in entrance.taken
+        ]
+        try:
+            entrance.assert_sizes(shapes)
+        except Unfit:
+            continue
+        if fits_memory(shapes):
+            yield Question(name, made(subject.inputs, RANDOM, number, shapes))
+
+
+def _letters(entrance: Entrance, inputs: Sequence[torch.Tensor]) -> dict[str, int]:
+    pairs = zip(entrance.taken, inputs, strict=True)
+    return {
+        wanted: size
+        for taken, tensor in pairs
+        for wanted, size in zip(taken.sizes, tensor.shape, strict=True)
+        if isinstance(wanted, str) and wanted.isidentifier()
+    }
+
+
+def _where(entrance: Entrance, letter: str) -> str:
+    return next(
+        f"{t.label}.size({t.sizes.index(letter)})"
+        for t in entrance.taken
+        if letter in t.sizes
+    )
+
+
+def assert_repeats(subject: Subject) -> None:
+    """Twice the same inputs give the same answer, whatever the random generators do."""
+    answers = []
+    for number in (1, 1, 2):
+        with preserved(subject.flat), torch.no_grad():
+            torch.manual_seed(number)
+            given = [copied(t) for t in subject.inputs[0]]
+            answers.append([t.clone() for t in subject.flat(*given)])
+    if not _alike(answers[0], answers[1]):
+        raise Refusal(
+            "the same call gives another answer the second time: the target keeps a"
+            " state outside of its buffers, which a package cannot hold"
+        )
+    if _alike(answers[0], answers[2]):
+        return
+    if subject.flat.training:
+        raise Refusal(
+            "the model is in training mode and draws random numbers: call .eval() on it"
+            " in the factory"
+        )
+    raise Refusal("the target draws random numbers, so its answers cannot be verified")
+
+
+def _alike(some: Tensors, others: Tensors) -> bool:
+    if len(some) != len(others):
+        return False
+    pairs = list(zip(some, others, strict=True))
+    return all(torch.equal(a, b) or bool((a != a).any()) for a, b in pairs)
+
+
+def write(subject: Subject, asked: Iterable[Question], file: Path) -> list[str]:
+    """Eager's answers from the present state on; what eager fails at is left out."""
+    kept: list[dict[str, Any]] = []
+    with preserved(subject.flat):
+        for question in asked:
+            try:
+                answer = eager(subject, question)
+            except Exception:  # made inputs need not make sense to the model
+                continue
+            inputs = [copied(t) for t in question.inputs]
+            entry = {"name": question.name, "inputs": inputs, "after": answer.inputs}
+            kept.append(entry | {"tensors": answer.tensors, "form": answer.form})
+    weights = [t.dtype for t in (*subject.flat.parameters(), *subject.flat.buffers())]
+    kinds = sorted({str(kind) for kind in weights if kind.is_floating_point})
+    torch.save({"questions": kept, "kinds": kinds}, file)
+    return [each["name"] for each in kept]

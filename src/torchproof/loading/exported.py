@@ -1,0 +1,32 @@
+"""An AOTInductor package: compiled code and weights, run without Dynamo."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+
+import torch
+
+from torchproof.loading.deployed import Deployed
+from torchproof.packs.contents import Contents
+
+FILE = "model.pt2"
+
+
+def opened(contents: Contents) -> Deployed:
+    """The package as a callable; the caller has seen to it that the pack is trusted.
+
+    Its code runs on the current CUDA device, whichever it was built on.
+    """
+    from torchproof.torch_private import exporting
+
+    details = contents.manifest.details
+    device = torch.cuda.current_device() if details["device"] == "cuda" else -1
+    folder = Path(tempfile.mkdtemp(prefix="torchproof-"))  # of this user alone
+    try:
+        contents.copy(FILE, folder / FILE)
+        run = exporting.load_package(folder / FILE, device)
+    finally:
+        shutil.rmtree(folder)
+    return Deployed(details, run)
