@@ -60,7 +60,7 @@ def higher_order(target: Any) -> str | None:
 
 
 def operator_name(target: Any) -> str | None:
-    """`aten.add.Tensor` and the like, None for what is no operator of the dispatcher."""
+    """`aten.add.Tensor` and the like, None for any other target."""
     ops = importlib.import_module("torch._ops")
     if isinstance(target, ops.OpOverload):
         return str(target)

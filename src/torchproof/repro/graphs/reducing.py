@@ -27,7 +27,7 @@ def reduced(draft: Draft, fails: Fails, deadline: float) -> Draft:
     search = _Search(draft, fails, deadline)
     if draft.size > _SMALL and not draft.files:
         ends = time.monotonic() + _TORCHS_SHARE * (deadline - time.monotonic())
-        minifier.minify(search.best, search.attempt, ends)
+        minifier.minify(search.best, search.fails, ends)
     _fewer_calls(search)
     search.attempt(cuts.inlined(search.sketch))
     _fewer_lines(search)
@@ -43,7 +43,7 @@ class _Search:
         self.draft = draft
         self.best = Recorded.of(draft)
         self._fails, self._deadline = fails, deadline
-        self._tried = {draft.source}
+        self._tried = {draft.source: True}
 
     @property
     def sketch(self) -> Sketch:
@@ -54,20 +54,30 @@ class _Search:
         return time.monotonic() >= self._deadline
 
     def attempt(self, sketch: Sketch | None) -> bool:
-        """Whether it fails as well; it is the best one then."""
+        """Whether it fails as well and was not tried before; then it is the best."""
         if sketch is None or self.is_over:
             return False
+        recorded, draft = self._written(sketch)
+        if draft.source in self._tried or not recorded.sketch.lines:
+            return False
+        self._tried[draft.source] = self._fails(draft)
+        if self._tried[draft.source]:
+            self.best, self.draft = recorded, draft
+        return self._tried[draft.source]
+
+    def fails(self, sketch: Sketch) -> bool:
+        """Whether it fails, tried before or not; only a smaller one is the best."""
+        recorded, draft = self._written(sketch)
+        if draft.source not in self._tried and not self.is_over:
+            self._tried[draft.source] = self._fails(draft)
+        found = self._tried.get(draft.source, False)
+        if found and draft.size < self.draft.size:
+            self.best, self.draft = recorded, draft
+        return found
+
+    def _written(self, sketch: Sketch) -> tuple[Recorded, Draft]:
         recorded = replace(self.best, sketch=cuts.pruned(sketch))
-        if not recorded.sketch.lines:
-            return False
-        draft = seeded(recorded)
-        if draft.source in self._tried:
-            return False
-        self._tried.add(draft.source)
-        if not self._fails(draft):
-            return False
-        self.best, self.draft = recorded, draft
-        return True
+        return recorded, seeded(recorded)
 
 
 def _fewer_calls(search: _Search) -> None:
