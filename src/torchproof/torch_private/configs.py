@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import warnings
 from typing import Any
 
 __all__ = ["PROBES", "changed"]
@@ -16,7 +17,9 @@ MODULES = (
     "torch.compiler.config",
 )
 PROBES: dict[str, tuple[str, ...]] = {
-    "changed settings": tuple(f"{module}:_config" for module in MODULES),
+    "changed settings": tuple(
+        f"{module}:{name}" for module in MODULES for name in ("_config", "_is_default")
+    ),
 }
 
 
@@ -33,12 +36,21 @@ def changed() -> dict[str, dict[str, Any]]:
 def _differing(module: Any) -> dict[str, Any]:
     if module is None:
         return {}
-    found = {}
-    for name, entry in module._config.items():
-        # An alias would show the setting of another name a second time.
-        if entry.alias is None and (value := getattr(module, name)) != entry.default:
-            found[name] = _plain(value)
-    return found
+    # An alias would show the setting of another name a second time.
+    touched = [
+        name
+        for name, entry in module._config.items()
+        if entry.alias is None and not module._is_default(name)
+    ]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # some are deprecated
+        values = {name: getattr(module, name) for name in touched}
+    # What was set and set back counts as touched.
+    return {
+        name: _plain(value)
+        for name, value in values.items()
+        if value != module._config[name].default
+    }
 
 
 def _plain(value: Any) -> Any:
