@@ -109,12 +109,16 @@ class Court:
         return self.clean_text(self.text(draft, settings), draft.files)
 
     def clean_text(
-        self, text: str, files: Mapping[str, bytes] | None = None
+        self,
+        text: str,
+        files: Mapping[str, bytes] | None = None,
+        variables: Mapping[str, str] | None = None,
     ) -> Outcome:
         """As `clean`, of a `repro.py` that is written already."""
         with self._folder(text, files or {}) as folder:
             command = [sys.executable, "-I", "-c", _RUNNER, str(os.getpid())]
-            return _outcome(*self._run(command, folder), folder / OUTPUT)
+            ending = self._run(command, folder, variables or {})
+            return _outcome(*ending, folder / OUTPUT)
 
     def quick(self, draft: Draft, settings: Settings | None = None) -> Outcome:
         """Runs it in a fork of a process that has torch loaded."""
@@ -167,9 +171,11 @@ class Court:
             "TRITON_CACHE_DIR": str(cache / "triton"),
         }
 
-    def _run(self, command: list[str], folder: Path) -> _Ending:
+    def _run(
+        self, command: list[str], folder: Path, more: Mapping[str, str]
+    ) -> _Ending:
         began = time.monotonic()
-        variables = self._surroundings(folder, folder.parent / "cache")
+        variables = self._surroundings(folder, folder.parent / "cache") | dict(more)
         with (folder / OUTPUT).open("wb") as output:
             process = lifeline.begun(
                 lambda: subprocess.Popen(
