@@ -33,7 +33,7 @@ FLAGS = {
     | {"--min-gain", "--effort", "--recipe", "--overwrite", "--resume", "--ray"}
     | OUTPUT,
     "compare": {"-h", "--help", "A", "B", "--threshold"} | OUTPUT - {"--no-source"},
-    "show": {"-h", "--help", "RUN", "--list"} | OUTPUT,
+    "show": {"-h", "--help", "RUN", "--list", "--caches", "--clear"} | OUTPUT,
     "log": {"-h", "--help", "add | plan | retrospective", "RUN | TEXT | PLAN"}
     | {"--file", "--list", "--expect", "--target", "--again"},
     "rule": {"-h", "--help", "CODE"},
@@ -116,6 +116,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 LIGHT = ["--help", "--version", "check --help", "tune --help", "check --list", "rule"]
 LIGHT += ["rule GB101", "show", "show --list", "show --format json", "show --format md"]
+LIGHT += ["show --caches", "show --caches --format json"]
 LIGHT += ["compare 20260102 20260102-0304-a", "log", "log add 20260102"]
 
 

@@ -44,7 +44,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "anatomy": {"records", "places"},
     "verdict": {"records", "samples"},
     # What a rule says of itself is part of a report.
-    "report": {"__init__", "packs", "records", "rules", "verdict"},
+    "report": {"__init__", "cachefolders", "packs", "records", "rules", "verdict"},
+    # Where compiled code is cached, found without torch.
+    "cachefolders": {"records"},
     # What a pack is on disk; production code loads it.
     "packs": {"records"},
     # Source that is read and never run.
@@ -112,12 +114,14 @@ MAY_IMPORT: dict[str, set[str]] = {
     "board": {"report"},
     "output": {"board", "records", "report", "verdict"},
     "cli": {"__init__", "flags", "records", "store", "rules", "report", "target"}
-    | {"capture", "journal", "output", "questions", "verdict", "workloads"},
+    | {"capture", "journal", "output", "packs", "questions", "showing", "verdict"}
+    | {"workloads"},
     "__init__": set(),
     "__main__": {"cli"},
 }
 MAY_IMPORT_LATE = {
     "records": {"identity"},
+    "showing": {"cachefolders", "output", "packs", "records", "report"},
     "cli": {"api"},
     "pytest_plugin": {"budget", "report"},
     "__init__": {"api", "boundary", "records", "replay", "runtime", "verdict"},
@@ -131,6 +135,7 @@ DESK: tuple[str, ...] = ("identity", "records", "modules", "samples", "layout")
 DESK += ("places", "guards", "stacks", "reads", "tracelog", "store", "rules", "verdict")
 DESK += ("recipe", "report", "streams", "capture", "measure", "questions", "checking")
 DESK += ("api", "tuning", "flags", "board", "output", "static", "journal", "cli")
+DESK += ("cachefolders", "showing")
 DESK += ("packs", "redaction", "decisive", "lifeline", "__init__", "__main__")
 # Of those, what only a process of its own loads, where the extra `ray` is installed.
 WITH_RAY = {

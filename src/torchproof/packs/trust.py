@@ -20,14 +20,19 @@ def assert_trusted(contents: Contents, key: bytes | None = None) -> None:
     of all it consists of and lies in. Then every file is hashed.
     """
     try:
-        if key is None:
-            _assert_ours(contents)
-        else:
-            _assert_signed(contents, key)
+        assert_origin(contents, key)
         for why in contents.damage().values():
             raise Refused(f"{why}: make it again, or copy it again")
     except Refused as error:
         raise Refused(f"{contents.path} is refused: {error}") from None
+
+
+def assert_origin(contents: Contents, key: bytes | None = None) -> None:
+    """Refuses what someone else could have made or changed; its files are not read."""
+    if key is None:
+        _assert_ours(contents)
+    else:
+        _assert_signed(contents, key)
 
 
 def _assert_signed(contents: Contents, key: bytes) -> None:

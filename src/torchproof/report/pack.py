@@ -1,0 +1,174 @@
+"""A pack as text, Markdown or JSON: what it is, what it holds, how to use it."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import textwrap
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from torchproof.packs.inspection import Inspection
+from torchproof.report import marks, numbers
+
+FORMATS = ("text", "json", "md")
+_PURPOSE = {
+    "repro": "a failure that anyone can run with torch alone",
+    "deploy": "a model that starts warm",
+}
+_SIGNED = {
+    "none": "none",
+    "not checked": "there is one, not checked: TORCHPROOF_PACK_KEY names no key",
+    "fits": "made with your key",
+    "does not fit": "made with another key than yours",
+}
+_DAMAGED = "It was changed after it was made: run nothing of it, ask for it again."
+_LABEL, _LONG = 12, 100  # letters
+
+
+def render(found: Inspection, format: str, *, width: int = 80) -> str:
+    if format == "json":
+        return json.dumps(found.to_json(), indent=1) + "\n"
+    return _markdown(found) if format == "md" else _text(found, max(width, 40))
+
+
+def _text(found: Inspection, width: int) -> str:
+    lines = [*textwrap.wrap(_headline(found), width), ""]
+    rest = " " * (_LABEL + 2)
+    for label, value in facts(found):
+        first = f"{label:{_LABEL}}  " if len(label) <= _LABEL else f"{label}  "
+        lines += textwrap.wrap(
+            value, width, initial_indent=first, subsequent_indent=rest
+        )
+    lines += ["", "Files:", *_files(found, width), ""]
+    for title, command in use(found):
+        lines += [f"{title}:", textwrap.indent(command, "    ")]
+    if not found.is_intact:
+        lines.append(_DAMAGED)
+    return "\n".join(lines) + "\n"
+
+
+def _files(found: Inspection, width: int) -> Iterator[str]:
+    files = found.manifest.files
+    name_width = min(max(map(len, files), default=0), width // 2)
+    for name, file in sorted(files.items()):
+        about = found.damage.get(name, file.about)
+        lost = "DAMAGED: " if name in found.damage else ""
+        start = f"  {name:{name_width}}  {numbers.size(file.size):>9}"
+        text = marks.line(f"{lost}{about}")
+        wide = max(width - len(start) - 2, 20)
+        first, *others = textwrap.wrap(text, wide) or [""]
+        yield f"{start}  {first}".rstrip()
+        yield from (" " * (len(start) + 2) + other for other in others)
+
+
+def _markdown(found: Inspection) -> str:
+    rows = [
+        (
+            marks.code(name),
+            numbers.size(file.size),
+            marks.inline(
+                f"DAMAGED: {found.damage[name]}" if name in found.damage else file.about
+            ),
+        )
+        for name, file in sorted(found.manifest.files.items())
+    ]
+    told = [(marks.inline(label), marks.inline(value)) for label, value in facts(found)]
+    blocks = [f"## Pack {marks.code(found.manifest.name or found.path)}"]
+    blocks += [marks.prose(_headline(found)), marks.table(("", ""), told)]
+    blocks += ["### Files", marks.table(("File", "Size", "What it holds"), rows)]
+    for title, command in use(found):
+        language = "bash" if found.manifest.kind == "repro" else "python"
+        blocks += [f"{title}:", marks.fence(command, language)]
+    if not found.is_intact:
+        blocks.append(_DAMAGED)
+    return "\n\n".join(blocks) + "\n"
+
+
+def _headline(found: Inspection) -> str:
+    manifest = found.manifest
+    count = numbers.amount(len(manifest.files), "file")
+    lost = numbers.amount(len(found.damage), "file")
+    state = "intact" if found.is_intact else f"NOT INTACT ({lost})"
+    return marks.line(
+        f"{found.path}: a {manifest.kind} pack,"
+        f" {numbers.size(manifest.size)} in {count}, {state}."
+    )
+
+
+def facts(found: Inspection) -> Iterator[tuple[str, str]]:
+    """What is known of a pack, with a word for each; texts of others made plain."""
+    manifest = found.manifest
+    moment = manifest.made.replace("T", " ").replace("+00:00", " UTC")
+    made = f"{moment or numbers.UNKNOWN}, torchproof {manifest.torchproof}"
+    details = dict(manifest.details)
+    yield "is", _PURPOSE[manifest.kind]
+    if symptom := _symptom(details.pop("symptom", None)):
+        yield "symptom", symptom
+    yield "made", marks.line(made)
+    for label in ("target", "command"):
+        if value := getattr(manifest, label):
+            yield label, marks.line(value)
+    yield "environment", _listed(manifest.environment) or numbers.UNKNOWN
+    for label, value in details.items():
+        if value not in (None, "", [], {}):
+            yield marks.line(label), _short(value)
+    yield "signature", _SIGNED[found.signature]
+    if manifest.kind == "deploy":
+        refused = f"refused: {found.refusal}"
+        yield "trust", marks.line(refused if found.refusal else "accepted here")
+
+
+def _symptom(told: Any) -> str:
+    if not isinstance(told, Mapping):
+        return marks.line(told or "")
+    ids = [str(i) for i in told.get("ids") or ()]
+    headline = told.get("headline") or told.get("kind") or ""
+    return marks.line(f"{headline} ({', '.join(ids)})" if ids else headline)
+
+
+def _listed(table: Mapping[str, Any]) -> str:
+    known = {k: v for k, v in table.items() if v not in (None, "", [], {})}
+    return marks.line(", ".join(f"{name} {_short(v)}" for name, v in known.items()))
+
+
+def _short(value: Any) -> str:
+    """A value that may be large: all of it where it is short, else how much it is."""
+    if isinstance(value, str):
+        text = marks.line(value)
+        return text if len(text) <= _LONG else text[: _LONG - 4] + " ..."
+    text = marks.line(json.dumps(value))
+    if len(text) <= _LONG or not isinstance(value, list | dict):
+        return text
+    return f"{len(value)} of them (--format json has all)"
+
+
+def use(found: Inspection) -> Iterator[tuple[str, str]]:
+    """How it is used: a sentence, and what to type."""
+    path = marks.line(found.path)
+    if not found.is_intact:
+        return
+    if found.manifest.kind == "deploy":
+        model = "" if _has_model(found) else ", model"
+        yield (
+            "To use it",
+            f"import torchproof\n\nmodel = torchproof.load({path!r}{model})",
+        )
+    elif found.form == "archive":
+        folder = Path(path).name.removesuffix(".tar.gz").removesuffix(".tgz")
+        yield (
+            "To run it (it exits with 1 where it fails as stated)",
+            f"tar xzf {shlex.quote(path)}\ncd {shlex.quote(folder)}\n"
+            "python -I repro.py",
+        )
+    else:
+        yield (
+            "To run it (it exits with 1 where it fails as stated)",
+            f"cd {shlex.quote(path)}\npython -I repro.py",
+        )
+
+
+def _has_model(found: Inspection) -> bool:
+    """Whether the pack holds the model itself, so that no code of it is needed."""
+    return found.manifest.details.get("artifact") in ("aoti", "torchscript")

@@ -1,0 +1,179 @@
+"""`torchproof show --caches`: torch's own places, and only caches are cleared."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from commands import torchproof
+
+from torchproof import cachefolders
+from torchproof.records import UserError
+
+
+def put(path: Path, size: int = 10) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(bytes(size))
+    return path
+
+
+@pytest.fixture
+def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """A home with every cache in it, and something in the wrong place."""
+    inductor = tmp_path / "inductor"
+    for name, size in {
+        "fxgraph/aa/abc/entry": 100,
+        "aotautograd/abc/entry": 50,
+        "triton/0/ABC/k.cubin": 40,
+        "ab/cab.py": 30,
+        "ab/cab.best_config": 7,
+        "dynamo/code_state_x.pkl": 5,
+        "thesis/chapter.tex": 1000,
+    }.items():
+        put(inductor / name, size)
+    put(tmp_path / "home/.triton/cache" / ("A" * 43) / "k.cubin", 11)
+    put(tmp_path / "home/.nv/ComputeCache/index", 12)
+    put(tmp_path / "home/.cache/torch_extensions/py311_cpu/x/x.so", 13)
+    (tmp_path / "tmp").mkdir()
+    emptied = cachefolders._empty
+
+    def guarded(folder: cachefolders.CacheFolder) -> None:
+        # What is cleared here must be the test's own, or the machine's caches are gone.
+        assert tmp_path in folder.path.resolve().parents, folder.path
+        emptied(folder)
+
+    monkeypatch.setattr(cachefolders, "_empty", guarded)
+    # Empty is as good as not set, in a process that inherits what is set here too.
+    names = ("TRITON_CACHE_DIR", "TRITON_HOME", "CUDA_CACHE_PATH", "XDG_CACHE_HOME")
+    return {
+        **dict.fromkeys((*names, "TORCH_EXTENSIONS_DIR"), ""),
+        "HOME": str(tmp_path / "home"),
+        "TMPDIR": str(tmp_path / "tmp"),
+        "TORCHINDUCTOR_CACHE_DIR": str(inductor),
+    }
+
+
+def test_every_cache_is_found_with_its_size(places: dict[str, str]) -> None:
+    found = {folder.name: folder for folder in cachefolders.listing(places)}
+    assert list(found)[:2] == ["inductor", "inductor-default"]
+    assert list(found)[2:] == ["triton", "cuda", "extensions"]
+    inductor = found["inductor"]
+    assert inductor.chosen_by == "TORCHINDUCTOR_CACHE_DIR"
+    assert inductor.amount and (inductor.amount.files, inductor.amount.bytes) == (
+        7,
+        1232,
+    )
+    parts = {name: part.bytes for name, part in inductor.parts.items()}
+    assert parts == {
+        "other files, never cleared": 1000,
+        "graphs (fxgraph)": 100,
+        "graphs of AOTAutograd": 50,
+        "Triton kernels": 40,
+        "generated code and libraries": 30,
+        "choices of autotuning": 7,
+        "dynamic shapes seen before (PGO)": 5,
+    }
+    sizes = [f.amount and f.amount.bytes for f in list(found.values())[1:]]
+    assert sizes == [None, 11, 12, 13]
+
+
+def test_clearing_takes_the_cache_and_nothing_else(places: dict[str, str]) -> None:
+    root = Path(places["TORCHINDUCTOR_CACHE_DIR"])
+    found = cachefolders.listing(places)
+    assert [f.name for f in cachefolders.cleared(found, "inductor")] == ["inductor"]
+    assert os.listdir(root) == ["thesis"] and (root / "thesis/chapter.tex").exists()
+    home = Path(places["HOME"])
+    assert (home / ".nv/ComputeCache/index").exists()
+    cachefolders.cleared(cachefolders.listing(places), "all")
+    assert not (home / ".nv/ComputeCache/index").exists()
+    assert not list((home / ".triton/cache").iterdir())
+    assert not list((home / ".cache/torch_extensions").iterdir())
+
+
+def test_links_in_a_cache_are_removed_and_not_followed(places: dict[str, str]) -> None:
+    root = Path(places["TORCHINDUCTOR_CACHE_DIR"])
+    kept = put(root.parent / "outside" / "file")
+    (root / "zz").symlink_to(kept.parent)
+    (root / "ab" / "link").symlink_to(kept)
+    cachefolders.cleared(cachefolders.listing(places), "inductor")
+    assert kept.exists() and not (root / "zz").is_symlink()
+
+
+@pytest.mark.parametrize("case", ["link", "home", "here", "above", "tmp", "other"])
+def test_what_is_not_ours_to_clear_is_refused(
+    case: str, places: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = Path(places["TORCHINDUCTOR_CACHE_DIR"])
+    why = "it is more than a cache"
+    if case == "link":
+        root, why = tmp_path / "link", "it is a link"
+        root.symlink_to(places["TORCHINDUCTOR_CACHE_DIR"])
+    elif case == "home":
+        monkeypatch.setenv("HOME", str(root))
+    elif case == "here":
+        monkeypatch.chdir(root)
+    elif case == "above":
+        monkeypatch.chdir(root / "ab")
+    elif case == "tmp":
+        monkeypatch.setattr(cachefolders.tempfile, "gettempdir", lambda: str(root))
+        why = "temporary files"
+    else:
+        mine = os.geteuid()
+        monkeypatch.setattr(cachefolders.os, "geteuid", lambda: mine + 1)
+        why = f"it belongs to user {mine}"
+    told = {**places, "TORCHINDUCTOR_CACHE_DIR": str(root)}
+    found = cachefolders.listing(told)
+    assert found[0].kept.startswith(why) or why in found[0].kept
+    with pytest.raises(UserError, match="is not cleared: it "):
+        cachefolders.cleared(found, "inductor")
+    cachefolders.cleared(found, "all")
+    assert (root / "ab" / "cab.py").exists()
+
+
+def test_the_commands(places: dict[str, str], tmp_path: Path) -> None:
+    done = torchproof("show", "--caches", cwd=tmp_path, variables=places)
+    assert done.returncode == 0 and "1.20 KiB" in done.stdout
+    assert "clear: torchproof show --caches --clear inductor\n" in done.stdout
+    line = ["show", "--caches", "--clear", "cuda", "--format", "json"]
+    told = json.loads(torchproof(*line, cwd=tmp_path, variables=places).stdout)
+    assert told["cleared"] == ["cuda"]
+    assert [row["bytes"] for row in told["caches"] if row["name"] == "cuda"] == [12]
+    assert not Path(places["HOME"], ".nv/ComputeCache/index").exists()
+    for wrong, why in {
+        ("show", "--clear"): "--clear goes with --caches",
+        ("show", "--caches", "--clear", "all of it"): "there is no such cache, only",
+        ("show", "--caches", "--format", "md"): "caches are shown as text or json",
+        ("show", "--caches", "--list"): "--caches stands alone",
+    }.items():
+        done = torchproof(*wrong, cwd=tmp_path, variables=places)
+        assert done.returncode == 2 and why in done.stderr, wrong
+
+
+@pytest.mark.slow
+def test_the_places_are_those_that_torch_takes(tmp_path: Path) -> None:
+    """Asked of the installed torch."""
+    program = (
+        "import os, torch.utils.cpp_extension as extensions\n"
+        "from torch._inductor.runtime.cache_dir_utils import cache_dir\n"
+        "print(cache_dir()); print(extensions.get_default_build_root())\n"
+        "os.environ['TORCHINDUCTOR_CACHE_DIR'] = 'some/where'; print(cache_dir())"
+    )
+    environ = {k: v for k, v in os.environ.items() if not k.startswith("TORCHINDUCTOR")}
+    environ |= {"HOME": str(tmp_path), "TMPDIR": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=environ,
+        cwd=tmp_path,
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    places = {folder.name: str(folder.path) for folder in cachefolders.listing(environ)}
+    first, extensions, second = done.stdout.splitlines()
+    assert [places["inductor"], places["extensions"]] == [first, extensions]
+    given = cachefolders.listing({**environ, "TORCHINDUCTOR_CACHE_DIR": second})
+    assert [str(folder.path) for folder in given[:2]] == [second, first]
