@@ -38,8 +38,8 @@ FLAGS = {
     | {"--file", "--list", "--expect", "--target", "--again"},
     "rule": {"-h", "--help", "CODE"},
 }
-PUBLIC = ["Finding", "Run", "bench", "check", "compare"]
-PUBLIC += ["compile", "graph", "plan", "retry", "status", "step", "tune"]
+PUBLIC = ["Finding", "PackRefused", "Run", "bench", "check", "compare"]
+PUBLIC += ["compile", "graph", "load", "plan", "retry", "status", "step", "tune"]
 
 # The contract of schema 1: fields may be added, never renamed or removed.
 RUN_FIELDS = ["schema", "id", "target", "strategy", "environment", "counts"]

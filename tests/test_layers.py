@@ -96,6 +96,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     | {"torch_private"},
     "replay": {"records", "places", "recipe", "strategies", "tensors"}
     | {"torch_private"},
+    # A deploy pack put to use by production code.
+    "loading": {"environment", "modules", "packs", "recipe", "records", "runtime"}
+    | {"tensors", "torch_private"},
+    # Deploy packs: made in one child, tried in another.
+    "deploy": {"__init__", "calls", "capture", "environment", "introspect", "lifeline"}
+    | {"loading", "numerics", "packs", "places", "recipe", "records", "redaction"}
+    | {"runtime", "strategies", "streams", "target", "tensors", "torch_private"},
     # Starts the child and reads its stream, without torch.
     "capture": {"records", "places", "streams", "target", "tracelog"},
     "measure": {"records", "layout", "samples", "strategies", "streams", "target"}
@@ -124,7 +131,8 @@ MAY_IMPORT_LATE = {
     "showing": {"cachefolders", "output", "packs", "records", "report"},
     "cli": {"api"},
     "pytest_plugin": {"budget", "report"},
-    "__init__": {"api", "boundary", "records", "replay", "runtime", "verdict"},
+    "__init__": {"api", "boundary", "loading", "records", "replay", "runtime"}
+    | {"verdict"},
     "observe": {"torch_private"},
     "anatomy": {"torch_private"},
     "runtime": {"replay"},

@@ -8,12 +8,14 @@ from typing import Any
 __version__ = "0.1.0"
 __all__ = [
     "Finding",
+    "PackRefused",
     "Run",
     "bench",
     "check",
     "compare",
     "compile",
     "graph",
+    "load",
     "plan",
     "retry",
     "status",
@@ -28,6 +30,8 @@ _HOME = {
     "compare": "torchproof.verdict",
     "compile": "torchproof.runtime",
     "graph": "torchproof.replay",
+    "load": "torchproof.loading",
+    "PackRefused": "torchproof.loading",
     "plan": "torchproof.runtime",
     "retry": "torchproof.runtime",
     "status": "torchproof.runtime",

@@ -54,6 +54,7 @@ class Entry(Part):
         self.strategy = options.strategy
         self.why = options.why
         self.worth: Mapping[str, Any] | None = None
+        self.pack: Mapping[str, Any] | None = None  # what `torchproof.load` found
         self.adoption = Adoption()
         self._plan = following.plan_of(options.recipe)
         self._replaying: Replaying | None = None
@@ -149,7 +150,8 @@ class Entry(Part):
         if not first:
             return self.run(*args, **kwargs)
         ships = self._engine is not None and self._engine.settings.ships
-        if ships and self.strategy != "eager":
+        packed = self.pack is not None and self.pack["used"]
+        if ships and self.strategy != "eager" and not packed:
             # It loads torch, for seconds, while this process traces.
             jobs.shared_worker().warm()
         if searches:
@@ -367,6 +369,7 @@ class Entry(Part):
             notes=tuple(told.notes),
             recipe=recipe.to_json(self.adoption) if recipe else None,
             graph=graph,
+            pack=self.pack,
         )
 
     def retry(self) -> None:

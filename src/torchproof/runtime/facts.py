@@ -84,6 +84,7 @@ class Status:
     notes: tuple[str, ...] = ()
     recipe: Mapping[str, Any] | None = None  # which, and whether it is followed
     graph: Mapping[str, Any] | None = None  # of whole calls that are replayed
+    pack: Mapping[str, Any] | None = None  # which, and what came out of it
 
     @property
     def compiled_share(self) -> float | None:
@@ -101,6 +102,8 @@ def _lines(status: Status) -> list[str]:
     lines.append(f"  {_calls(status)}, deadline {status.deadline_s:g} s")
     if status.recipe is not None:
         lines.append(f"  recipe {_recipe(status.recipe)}")
+    if status.pack is not None:
+        lines += [f"  {line}" for line in _pack(status.pack)]
     if status.graph is not None:
         lines += [f"  {line}" for line in status.graph["summary"]]
     lines += [f"  compiling {what}" for what in status.pending]
@@ -143,6 +146,20 @@ def _recipe(item: Mapping[str, Any]) -> str:
     if item["followed"] is None:  # else it is said above
         told.append(f"{item['why_not']}, unless it is moved before its first call")
     return f"{name}{run}: {'; '.join([*told, *item['differs']])}"
+
+
+def _pack(item: Mapping[str, Any]) -> list[str]:
+    if not item["used"]:
+        return [f"pack not used: {item['why_not']}"]
+    if item["graphs"] is None:
+        return [f"pack {item['path']}: {item['of']} graphs in it, not warmed"]
+    lines = [
+        f"pack {item['path']}: {item['graphs']} of {item['of']} graphs from its caches"
+        f" in {item['seconds']:.1f} s"
+    ]
+    lines += [f"pack differs: {each}" for each in item["differs"]]
+    lines += [f"not from the pack: {each}" for each in item["misses"]]
+    return lines + [f"pack: {each}" for each in item["notes"]]
 
 
 def _compilation(item: Compilation) -> str:

@@ -1,0 +1,249 @@
+"""Warm caches: the target compiled as production compiles it, and its cache folder.
+
+The child that makes them and the one that tries them go the way that `torchproof.load`
+goes, so that torch looks for its graphs under the same keys.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from torchproof import calls, numerics, packs, recipe, runtime
+from torchproof.loading import code, graphs, inputs, installing, opening, warming
+from torchproof.places import whose
+from torchproof.recipe.adoption import Given
+from torchproof.recipe.fingerprint import fingerprint
+from torchproof.recipe.matching import environment_here
+from torchproof.records import UserError, one_line
+from torchproof.strategies import NotApplicable, parse, planning
+from torchproof.target import Loaded, Target
+from torchproof.torch_private import lines, lookups
+
+Progress = Callable[[str], None]
+
+
+class Unproven(Exception):
+    """The pack did not do in a fresh process what it is for, in one line."""
+
+
+def build(loaded: Loaded, stage: Path, job: Mapping[str, Any]) -> dict[str, Any]:
+    """Compiles every call, fills the stage, and returns the manifest's details."""
+    train = calls.trains(loaded, job)
+    described = [inputs.described(call) for call in loaded.calls]  # as they are given
+    gradients = train or not _runs_without(loaded)
+    chosen = _recipe(loaded, job)
+    compiled = runtime.compile(loaded.fn, recipe=chosen)
+    seen, files = graphs.Seen(), set[str]()
+    states = []
+    with (
+        lookups.graph_lookups(seen.note),
+        lines.traced_lines(lambda code, line: files.add(code.co_filename)),
+    ):
+        for index, call in enumerate(loaded.calls):
+            calls.before(loaded, index)
+            states.append(warming.state_of(loaded.fn))
+            _step(loaded, compiled, call, train=train, gradients=gradients)
+    _assert_compiled(compiled, seen)
+    installing.collect(Path(job["cache"]), stage)
+    chosen.write(stage / recipe.FILE)
+    known = graphs.packed(seen.lookups)
+    (stage / graphs.FILE).write_text(json.dumps(known, indent=1))
+    traced = {file for file in files if whose(file) in ("user", "library")}
+    pairs = zip(described, states, strict=True)
+    return {
+        "artifact": "caches",
+        "strategy": chosen.strategy.name,
+        "train": train,
+        "graphs": len(seen.graphs),
+        "keys": [each.key for each in seen.graphs],
+        "calls": [
+            {"inputs": told, "state": state, "gradients": gradients}
+            for told, state in pairs
+        ],
+        "code": code.hashes(traced),
+        "config": lookups.steering(),
+    }
+
+
+def _runs_without(loaded: Loaded) -> bool:
+    """Whether a call runs without gradients, as services call a model."""
+    if calls.claims(loaded.fn, "trains_itself"):
+        return False
+    calls.before(loaded, 0)
+    try:
+        with torch.no_grad():
+            calls.invoke(loaded.fn, loaded.calls[0], train=False)
+    except Exception:
+        return False  # with gradients it runs, or fails where that is told
+    return True
+
+
+def _recipe(loaded: Loaded, job: Mapping[str, Any]) -> recipe.Recipe:
+    if job["recipe"]:
+        chosen = recipe.load(job["recipe"])
+        if why := Given(chosen).adopted(loaded.fn).why_not:
+            raise UserError(f"{job['recipe']} is not for this target: {why}")
+    else:
+        chosen = _made_recipe(loaded, job)
+    if chosen.strategy.as_is or not chosen.strategy.compiles:
+        name = chosen.strategy.name
+        raise UserError(
+            f"strategy {name} compiles nothing, so there is nothing to pack"
+        )
+    if chosen.strategy.graph and chosen.train:
+        raise UserError(
+            f"strategy {chosen.strategy.name} records a whole training step, which"
+            " cannot be packed: choose one without +graph"
+        )
+    return chosen
+
+
+def _made_recipe(loaded: Loaded, job: Mapping[str, Any]) -> recipe.Recipe:
+    strategy = parse(job["strategy"])
+    try:
+        plan = planning.plan(
+            strategy,
+            loaded.fn,
+            loaded.calls,
+            before=lambda index: calls.before(loaded, index),
+        )
+    except NotApplicable as error:
+        raise UserError(f"strategy {strategy.name} does not apply: {error}") from None
+    return recipe.Recipe(
+        strategy,
+        plan,
+        train=bool(job["train"]),
+        environment=environment_here(loaded.fn),
+        model=fingerprint(loaded.fn),
+    )
+
+
+def _step(
+    loaded: Loaded, compiled: Any, call: Any, *, train: bool, gradients: bool
+) -> None:
+    if train:
+        calls.forget_gradients(loaded.fn, call)
+    try:
+        with warming.mode(gradients):
+            calls.invoke(compiled, call, train=train)
+    except Exception as error:
+        told = one_line(f"{type(error).__name__}: {error}", 300)
+        raise UserError(f"the target fails: {told}") from error
+
+
+def _assert_compiled(compiled: Any, seen: graphs.Seen) -> None:
+    status = runtime.status(compiled)
+    for item in status.fallbacks:
+        raise UserError(f"{item.what} runs eager ({item.kind}): {item.why}")
+    if not seen.graphs:
+        why = "; ".join(dict.fromkeys(seen.bypassed)) or "nothing was compiled"
+        raise UserError(f"there is nothing to pack: {why}")
+
+
+# -- tried in a fresh process ----------------------------------------------------------
+
+
+def verify(target: Target, job: dict[str, Any], progress: Progress) -> dict[str, Any]:
+    """Loads the pack as a service does, and compares its answers on fresh inputs."""
+    with packs.open_pack(job["stage"]) as contents:
+        details = contents.manifest.details
+        asked = _fresh_calls(target, job, details)
+        reference = _reference(target, job, asked, gradients=_gradients(details))
+        progress("loading")
+        loaded = replace(calls.fresh(target, job), calls=asked)
+        compiled = opening.opened(contents, loaded.fn, warm=True)
+    report = runtime.status(compiled).pack or {}
+    _assert_all(report, details)
+    seen = graphs.Seen()
+    with lookups.graph_lookups(seen.note):
+        answers = _answers(loaded, compiled, details=details)
+    found = reference.judge(answers)
+    if found.verdict not in ("same", "rounding"):
+        raise Unproven(
+            f"loaded again it computes otherwise than eager, at {found.where}:"
+            f" {found.why or found.verdict}"
+        )
+    return {
+        "graphs": report["graphs"],
+        "of": report["of"],
+        "seconds": report["seconds"],
+        "numerics": found.to_json(),
+        "notes": report["notes"],
+    }
+
+
+def _gradients(details: Mapping[str, Any]) -> bool:
+    return any(call["gradients"] for call in details["calls"])
+
+
+def _assert_all(report: Mapping[str, Any], details: Mapping[str, Any]) -> None:
+    unwarmed = [each for each in details["calls"] if "why_not" in each["inputs"]]
+    if report["misses"] or (report["graphs"] != report["of"] and not unwarmed):
+        why = "; ".join((*report["misses"], *report["notes"])) or "no reason is known"
+        raise Unproven(
+            f"loaded again, {report['graphs']} of {report['of']} graphs came from its"
+            f" caches: {why}"
+        )
+
+
+def _fresh_calls(
+    target: Target, job: dict[str, Any], details: Mapping[str, Any]
+) -> list[Any]:
+    """Calls with values that were never compiled for; the target's where none are made.
+
+    Made ones that the model itself cannot run in eager say nothing about the pack.
+    """
+    loaded, asked = calls.fresh(target, job), []
+    for index, told in enumerate(details["calls"]):
+        calls.before(loaded, index)
+        call = loaded.calls[index]
+        if "why_not" not in told["inputs"]:
+            fresh = inputs.made(told["inputs"], seed=index + 1)
+            with contextlib.suppress(Exception), warming.mode(told["gradients"]):
+                calls.invoke(loaded.fn, fresh, train=False)
+                call = inputs.made(told["inputs"], seed=index + 1)
+        asked.append(call)
+    return asked
+
+
+def _reference(
+    target: Target, job: dict[str, Any], asked: Sequence[Any], *, gradients: bool
+) -> numerics.Reference:
+    train = bool(job["train"])
+
+    def make() -> Loaded:
+        return replace(calls.fresh(target, job), calls=[_copied(c) for c in asked])
+
+    def run(loaded: Loaded) -> calls.Answers:
+        with warming.mode(gradients):
+            follows = calls.trains(loaded, job)
+            return calls.answers(loaded, loaded.fn, train=train, backward=follows)
+
+    return numerics.reference(make, run)
+
+
+def _answers(
+    loaded: Loaded, compiled: Any, *, details: Mapping[str, Any]
+) -> calls.Answers:
+    own = replace(loaded, calls=[_copied(call) for call in loaded.calls])
+    with warming.mode(_gradients(details)):
+        return calls.answers(own, compiled, train=details["train"])
+
+
+def _copied(call: Any) -> Any:
+    """With tensors of its own: a call may write to them."""
+    if isinstance(call, torch.Tensor):
+        again = call.detach().clone()
+        return again.requires_grad_() if call.requires_grad else again
+    if isinstance(call, Mapping):
+        return {key: _copied(value) for key, value in call.items()}
+    if type(call) in (list, tuple):
+        return type(call)(_copied(value) for value in call)
+    return call

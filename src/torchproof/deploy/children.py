@@ -1,0 +1,46 @@
+"""What the children of `deploy` do, by artifact: one makes it, another one tries it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from torchproof import calls, environment
+from torchproof.deploy import caches, packages
+from torchproof.loading import place
+from torchproof.records import UserError
+from torchproof.redaction import Redactor
+from torchproof.target import Loaded, Target
+from torchproof.torch_private import is_compiled
+
+Progress = Callable[[str], None]
+
+
+def build(target: Target, job: dict[str, Any], progress: Progress) -> dict[str, Any]:
+    """Fills the stage; the manifest's details and what each file is about."""
+    loaded = _loaded(target, job)
+    room = caches if job["artifact"] == "caches" else packages
+    details: dict[str, Any] = room.build(loaded, Path(job["stage"]), job)
+    about = details.pop("files", {})
+    device = place.device_of(loaded.fn) or details.get("device") or job["device"]
+    details["place"] = place.facts(device or "cpu")
+    where = Redactor.here().json(environment.describe(job))
+    return {"details": details, "about": about, "environment": where}
+
+
+def verify(target: Target, job: dict[str, Any], progress: Progress) -> dict[str, Any]:
+    """What was compared, and what came of it."""
+    if job["artifact"] == "caches":
+        return caches.verify(target, job, progress)
+    return packages.verify(job)
+
+
+def _loaded(target: Target, job: dict[str, Any]) -> Loaded:
+    loaded = calls.fresh(target, job)
+    if is_compiled(loaded.fn) or calls.claims(loaded.fn, "compiles_itself"):
+        raise UserError(
+            f"{target.text} does its own compiling: a deploy pack needs the model as it"
+            " is before that"
+        )
+    return loaded

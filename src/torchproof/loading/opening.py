@@ -1,0 +1,133 @@
+"""From a pack that is trusted to a model that runs its code, or the reason why not."""
+
+from __future__ import annotations
+
+import functools
+import json
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from torchproof import runtime
+from torchproof.loading import code, graphs, installing, place, warming
+from torchproof.loading.artifacts import ARTIFACTS
+from torchproof.packs import Contents, Refused
+from torchproof.recipe import FILE, Damaged, Recipe, loads
+from torchproof.recipe.adoption import Given
+from torchproof.runtime.telemetry import log
+from torchproof.torch_private import lookups
+
+_AGAIN = "torchproof pack TARGET --for deploy makes one for here"
+
+
+def opened(contents: Contents, model: Any, *, warm: bool) -> Any:
+    """What the pack makes of the model; `Refused` says why it is not to be used."""
+    manifest = contents.manifest
+    if manifest.kind != "deploy":
+        raise Refused(f"{contents.path} is a {manifest.kind} pack: nothing to deploy")
+    artifact = manifest.details.get("artifact")
+    if artifact == "caches":
+        return _from_caches(contents, model, warm=warm)
+    if artifact in ARTIFACTS:
+        _assert_place(contents)
+        return ARTIFACTS[artifact](contents)
+    raise Refused(
+        f"{contents.path} holds {artifact!r}, which this torchproof does not know"
+    )
+
+
+def _assert_place(contents: Contents) -> None:
+    details = contents.manifest.details
+    then = details["place"]
+    for why in place.refusals(then, place.facts(then["device"])):
+        raise Refused(f"{contents.path} is refused: {why}; {_AGAIN}")
+
+
+def cold(model: Any, path: str, why: str) -> Any:
+    """The model compiled as if there were no pack, which the log says once."""
+    log.warning("the pack is not used, and compiling starts cold: %s", why)
+    compiled = runtime.compile(model)
+    entry = runtime.entry_of(compiled)
+    entry.pack = {"path": path, "used": False, "why_not": why}
+    return compiled
+
+
+def _from_caches(contents: Contents, model: Any, *, warm: bool) -> Any:
+    begun = time.perf_counter()
+    if model is None:
+        raise Refused(
+            f"{contents.path} holds compiled code, not the model: give the model too"
+        )
+    details, path = contents.manifest.details, str(contents.path)
+    try:
+        recipe = loads(contents.read(FILE).decode(), FILE)
+        known: graphs.Packed = json.loads(contents.read(graphs.FILE))
+        told = _assert_fits(details, recipe, model)
+    except (Refused, Damaged) as error:
+        raise Refused(f"{path} is refused: {error}; {_AGAIN}") from None
+    except (KeyError, TypeError, ValueError, UnicodeDecodeError) as error:
+        raise Refused(f"{path} is refused: its papers are damaged: {error}") from None
+    installing.install(contents)
+    compiled = runtime.compile(model, recipe=recipe)
+    entry = runtime.entry_of(compiled)
+    report: dict[str, Any] = {
+        "path": path,
+        "used": True,
+        "why_not": None,
+        "differs": told,
+        "graphs": None,
+        "of": details["graphs"],
+        "misses": [],
+        "notes": [],
+        "seconds": None,
+    }
+    entry.pack = report
+    if warm and entry.strategy != "eager":
+        _warm(compiled, details, known, report=report)
+    report["seconds"] = time.perf_counter() - begun
+    _log(report)
+    return compiled
+
+
+def _assert_fits(details: Mapping[str, Any], recipe: Recipe, model: Any) -> list[str]:
+    """What differs and does not matter; `Refused` with what does."""
+    then = details["place"]
+    here = place.facts(place.device_of(model) or then["device"])
+    reasons = [*place.refusals(then, here)]
+    reasons += [] if reasons else code.changes(details["code"])
+    adoption = Given(recipe).adopted(model)
+    if adoption.why_not and not reasons:
+        reasons.append(adoption.why_not)
+    if not lookups.caches_are_on():
+        reasons.append("torch's caches are switched off in this process")
+    if reasons:
+        raise Refused("; ".join(reasons))
+    return [*place.told(then, here)]
+
+
+def _warm(
+    compiled: Any,
+    details: Mapping[str, Any],
+    known: graphs.Packed,
+    *,
+    report: dict[str, Any],
+) -> None:
+    seen = graphs.Seen()
+    with lookups.graph_lookups(seen.note):
+        notes = warming.warm(compiled, functools.partial(_call, compiled), details)
+    found = [each for each in seen.graphs if each.hit]
+    keys = {each["key"] for each in known}
+    report["graphs"] = sum(each.key in keys for each in found)
+    report["misses"] = graphs.misses(seen, known)
+    report["notes"] = notes
+
+
+def _call(model: Any, *args: Any, **kwargs: Any) -> Any:
+    return model(*args, **kwargs)
+
+
+def _log(report: Mapping[str, Any]) -> None:
+    counted = "-" if report["graphs"] is None else report["graphs"]
+    log.info("%s: %s of %s graphs", report["path"], counted, report["of"])
+    for why in (*report["misses"], *report["notes"]):
+        log.warning("%s: %s", report["path"], why)
