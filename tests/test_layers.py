@@ -120,6 +120,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     # What a search is doing, live.
     "board": {"report"},
     "output": {"board", "records", "report", "verdict"},
+    "showing": {"cachefolders", "output", "packs", "records", "report"},
     "cli": {"__init__", "flags", "records", "store", "rules", "report", "target"}
     | {"capture", "journal", "output", "packs", "questions", "showing", "verdict"}
     | {"workloads"},
@@ -128,7 +129,6 @@ MAY_IMPORT: dict[str, set[str]] = {
 }
 MAY_IMPORT_LATE = {
     "records": {"identity"},
-    "showing": {"cachefolders", "output", "packs", "records", "report"},
     "cli": {"api"},
     "pytest_plugin": {"budget", "report"},
     "__init__": {"api", "boundary", "loading", "records", "replay", "runtime"}
