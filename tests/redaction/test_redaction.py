@@ -161,6 +161,12 @@ def test_here_knows_this_account_and_the_environment() -> None:
     assert redactor.is_clean(hidden) and not redactor.is_clean(text)
 
 
+def test_a_switch_is_no_secret() -> None:
+    redactor = Redactor.here({"TORCH_BYPASS": "1", "SSH_AUTH_SOCK": "/tmp"})
+    assert redactor.text("TORCH_BYPASS=1 in /tmp") == "TORCH_BYPASS=1 in /tmp"
+    assert redactor.json({"TORCH_BYPASS": "1"}) == {"TORCH_BYPASS": "1"}
+
+
 def test_hiding_again_changes_nothing() -> None:
     redactor = Redactor(KNOWN)
     for text in HIDDEN.values():

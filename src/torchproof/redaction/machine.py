@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from torchproof.redaction.words import says_secret
+from torchproof.redaction.words import is_switch, says_secret
 
 _NAME_VARIABLES: tuple[str, ...] = (
     "USER",
@@ -78,8 +78,9 @@ def secrets_of(environ: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     for variable, value in environ.items():
         # A path says where a secret lies; its private part goes with the folders.
         path = value.startswith("/") and os.path.exists(value)
-        if value.strip() and says_secret(variable) and not path:
-            found[variable, value.strip()] = None
+        kept = value.strip()
+        if kept and not path and says_secret(variable) and not is_switch(kept):
+            found[variable, kept] = None
         for _, password in _PASSWORD_IN_ADDRESS.findall(value):
             found["", password] = None
     return tuple(found)

@@ -13,7 +13,7 @@ from torchproof.redaction import forms, pythons
 from torchproof.redaction.literals import broken_over_lines, literals
 from torchproof.redaction.machine import Known, known
 from torchproof.redaction.spellings import squeezed
-from torchproof.redaction.words import says_secret
+from torchproof.redaction.words import is_switch, says_secret
 
 _STEP = r"(?:\\?/|%2F)"
 # `/` is met first, and what precedes it is looked at behind it: that search is fast.
@@ -153,10 +153,11 @@ class Redactor:
         found: dict[Any, Any] = {}
         for key, entry in value.items():
             told = isinstance(key, str) and key.isupper() and says_secret(key)
+            told = told and isinstance(entry, str) and not is_switch(entry)
             name = self.text(key) if isinstance(key, str) else key
             while name in found:
                 name = f"{name}+"
-            if told and isinstance(entry, str) and entry and entry != "<secret>":
+            if told and entry not in ("", "<secret>"):
                 self.counts["secret"] += 1
                 entry = "<secret>"
             found[name] = self.json(entry)

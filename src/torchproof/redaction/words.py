@@ -61,6 +61,7 @@ _SAYS_PLAIN = re.compile(
     r"^XDG_SESSION_(ID|TYPE|CLASS|DESKTOP)|^DESKTOP_SESSION|KEYMAP|KEYBOARD",
     re.I,
 )
+_SWITCH = re.compile(r"\d|true|false|yes|no|on|off|none|null", re.I)
 
 
 def is_common(word: str) -> bool:
@@ -70,3 +71,8 @@ def is_common(word: str) -> bool:
 def says_secret(variable: str) -> bool:
     """Whether the name of a variable says that its value is to be kept."""
     return bool(_SAYS_SECRET.search(variable)) and not _SAYS_PLAIN.search(variable)
+
+
+def is_switch(value: str) -> bool:
+    """On, off and the like: nobody's secret, whatever the variable is called."""
+    return _SWITCH.fullmatch(value) is not None

@@ -73,8 +73,7 @@ def header(symptom: Symptom, facts: Mapping[str, Any]) -> str:
     lines += [f"{name}: {address}" for name, address in report.pages(symptom)]
     if symptom.search:
         lines.append(f"Reports of the same: {report.query(symptom.search)}")
-    # It stands in a docstring.
-    return "\n".join(lines).replace("\\", "/").replace('"""', "'''")
+    return "\n".join(lines)
 
 
 def files(written: Written, graphs: Sequence[Draft], log: str) -> dict[str, Paper]:

@@ -94,7 +94,7 @@ def _described(written: Written) -> Iterator[str]:
     expected = _EXPECTED.get(written.symptom.kind)
     if expected:
         yield f"Expected: {expected}"
-    yield f"Observed: {written.verified.text}"
+    yield f"Observed: {written.verified.text.removeprefix('FAILS AS STATED: ')}"
     source = written.draft.source.strip("\n")
     lines = source.count("\n") + 1
     if lines > INLINE_LINES:
@@ -163,13 +163,17 @@ def _rows(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def _left_out(written: Written, counts: Mapping[str, int]) -> str:
-    told = [f"{_HIDDEN.get(kind, kind)} ({times})" for kind, times in counts.items()]
-    hidden = f"Removed: {', '.join(told)}." if told else "Nothing had to be removed."
-    if written.draft.form == "graph":
-        kept = "It holds operations of torch, no source of the program."
-    else:
-        kept = f"Of the program it holds: {written.draft.about}"
-    return f"{kept} {hidden}"
+    told = [
+        f"{_HIDDEN.get(kind, kind)} ({times} times)"
+        for kind, times in sorted(counts.items())
+        if times
+    ]
+    hidden = ", ".join(told) or "nothing"
+    about = written.draft.about.rstrip(".")
+    return (
+        f"Of the program that failed it holds: {about}. What is not listed here was"
+        f" left out. Replaced by words in angle brackets: {hidden}."
+    )
 
 
 def _end(text: str) -> str:

@@ -1,0 +1,218 @@
+"""A stranger can file what the papers say, and nothing private is in them."""
+
+import ast
+import dataclasses
+import json
+import subprocess
+import sys
+
+from torchproof.redaction import Known, Redactor
+from torchproof.repro import papers, report, versions
+from torchproof.repro.assembly import repro_text
+from torchproof.repro.capturing import Captured
+from torchproof.repro.draft import Draft, Outcome, Settings
+from torchproof.repro.symptom import Symptom
+
+SOURCE = """import torch
+
+
+def make():
+    def f(x):
+        print("x")
+        return x + 1
+
+    return f, [(torch.ones(2),)]
+"""
+SYMPTOM = Symptom(
+    kind="graph_break",
+    judge="breaks",
+    headline="Graph break: a builtin that Dynamo does not know",
+    expected={"id": "GB0059"},
+    ids=("GB0059",),
+    search="builtin print & graph break",
+)
+FACTS = {
+    "torch": "2.13.0+cpu",
+    "python": "3.11.7",
+    "device": "cpu",
+    "libraries": {"torch": "2.13.0"},
+    "variables": {"TORCH_LOGS": "+dynamo"},
+    "configs": {"torch._dynamo.config": {"recompile_limit": 3}},
+}
+WRITTEN = papers.Written(
+    symptom=SYMPTOM,
+    settings=Settings(compile={"backend": "eager"}),
+    draft=Draft("frame", SOURCE, "one function, names replaced", 5),
+    first=Draft("frame", SOURCE, "the file", 40),
+    verified=Outcome("same", "FAILS AS STATED: GB0059", 3.21, "a\n```\nGB0059\n"),
+    repro=SOURCE,
+    facts=FACTS,
+    command="torchproof pack net.py:make --for repro",
+    target="net.py:make",
+    minified=True,
+)
+
+
+def readme(written: papers.Written = WRITTEN, **counts: int) -> str:
+    rows = papers.listing({"graphs/a.py": (3, "a | b"), "repro.py": (9, "it")})
+    return papers.readme(written, rows, counts)
+
+
+def test_the_report_has_the_fields_of_the_form_in_their_order() -> None:
+    text = readme(secret=2)
+    marks = [
+        "# Graph break",
+        "### \U0001f41b Describe the bug",
+        "Expected: ",
+        "Observed: ",
+    ]
+    marks += ["```python", "### Error logs", "````\na\n", "### Versions"]
+    marks += ["PyTorch version: 2.13.0+cpu", "recompile_limit = 3", "python repro.py"]
+    marks += ["Exit 1: ", WRITTEN.command, "/gb/gb0059.html", "Words to search for"]
+    marks += ["after 3.2 s", "from 40 to 5 statements", "| repro.py | 9 | it |"]
+    marks += ["| graphs/a.py | 3 | a / b |", "one function, names replaced"]
+    marks += ["secrets (2 times)"]
+    places = [text.find(mark) for mark in marks]
+    assert -1 not in places and places == sorted(places), dict(
+        zip(marks, places, strict=True)
+    )
+
+
+def test_the_code_in_the_report_runs_as_it_stands() -> None:
+    code = readme().split("```python\n")[1].split("```")[0]
+    program = (
+        f"import sys, types\nsys.modules['torch'] = types.ModuleType('torch')\n{FAKE}"
+    )
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", program + code],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout == "eager\nx\n", done.stderr
+
+
+FAKE = """
+import torch
+torch.ones = lambda size: size
+torch.compile = lambda fn, backend: print(backend) or fn
+"""
+
+
+def test_a_long_program_is_named_and_not_shown() -> None:
+    long = dataclasses.replace(WRITTEN.draft, source="x = 1\n" * 61)
+    assert "```python" not in readme(dataclasses.replace(WRITTEN, draft=long))
+    short = dataclasses.replace(WRITTEN.draft, source="x = 1\n" * 60)
+    assert "```python" in readme(dataclasses.replace(WRITTEN, draft=short))
+
+
+def test_what_did_not_happen_is_not_told() -> None:
+    same = dataclasses.replace(WRITTEN, first=WRITTEN.draft)
+    assert "made smaller" not in readme(same)
+    bare = dataclasses.replace(SYMPTOM, ids=(), search="")
+    text = readme(dataclasses.replace(WRITTEN, symptom=bare))
+    assert "explained by torch" not in text and "Words to search" not in text
+    assert "angle brackets: nothing." in text
+
+
+def test_the_search_is_a_whole_address() -> None:
+    assert report.query("a & b").endswith("?q=is%3Aissue+a+%26+b")
+
+
+def test_unknown_facts_are_a_dash() -> None:
+    text = versions.text({"torch": None, "gpu": ""})
+    assert (
+        "PyTorch version: -\n" in text and "GPU models and configuration: -\n" in text
+    )
+    assert "Variables" not in text and "None" not in text
+
+
+def test_the_machine_tells_itself_as_plain_data() -> None:
+    found = versions.machine()
+    assert json.loads(json.dumps(found)) == found
+    assert found["libraries"]["torch"].startswith("2.") and found["os"]
+
+
+def test_the_driver_is_read_from_the_kernel(tmp_path, monkeypatch) -> None:
+    told = tmp_path / "version"
+    told.write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue\n")
+    monkeypatch.setattr(versions, "_DRIVER", told)
+    assert versions.machine()["driver"] == "550.54.15"
+    monkeypatch.setattr(versions, "_DRIVER", tmp_path / "none")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert versions.machine()["driver"] is None
+
+
+def test_the_driver_is_asked_of_its_program(tmp_path, monkeypatch) -> None:
+    program = tmp_path / "nvidia-smi"
+    program.write_text("#!/bin/sh\necho 560.1.2\necho 560.1.2\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(versions, "_DRIVER", tmp_path / "none")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert versions.machine()["driver"] == "560.1.2"
+    program.write_text("#!/bin/sh\necho NVIDIA-SMI has failed\nexit 9\n")
+    assert versions.machine()["driver"] is None
+
+
+def test_facts_of_the_repetition_come_before_those_of_the_run() -> None:
+    seen = Captured(
+        environment={"kind": "environment", "torch": "2.13.1"},
+        configs={"kind": "configs", "torch._dynamo.config": {"verbose": True}},
+    )
+    facts = papers.gathered({"torch": "2.12.0", "python": "3.11.7"}, seen)
+    assert facts["torch"] == "2.13.1" and facts["python"] == "3.11.7"
+    assert "kind" not in facts
+    assert facts["configs"] == {"torch._dynamo.config": {"verbose": True}}
+
+
+def test_the_header_can_stand_in_a_docstring() -> None:
+    odd = dataclasses.replace(SYMPTOM, search='x """ \\q')
+    header = papers.header(odd, FACTS | {"cpu": 'a """ \\q'})
+    text = repro_text(WRITTEN.draft, SYMPTOM, WRITTEN.settings, header)
+    told = ast.get_docstring(ast.parse(text)) or ""
+    assert "torch 2.13.0+cpu" in told and "gb0059" in told
+
+
+def test_graphs_of_one_origin_get_files_of_their_own() -> None:
+    graph = Draft("graph", SOURCE, "operations", 3, origin="0/0")
+    found = papers.files(WRITTEN, [graph, graph], "")
+    assert {"graphs/graph_0_0.py", "graphs/graph_0_0_1.py"} <= set(found)
+    assert "logs/torch.txt" not in found
+    assert "logs/torch.txt" in papers.files(WRITTEN, [], "told")
+
+
+def test_nothing_private_is_left_and_what_was_verified_is_untouched() -> None:
+    known = Known(
+        names=("zaphod",),
+        homes=("/home/zaphod",),
+        secrets=(("A_TOKEN", "brox-4711-key"),),
+    )
+    private = "/home/zaphod/x brox-4711-key zaphod"
+    draft = dataclasses.replace(WRITTEN.draft, files={"inputs.pt": b"\xffraw"})
+    facts = FACTS | {"variables": {"TORCH_X": private, "A_TOKEN": "brox-4711-key"}}
+    written = dataclasses.replace(WRITTEN, draft=draft, facts=facts, command=private)
+    graph = Draft(
+        "graph", f"zaphod_net = 1  # {private}\n", "operations", 3, origin="0"
+    )
+    redactor = Redactor(known)
+    given = papers.files(written, [graph], f"{private}\n" * 3)
+    found = papers.redacted(given, redactor)
+    assert found["repro.py"].content == WRITTEN.repro.encode()
+    assert found["inputs.pt"].content == b"\xffraw"
+    compile(found["graphs/graph_0.py"].content, "graph", "exec")
+    for name, paper in found.items():
+        for planted in ("zaphod", "brox-4711-key"):
+            assert planted.encode() not in paper.content, name
+    assert redactor.counts["secret"] >= 6 and redactor.counts["home"] >= 5
+    clean = papers.redacted(papers.files(WRITTEN, [], "log"), Redactor(known))
+    expected = papers.files(WRITTEN, [], "log")
+    assert {n: p.content for n, p in clean.items()} == {
+        n: p.content for n, p in expected.items()
+    }
+
+
+def test_details_are_plain_data() -> None:
+    found = papers.details(WRITTEN)
+    assert json.loads(json.dumps(found)) == found
+    assert found["size"] == {"unit": "statements", "first": 40, "last": 5}
+    assert found["verified"]["line"] == "FAILS AS STATED: GB0059"
