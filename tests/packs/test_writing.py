@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gzip
 import os
 import signal
 import subprocess
@@ -113,8 +114,11 @@ def test_one_that_is_killed_while_replacing_leaves_the_old_pack(tmp_path: Path) 
 
 def test_what_no_janitor_lived_to_sweep_goes_with_the_next_pack(tmp_path: Path) -> None:
     left, held = tmp_path / ".packing-left", tmp_path / ".packing-held"
-    for work in (left, held):
+    mine = tmp_path / ".packing-list"
+    for work in (left, held, mine):
         (work / "pack").mkdir(parents=True)
+    (mine / "things-to-pack.txt").write_text("socks")
+    for work in (left, held, mine):
         os.utime(work, (0, 0))
     handle = os.open(held, os.O_RDONLY)
     try:
@@ -122,7 +126,7 @@ def test_what_no_janitor_lived_to_sweep_goes_with_the_next_pack(tmp_path: Path) 
         made_packs.folder(tmp_path / "a")
     finally:
         os.close(handle)
-    assert sorted(os.listdir(tmp_path)) == [".packing-held", "a"]
+    assert sorted(os.listdir(tmp_path)) == [".packing-held", ".packing-list", "a"]
 
 
 @pytest.mark.parametrize("make", [packs.folder, packs.archive])
@@ -145,9 +149,7 @@ def test_what_changes_after_the_seal_is_not_packed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["folder", "archive"])
-def test_nothing_is_replaced_unasked_and_only_packs_are(
-    kind: str, tmp_path: Path
-) -> None:
+def test_nothing_is_replaced_unasked(kind: str, tmp_path: Path) -> None:
     make = {"folder": packs.folder, "archive": packs.archive}[kind]
     at = tmp_path / "a.tar.gz"
     with make(at) as stage:
@@ -160,21 +162,39 @@ def test_nothing_is_replaced_unasked_and_only_packs_are(
         stage.seal(told)
     with packs.open_pack(at) as contents:
         assert contents.manifest.kind == "deploy"
-    for name in ("file.py", "project"):
-        other = tmp_path / name
-        other.write_text("mine") if name == "file.py" else other.mkdir()
+
+
+@pytest.mark.parametrize("kind", ["folder", "archive"])
+def test_only_packs_are_replaced(kind: str, tmp_path: Path) -> None:
+    make = {"folder": packs.folder, "archive": packs.archive}[kind]
+    (tmp_path / "file.py").write_text("mine")
+    (tmp_path / "data.gz").write_bytes(gzip.compress(b"mine"))
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "manifest.json").write_text('{"name": "mine"}')
+    made_packs.folder(tmp_path / "noted")
+    (tmp_path / "noted" / "notes.txt").write_text("mine")
+    (tmp_path / "link").symlink_to(made_packs.folder(tmp_path / "pack"))
+    (tmp_path / "empty").mkdir()
+    before = sorted(path.relative_to(tmp_path) for path in tmp_path.rglob("*"))
+    for name in ("file.py", "data.gz", "site", "noted", "link", "empty"):
         with (
-            pytest.raises(UserError, match="is no pack, so --overwrite does not"),
-            make(other, overwrite=True),
+            pytest.raises(UserError, match="--overwrite replaces nothing but packs"),
+            make(tmp_path / name, overwrite=True),
         ):
-            pass
-    (tmp_path / "link").symlink_to(at)
+            raise AssertionError("the work began")
+    after = sorted(path.relative_to(tmp_path) for path in tmp_path.rglob("*"))
+    assert after == before
+
+
+def test_what_came_to_lie_there_meanwhile_is_not_replaced(tmp_path: Path) -> None:
+    at = made_packs.folder(tmp_path / "a")
     with (
-        pytest.raises(UserError, match="is no pack"),
-        make(tmp_path / "link", overwrite=True),
+        pytest.raises(UserError, match=r"nothing but packs: .*'notes\.txt' is not in"),
+        packs.folder(at, overwrite=True) as stage,
     ):
-        pass
-    assert sorted(os.listdir(tmp_path)) == ["a.tar.gz", "file.py", "link", "project"]
+        made_packs.fill(stage)
+        (at / "notes.txt").write_text("mine")
+    assert (at / "notes.txt").exists() and os.listdir(tmp_path) == ["a"]
 
 
 def test_a_folder_takes_the_place_of_an_archive(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from torchproof.records import UserError
 
+ASIDE = "replaced"  # where an old pack lies for a moment
 _HERE = -100  # AT_FDCWD of <fcntl.h>
 _NO_REPLACE, _EXCHANGE = 1, 2  # RENAME_* of <linux/fs.h>
 # What file systems answer that know no such renaming.
@@ -45,7 +46,7 @@ def _replaced(made: Path, dest: Path) -> bool:
     except OSError as error:
         if error.errno not in _UNKNOWN:
             raise
-    aside = made.parent / "replaced"
+    aside = made.parent / ASIDE
     os.rename(dest, aside)
     try:
         _named(made, dest)

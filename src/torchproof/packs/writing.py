@@ -26,11 +26,13 @@ from pathlib import Path
 
 from torchproof.packs import janitor, keys, placing
 from torchproof.packs import manifest as papers
-from torchproof.packs.contents import is_pack
+from torchproof.packs.contents import open_pack
 from torchproof.packs.manifest import File, Manifest
+from torchproof.packs.refusal import Refused
 from torchproof.records import UserError
 
 _MARK = ".packing-"
+_WORK = {"pack", "pack.tar.gz", placing.ASIDE}  # all that a work folder holds
 _STALE_S = 60.0  # a work folder is older than that before its lock is asked for
 
 
@@ -96,6 +98,7 @@ def folder(dest: str | os.PathLike[str], *, overwrite: bool = False) -> Iterator
         yield stage
         _finish(stage)
         stage.path.chmod(0o755)
+        _assert_still(Path(dest), overwrite)
         placing.place(stage.path, Path(dest), overwrite)
 
 
@@ -111,6 +114,7 @@ def archive(
         packed = stage.path.parent / "pack.tar.gz"
         _pack(stage, packed, root or "pack")
         packed.chmod(0o644)
+        _assert_still(Path(dest), overwrite)
         placing.place(packed, Path(dest), overwrite)
 
 
@@ -145,8 +149,19 @@ def assert_placeable(dest: Path, overwrite: bool) -> None:
         raise UserError(
             f"{dest} exists: choose another name for -o, or replace it with --overwrite"
         )
-    if dest.is_symlink() or not is_pack(dest):
-        raise UserError(f"{dest} is no pack, so --overwrite does not replace it")
+    if dest.is_symlink():
+        raise UserError(f"{dest} is a link: --overwrite replaces nothing but packs")
+    # What is replaced is deleted: so it is a pack, whole and with nothing put into it.
+    try:
+        open_pack(dest).close()
+    except Refused as error:
+        raise UserError(f"--overwrite replaces nothing but packs: {error}") from None
+
+
+def _assert_still(dest: Path, overwrite: bool) -> None:
+    """Making a pack takes minutes, in which something else may come to lie there."""
+    if overwrite:
+        assert_placeable(dest, overwrite)
 
 
 @contextlib.contextmanager
@@ -179,7 +194,8 @@ def _sweep(parent: Path) -> None:
             try:
                 status = os.fstat(handle)
                 old = time.time() - status.st_mtime > _STALE_S
-                if old and status.st_uid == os.geteuid():
+                ours = _WORK.issuperset(os.listdir(handle))
+                if old and ours and status.st_uid == os.geteuid():
                     fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     shutil.rmtree(found, ignore_errors=True)
             finally:
