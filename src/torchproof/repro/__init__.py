@@ -19,11 +19,10 @@ from torchproof.capture import Options
 from torchproof.packs import Made, Manifest, Unverified
 from torchproof.records import Run, one_line
 from torchproof.redaction import Redactor
+from torchproof.repro import papers
 from torchproof.repro.capturing import captured
 from torchproof.repro.draft import Draft, Outcome, Settings
-from torchproof.repro.filing import Paper, Reproduced, papers
 from torchproof.repro.ordering import Drafts
-from torchproof.repro.papers import gathered, header, readme
 from torchproof.repro.shrinking import smaller
 from torchproof.repro.symptom import Symptom
 from torchproof.repro.symptoms import chosen
@@ -100,29 +99,30 @@ class _Making:
                 include=self._asked.include,
             )
             settings = self._settings(train=seen.train)
-            facts = gathered(self._run.environment, seen.environment, seen.configs)
-            top = header(facts)
+            facts = papers.gathered(self._run.environment, seen)
+            top = papers.header(self._symptom, facts)
             with Court(self._symptom, settings, header=top) as court:
-                whole = self._found(drafts, court)
-                draft = self._smaller(whole, court)
+                first = self._found(drafts, court)
+                draft = self._smaller(first, court)
                 text = self._redactor.source(court.text(draft))
                 outcome = court.clean_text(text, draft.files)
                 if not outcome.is_same:
                     raise Unverified(_differs(self._symptom, [(draft, outcome)]))
                 log = self._logged(court, text, draft)
-        found = Reproduced(
+        written = papers.Written(
             self._symptom,
             settings,
-            whole,
             draft,
-            text,
+            first,
             outcome,
-            minified=self._asked.minify,
-            facts=facts,
-            command=command,
-            target=self._target.text,
+            text,
+            facts,
+            command,
+            self._target.text,
+            self._asked.minify,
         )
-        return self._sealed(stage, found, papers(found, drafts.graphs()[:_GRAPHS], log))
+        found = papers.files(written, drafts.graphs()[:_GRAPHS], log)
+        return self._sealed(stage, written, found)
 
     def _place(self) -> dict[str, object]:
         found = self._symptom.finding
@@ -176,14 +176,16 @@ class _Making:
         return court.clean_text(text, draft.files, {"TORCH_LOGS": _LOGS}).output
 
     def _sealed(
-        self, stage: packs.Stage, found: Reproduced, files: dict[str, Paper]
+        self,
+        stage: packs.Stage,
+        written: papers.Written,
+        found: dict[str, papers.Paper],
     ) -> Manifest:
         hide = self._redactor
-        for name, paper in files.items():
-            raw = paper.content if paper.final else hide.bytes(paper.content)
-            files[name] = Paper(raw, hide.text(paper.about), final=True)
-        text = hide.text(readme(found, files, hide.counts))
-        files["README.md"] = Paper(text.encode(), "the report, ready to be filed")
+        files = papers.redacted(found, hide)
+        rows = papers.listing({k: (len(v.content), v.about) for k, v in files.items()})
+        text = hide.text(papers.readme(written, rows, hide.counts))
+        files["README.md"] = papers.Paper(text.encode(), "the report, to be filed")
         for name, paper in files.items():
             path = stage.path / name
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -192,10 +194,10 @@ class _Making:
             kind="repro",
             name=hide.text(self._target.name),
             torchproof=__version__,
-            target=hide.text(found.target),
-            command=hide.text(found.command),
-            environment=hide.json(dict(found.facts)),
-            details=hide.json(found.details()),
+            target=hide.text(written.target),
+            command=hide.text(written.command),
+            environment=hide.json(dict(written.facts)),
+            details=hide.json(papers.details(written)),
         )
         return stage.seal(manifest, {k: paper.about for k, paper in files.items()})
 

@@ -32,6 +32,7 @@ def main(arguments: list[str]) -> int:
                 return script.run(target, stream)
             with _recorded(stream, job):
                 _run_calls(target, job, stream)
+            _tell_frames(target, job, stream)
             return 0
         except UserError as error:
             stream.write("unusable", message=str(error))
@@ -80,6 +81,31 @@ def _run_calls(target: Target, job: dict[str, Any], stream: Stream) -> None:
         except Exception as error:  # what fails is what the pack is about
             told = one_line(f"{type(error).__name__}: {error}", 200)
             stream.write("call_error", call=index, error=told)
+
+
+def _tell_frames(target: Target, job: dict[str, Any], stream: Stream) -> None:
+    """Drafts of the function that fails and of those that call it."""
+    place = job["place"]
+    if not place.get("file") or place.get("line") is None:
+        return
+    from torchproof.repro.programs.frames import frame_drafts
+
+    def run() -> None:
+        loaded = calls.fresh(target, job)
+        train = calls.trains(loaded, job)
+        for index, call in enumerate(loaded.calls):
+            calls.before(loaded, index)
+            calls.invoke(loaded.fn, call, train=train)
+
+    import torch
+
+    torch.compiler.set_stance("force_eager")
+    try:
+        for draft in frame_drafts(run, place["file"], place["line"]):
+            stream.write("draft", **draft.to_json())
+    except Exception as error:  # a draft less; there are others
+        told = one_line(f"{type(error).__name__}: {error}", 200)
+        stream.write("refused", why=f"the function that fails: {told}")
 
 
 def _tell_configs(stream: Stream) -> None:

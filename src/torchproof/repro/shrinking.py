@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from torchproof.repro import graphs, programs
 from torchproof.repro.draft import Draft
+from torchproof.repro.graphs.reducing import reduced as reduced_graph
+from torchproof.repro.programs.naming import anonymous as nameless
+from torchproof.repro.programs.reducing import reduced as reduced_program
 from torchproof.repro.trying import Court
+
+_NAMING_S = 30.0  # to replace names, whatever shrinking took
 
 
 def smaller(
@@ -27,6 +31,6 @@ def smaller(
         return court.quick(candidate).is_same
 
     if draft.form == "graph":
-        return graphs.reduced(draft, fails, deadline)
-    found = programs.reduced(draft, fails, deadline)
-    return programs.anonymous(found, fails) if anonymous else found
+        return reduced_graph(draft, fails, deadline)
+    found = reduced_program(draft, fails, deadline)
+    return nameless(found, fails, deadline + _NAMING_S) if anonymous else found
