@@ -12,6 +12,7 @@ import torch
 
 from torchproof.loading import forms
 from torchproof.loading.forms import Unfit
+from torchproof.torch_private.sizemarks import marks_of, put_marks
 
 Description = dict[str, Any]
 
@@ -23,7 +24,7 @@ def described(call: Any) -> Description:
         form = forms.flatten(call, tensors, "the call")
         _assert_plain(form)
         return {"form": form, "tensors": [_tensor(each) for each in tensors]}
-    except Unfit as error:
+    except (Unfit, ValueError) as error:
         return {"why_not": str(error)}
 
 
@@ -47,6 +48,7 @@ def _tensor(tensor: torch.Tensor) -> Description:
         "dtype": str(tensor.dtype).removeprefix("torch."),
         "device": str(tensor.device),
         "requires_grad": tensor.requires_grad,
+        "marks": marks_of(tensor),
     }
     if tensor.numel() and not (tensor.is_floating_point() or tensor.is_complex()):
         whole = tensor.detach().to(torch.int64)
@@ -75,7 +77,7 @@ def _made(told: Description, generator: torch.Generator) -> torch.Tensor:
     found = torch.empty_strided(held, stride, dtype=dtype, device=device)
     if found.numel():
         found.copy_(values)
-    found = found.expand(shape)
+    found = put_marks(found.expand(shape), told["marks"])
     return found.requires_grad_() if told["requires_grad"] else found
 
 

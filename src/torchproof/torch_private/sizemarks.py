@@ -1,0 +1,55 @@
+"""Marks on a tensor's sizes, such as `mark_dynamic` puts there, as JSON and back.
+
+Dynamo keeps them as attributes of the tensor; a copy of it has none.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import torch
+
+_STARTS = ("_dynamo_", "_has_dynamo_", "_specialize_on")
+
+PROBES: dict[str, tuple[str, ...]] = {
+    "marks on sizes": ("torch._dynamo.decorators:_DimRange",),
+}
+
+
+def marks_of(tensor: torch.Tensor) -> dict[str, Any]:
+    """Every mark by the name torch has for it; `ValueError` for one that holds code."""
+    held = getattr(tensor, "__dict__", {})
+    return {k: _plain(k, v) for k, v in held.items() if k.startswith(_STARTS)}
+
+
+def put_marks(tensor: torch.Tensor, marks: dict[str, Any]) -> torch.Tensor:
+    for name, told in marks.items():
+        setattr(tensor, name, _value(told))
+    return tensor
+
+
+def _plain(name: str, value: Any) -> Any:
+    if type(value).__name__ == "_DimRange":
+        return {"range": list(value)}
+    if isinstance(value, set | list | tuple):
+        parts = sorted(value) if isinstance(value, set) else value
+        return {type(value).__name__: [_plain(name, part) for part in parts]}
+    if isinstance(value, dict):
+        return {"dict": [[_plain(name, k), _plain(name, v)] for k, v in value.items()]}
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    raise ValueError(f"{name} holds a {type(value).__name__}")
+
+
+def _value(told: Any) -> Any:
+    if not isinstance(told, dict):
+        return told
+    ((kind, parts),) = told.items()
+    if kind == "range":
+        decorators = importlib.import_module("torch._dynamo.decorators")
+        return decorators._DimRange(*parts)
+    if kind == "dict":
+        return {_value(k): _value(v) for k, v in parts}
+    make = {"set": set, "list": list, "tuple": tuple}[kind]
+    return make(_value(part) for part in parts)
