@@ -82,7 +82,7 @@ def kinds_in(trace):
     """How often each kind of guard failed and made torch compile again."""
     found: collections.Counter[str] = collections.Counter()
     for _, payload in trace.artifacts("recompile_reasons"):
-        reasons = json.loads(payload)
-        reasons = [reasons] if isinstance(reasons, str) else reasons
+        # A list in JSON, or the one reason as it is.
+        reasons = json.loads(payload) if payload.startswith("[") else [payload]
         found.update({kind_of_guard(reason) for reason in reasons})
     return found

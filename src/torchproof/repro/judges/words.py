@@ -19,7 +19,7 @@ def reason_of(text: str) -> dict:
     first = first[introduced.end() :] if introduced else first
     page = _PAGE.search(first)
     lines = [line.strip() for line in first.strip().splitlines()]
-    told = re.search(r"Explanation: (.*?)(?=\n\s*Hint:|\n\n|\Z)", first, re.DOTALL)
+    told = re.search(r"Explanation: (.*?)(?=\s+Hint:|\n\n|\Z)", first, re.DOTALL)
     return {
         "type": lines[0] if lines else "unknown",
         "id": page[1].upper() if page else None,
@@ -49,13 +49,14 @@ def is_same_reason(seen: dict, expected: dict) -> bool:
 
 def innermost(message: str) -> str:
     """`shape '[3, 3]' is invalid` out of torch's "failed to run FX node ..."."""
-    told = re.search(r"got \w+\((['\"])(.+?)\1\)", message, re.DOTALL)
+    told = re.search(r"got \w+\((['\"])(.+?)(?:\1\)|\Z)", message, re.DOTALL)
     if told:
         return told[2]
-    lines = [line.strip() for line in message.strip().splitlines() if line.strip()]
-    if len(lines) > 1 and re.match(r"backend=.* raised:$", lines[0]):
-        return lines[1]
-    return lines[0] if lines else ""
+    message = re.sub(r"^\s*backend=.{1,80}? raised:\s*", "", message)
+    first = next((line.strip() for line in message.splitlines() if line.strip()), "")
+    return re.split(r" Explanation: | Set TORCHDYNAMO_VERBOSE| from user code:", first)[
+        0
+    ]
 
 
 def without_values(text: str) -> str:
@@ -77,16 +78,20 @@ def _quoted(match: re.Match) -> str:
 
 
 def is_same_message(seen: str, expected: str) -> bool:
-    """Whether two messages tell of one error; the expected one may be cut off."""
+    """Whether two messages tell of one error; the expected one is in one line.
+
+    It may hold more lines than the first, and it may be cut off.
+    """
     mine, other = (without_values(innermost(text)) for text in (seen, expected))
     length = min(len(mine), len(other), _LONGEST)
-    if length < min(len(other), 12):
-        return mine == other
-    return mine[:length] == other[:length]
+    return mine[:length] == other[:length] if length else mine == other
 
 
 # What a failed guard was about, by what torch writes of it. The first that fits.
 _GUARDS = (
+    (r"\.size\(\)\[\d+\] == [\w.\[\]'\"]+\.size\(\)\[\d+\]$", "equal sizes"),
+    (r" size mismatch .*(?:expected|actual) [01]\b", "size 0 or 1"),
+    (r"^2 <= [^<]+$|\.size\(\)\[\d+\] == [01]$", "size 0 or 1"),
     (r"tensor '.*?' ([\w ]+?) mismatch", None),
     (r"expected type of |___check_type_id|\bis (?:not )?None\b", "type"),
     (r"'NoneType' object has no attribute", "type"),
@@ -98,7 +103,7 @@ _GUARDS = (
     (r"^len\(|^not [\w.\[\]'\"]+$", "length"),
     (r"___dict_contains|^list\(", "keys"),
     (r"\.stride\(\)\[", "stride"),
-    (r"\.size\(\)\[", "size"),
+    (r"\.size\(\)\[", "condition on a size"),
     (r"\.training == ", "training"),
     (r" == ", "value"),
 )
