@@ -168,7 +168,9 @@ def _error_symptom(
     name, message = _class_and_message(told)
     core = without_values(innermost(message))
     expected: dict[str, Any] = {"error": name, "message": core}
+    explained = re.search(r"Explanation: (.*?)(?=\s+Hint:|\Z)", message, re.DOTALL)
     expected["id"] = ids[0] if ids else None
+    expected["names"] = names_in(explained[1] if explained else "")
     if name not in _BACKENDS and finding is not None:
         expected["backend"] = "eager"  # it was seen where no code is generated
     return Symptom(

@@ -9,15 +9,14 @@ from torchproof.repro.judges.prelude import (
     OTHER,
     SAME,
     failure_in_eager,
-    one_line,
     run_compiled,
     traced,
 )
-from torchproof.repro.judges.words import is_same_message, reason_of
+from torchproof.repro.judges.words import innermost, is_same_message, reason_of
 
 
 def judge(make, settings, expected, before_call=None):
-    """Expected: the `error` class, its `message`, and torch's `id` or None.
+    """Expected: the `error` class, its `message`, torch's `id` or None, and `names`.
 
     `backend` is the one that is enough to see it, or None.
     """
@@ -29,11 +28,10 @@ def judge(make, settings, expected, before_call=None):
     own = failure_in_eager(make, settings, before_call)
     if own is not None:
         return OTHER, f"it fails in eager: {own}"
-    if any(
-        is_same_error(name, text, expected) for name, text in errors_in(error, trace)
-    ):
-        return SAME, one_line(error)
-    return OTHER, f"another error: {one_line(error)}"
+    for name, text in errors_in(error, trace):
+        if is_same_error(name, text, expected):
+            return SAME, f"{name}: {innermost(text)}"
+    return OTHER, f"another error, {type(error).__name__}: {innermost(str(error))}"
 
 
 def errors_in(error, trace):
@@ -51,7 +49,9 @@ def errors_in(error, trace):
 def is_same_error(name, message, expected):
     if name.rsplit(".", 1)[-1] != expected["error"]:
         return False
-    if expected.get("id"):
-        return reason_of(message)["id"] == expected["id"]
     message = re.sub(rf"^(?:[\w.]+\.)?{name}: ", "", message)
+    if expected.get("id"):
+        reason = reason_of(message)
+        if reason["id"] != expected["id"] or reason["names"] != expected["names"]:
+            return False
     return is_same_message(message, expected["message"])

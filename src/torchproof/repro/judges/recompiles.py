@@ -40,7 +40,8 @@ def judge(make, settings, expected, before_call=None):
 def judge_times(counts, expected):
     times = counts[expected["kind"]]
     if times >= expected["times"]:
-        return SAME, f"compiled again {times} times because of: {expected['kind']}"
+        often = "once" if times == 1 else f"{times} times"
+        return SAME, f"compiled again {often} because of: {expected['kind']}"
     if times:
         return OTHER, (
             f"compiled again {times} times because of: {expected['kind']},"
