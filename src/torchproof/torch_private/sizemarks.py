@@ -31,9 +31,9 @@ def put_marks(tensor: torch.Tensor, marks: dict[str, Any]) -> torch.Tensor:
 
 def _plain(name: str, value: Any) -> Any:
     if type(value).__name__ == "_DimRange":
-        return {"range": list(value)}
+        return {"range": [value.dim, value.min, value.max]}
     if isinstance(value, set | list | tuple):
-        parts = sorted(value) if isinstance(value, set) else value
+        parts = sorted(value, key=str) if isinstance(value, set) else value
         return {type(value).__name__: [_plain(name, part) for part in parts]}
     if isinstance(value, dict):
         return {"dict": [[_plain(name, k), _plain(name, v)] for k, v in value.items()]}
