@@ -23,6 +23,7 @@ PROBES: dict[str, tuple[str, ...]] = {
         "torch._ops:HigherOrderOperator",
         "torch._ops:OpOverload",
     ),
+    "tensors inside a transform": ("torch._C._functorch:is_functorch_wrapped_tensor",),
     "the minifier of FX graphs": ("torch._functorch.fx_minifier:minifier",),
 }
 
@@ -67,6 +68,12 @@ def operator_name(target: Any) -> str | None:
     if isinstance(target, ops.OpOverloadPacket):
         return str(target)
     return None
+
+
+def is_wrapped(tensor: Any) -> bool:
+    """Whether a tensor stands for many, as inside `vmap`."""
+    functorch: Any = importlib.import_module("torch._C._functorch")
+    return bool(functorch.is_functorch_wrapped_tensor(tensor))
 
 
 def minified(

@@ -3,3 +3,10 @@
 `recording` writes them in the process that runs the target, `variants` and `reducing`
 change them where torch is not loaded; `sketch` is what they pass to each other.
 """
+
+from __future__ import annotations
+
+from torchproof.repro.graphs.reducing import reduced
+from torchproof.repro.graphs.variants import variants
+
+__all__ = ["reduced", "variants"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -49,9 +50,11 @@ def main() -> None:
 
 
 def _captured(source: str) -> tuple[fx.GraphModule, Sequence[Any]]:
-    space: dict[str, Any] = {"__name__": "draft"}
-    exec(compile(source, "draft", "exec"), space)
-    fn, calls = space["make"]()
+    # Dynamo looks a function's module up by name.
+    module: Any = types.ModuleType("torchproof_draft")
+    sys.modules[module.__name__] = module
+    exec(compile(source, module.__name__, "exec"), vars(module))
+    fn, calls = module.make()
 
     def run(gm: fx.GraphModule, _: str) -> Callable[..., Any]:
         def stop(*args: Any) -> None:
@@ -61,7 +64,8 @@ def _captured(source: str) -> tuple[fx.GraphModule, Sequence[Any]]:
 
     try:
         with instead_of_backends(run):
-            torch.compile(fn)(*calls[0])
+            compiled: Any = torch.compile(fn)
+            compiled(*calls[0])
     except _Captured as captured:
         return captured.gm, captured.inputs
     raise AssertionError("nothing was captured")
@@ -71,7 +75,8 @@ def _sketch(gm: fx.GraphModule, values: Sequence[Any]) -> dict[str, Any]:
     reader = Reader(gm)
     reader.read_inputs(values)
     reader.read_lines()
-    Run(without_regions(gm), reader).run(*values)
+    plain = without_regions(gm)
+    Run(plain, reader).run(*values)
     return reader.sketch().to_json()
 
 

@@ -109,7 +109,7 @@ def inlined(sketch: Sketch) -> Sketch:
 def _called(
     line: Line, functions: Mapping[str, Function]
 ) -> tuple[Function, list[str]] | None:
-    """The graph that a line calls and what it gives it, if it does no more than that."""
+    """The graph that a line merely calls, and what it gives it."""
     call = ast.parse(line.expression, mode="eval").body
     if not isinstance(call, ast.Call):
         return None

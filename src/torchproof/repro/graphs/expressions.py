@@ -26,9 +26,13 @@ _NAMESPACES |= {
     "quantized_decomposed",
 }
 _NAMESPACES |= {"onednn", "fsdp", "debugprims", "profiler", "symm_mem"}
-_PUBLIC = (torch, torch.nn.functional, torch.linalg, torch.fft, torch.special)
-_PUBLIC_NAMES = ("torch", "torch.nn.functional", "torch.linalg", "torch.fft")
-_PUBLIC_NAMES += ("torch.special",)
+_PUBLIC = {
+    "torch": torch,
+    "torch.nn.functional": torch.nn.functional,
+    "torch.linalg": torch.linalg,
+    "torch.fft": torch.fft,
+    "torch.special": torch.special,
+}
 _INFIX = {
     operator.add: "+", operator.sub: "-", operator.mul: "*", operator.truediv: "/",
     operator.floordiv: "//", operator.mod: "%", operator.pow: "**",
@@ -39,18 +43,9 @@ _INFIX = {
 }  # fmt: skip
 _PREFIX = {operator.neg: "-", operator.invert: "~", operator.pos: "+"}
 # They change how what follows is run.
-_SWITCHES = (
-    "_set_grad_enabled",
-    "_enter_autocast",
-    "_exit_autocast",
-    "set_grad_enabled",
-)
-_SWITCHES += (
-    "_enter_inference_mode",
-    "_exit_inference_mode",
-    "_check",
-    "_assert_async",
-)
+_SWITCHES = {"_set_grad_enabled", "set_grad_enabled", "_check", "_assert_async"}
+_SWITCHES |= {"_enter_autocast", "_exit_autocast"}
+_SWITCHES |= {"_enter_inference_mode", "_exit_inference_mode"}
 _RESERVED = {"torch", "math", "operator", "pathlib", "self", "make", "repro", "Repro"}
 _RESERVED |= {"arguments", "normal", "positive", "whole", "choice", "real", "fn"}
 _RESERVED |= {*dir(builtins)}
@@ -142,9 +137,32 @@ def _region(name: str, node: fx.Node, told: Callable[[Any], str]) -> str:
     if name.startswith("tag_activation_checkpoint"):
         how = f"use_reentrant={bool(node.kwargs.get('use_reentrant'))}"
         return f"torch.utils.checkpoint.checkpoint({', '.join([*given, how])})"
+    if name == "autograd_function_apply":  # its forward: what Dynamo can trace again
+        return f"{given[0]}({', '.join(given[2:])})[0]"
+    if name == "flex_attention":
+        return _flex(node, told)
     if name == "cond":
         return f"torch.cond({', '.join(given)})"
     return f"torch.ops.higher_order.{name}({_given(node, told, 0)})"
+
+
+def _flex(node: fx.Node, told: Callable[[Any], str]) -> str:
+    """As its caller writes it: tensors that its functions read are not told apart."""
+    query, key, value, score, mask, *rest = node.args
+    scale, options, scored, masked = rest
+    assert isinstance(mask, tuple)
+    blocks = ", ".join(map(told, mask[:-1]))
+    given = [told(query), told(key), told(value), _closed(told(score), scored, told)]
+    given.append(f"({blocks}, {_closed(told(mask[-1]), masked, told)})")
+    given += [told(scale), told(options)]
+    return f"torch.ops.higher_order.flex_attention({', '.join(given)})"
+
+
+def _closed(function: str, over: Any, told: Callable[[Any], str]) -> str:
+    if not over:
+        return function
+    read = ", ".join(map(told, over))
+    return f"(lambda *given: {function}(*given, {read}))"
 
 
 def _given(node: fx.Node, told: Callable[[Any], str], skip: int) -> str:
@@ -160,12 +178,12 @@ def _function(target: Any) -> str:
         if told.split(".")[0] not in _NAMESPACES:
             raise NotPortable("it calls a custom operator, which torch alone lacks")
         return f"torch.ops.{told}"
-    if getattr(operator, getattr(target, "__name__", ""), None) is target:
-        return f"operator.{target.__name__}"
-    if getattr(math, getattr(target, "__name__", ""), None) is target:
-        return f"math.{target.__name__}"
-    if target.__module__ == "builtins":
-        return target.__name__
+    name = str(getattr(target, "__name__", ""))
+    for module in (operator, math, builtins):
+        if getattr(module, name, None) is target:
+            return (
+                name if module is builtins else f"{module.__name__.strip('_')}.{name}"
+            )
     return _public().get(id(target)) or _torch_name(target)
 
 
@@ -184,7 +202,7 @@ def _torch_name(target: Any) -> str:
 def _public() -> dict[int, str]:
     """Functions by their public names, the first place that has one first."""
     found: dict[int, str] = {}
-    for place, module in zip(_PUBLIC_NAMES, _PUBLIC, strict=True):
+    for place, module in _PUBLIC.items():
         for name, value in vars(module).items():
             if callable(value) and not name.startswith("_"):
                 found.setdefault(id(value), f"{place}.{name}")

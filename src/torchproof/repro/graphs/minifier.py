@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from torchproof import lifeline
 from torchproof.repro.graphs.sketch import Sketch
@@ -29,15 +30,11 @@ def minify(
             _say(process, {"source": seeded(recorded).source})
             for line in process.stdout:
                 sketch = Sketch.from_json(json.loads(line))
-                calls = recorded.sketch.calls
-                fails = attempt(_with_calls(sketch, calls))
+                around = recorded.sketch
+                fails = attempt(replace(sketch, calls=around.calls, under=around.under))
                 if time.monotonic() >= deadline:
                     return
                 _say(process, {"fails": fails})
-
-
-def _with_calls(sketch: Sketch, calls: int) -> Sketch:
-    return Sketch(sketch.inputs, sketch.lines, sketch.outputs, sketch.functions, calls)
 
 
 @contextlib.contextmanager

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from torchproof.repro.graphs.expressions import NotPortable
 from torchproof.repro.graphs.sketch import TensorFacts, Values
+from torchproof.torch_private.captured import is_wrapped
 
 _FEW = 4  # distinct numbers: a mask or a flag rather than a measurement
 _SAMPLED = 4096
@@ -16,9 +17,15 @@ _PLAIN = (Tensor, torch.nn.Parameter, torch.nn.Buffer)
 _LARGEST = 2**62
 
 
+def is_plain(tensor: Tensor) -> bool:
+    """Whether shape, strides and kind of numbers say what a tensor is."""
+    usual = type(tensor) in _PLAIN and tensor.layout == torch.strided
+    return usual and not is_wrapped(tensor)
+
+
 def facts(tensor: Tensor) -> TensorFacts:
     """Shape, layout and kind of numbers of a real tensor."""
-    if type(tensor) not in _PLAIN or tensor.layout != torch.strided:
+    if not is_plain(tensor):
         kind = type(tensor).__name__
         raise NotPortable(f"it works on tensors of the type {kind}, {tensor.layout}")
     return TensorFacts(
@@ -84,8 +91,8 @@ def _many(tensor: Tensor) -> Values:
         sizes = numbers.abs()
         sizes = sizes[sizes > 0]
         if len(sizes):
-            kind = "positive" if low >= 0 else "negative"
-            return Values(kind, (float(sizes.min()), float(sizes.max())))
+            reach = (float(sizes.min()), float(sizes.max()))
+            return Values("positive" if low >= 0 else "negative", reach)
     spread = float(numbers.std(correction=0))
     return Values("normal", (_short(float(numbers.mean()), spread), _short(spread, 0)))
 

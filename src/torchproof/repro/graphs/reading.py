@@ -36,6 +36,7 @@ class Reader:
     inputs: list[Input] = field(default_factory=list)
     lines: list[Line] = field(default_factory=list)
     functions: list[Function] = field(default_factory=list)
+    under: tuple[str, ...] = ()
     _places: dict[str, int] = field(default_factory=dict)
 
     def sketch(self) -> Sketch:
@@ -49,10 +50,12 @@ class Reader:
             lines=tuple(self.lines),
             outputs=tuple(dict.fromkeys(outputs)) or ("None",),
             functions=tuple(self.functions),
+            under=self.under,
         )
 
     def read_inputs(self, args: Sequence[Any]) -> None:
         """The placeholders with what they stand for in this call, then constants."""
+        self.under = surroundings()
         nodes = [node for node in self.gm.graph.nodes if node.op == "placeholder"]
         given = list(zip(nodes, args, strict=True))
         for node, value in given:
@@ -79,8 +82,10 @@ class Reader:
         place = self._places.get(self.names.get(node, ""))
         if place is None:
             return
-        if isinstance(value, Tensor):
+        if isinstance(value, Tensor) and numbers.is_plain(value):
             told = replace(self.lines[place], facts=numbers.facts(value))
+        elif isinstance(value, Tensor):  # no tensor to be made from facts
+            told = replace(self.lines[place], facts=None)
         elif isinstance(value, bool | int | float):
             told = replace(self.lines[place], literal=repr(value))
         else:
@@ -93,7 +98,7 @@ class Reader:
         name = self.namer(f"{letter}{count}")
         self.names[node] = name
         traced = node.meta.get("example_value")
-        dynamic = ()
+        dynamic: tuple[int, ...] = ()
         if isinstance(traced, Tensor) and role == "input":
             sizes = enumerate(traced.shape)
             dynamic = tuple(at for at, size in sizes if type(size) is not int)
@@ -178,6 +183,20 @@ class Run(fx.Interpreter):
         value = super().run_node(n)
         self._reader.saw(self._named[n.name], value)
         return value
+
+
+def surroundings() -> tuple[str, ...]:
+    """What a graph is called under and does not set itself, as decorators."""
+    found = []
+    if torch.is_inference_mode_enabled():
+        found.append("torch.inference_mode()")
+    elif not torch.is_grad_enabled():
+        found.append("torch.no_grad()")
+    for device in ("cpu", "cuda"):
+        if torch.is_autocast_enabled(device):
+            dtype = torch.get_autocast_dtype(device)
+            found.append(f'torch.autocast("{device}", dtype={dtype})')
+    return tuple(found)
 
 
 def tensors_of(gm: fx.GraphModule, args: Sequence[Any]) -> list[Tensor]:

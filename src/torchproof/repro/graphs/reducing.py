@@ -31,6 +31,7 @@ def reduced(draft: Draft, fails: Fails, deadline: float) -> Draft:
     _fewer_calls(search)
     search.attempt(cuts.inlined(search.sketch))
     _fewer_lines(search)
+    _fewer_surroundings(search)
     _plainer_inputs(search)
     _smaller_sizes(search)
     return search.draft
@@ -84,6 +85,12 @@ def _fewer_calls(search: _Search) -> None:
     for calls in range(1, search.sketch.calls):
         if search.attempt(replace(search.sketch, calls=calls)):
             return
+
+
+def _fewer_surroundings(search: _Search) -> None:
+    for decorator in search.sketch.under:
+        left = tuple(one for one in search.sketch.under if one != decorator)
+        search.attempt(replace(search.sketch, under=left))
 
 
 def _fewer_lines(search: _Search) -> None:

@@ -19,8 +19,9 @@ Role = Literal["input", "weight", "buffer"]
 class Values:
     """How numbers like the recorded ones are made.
 
-    `normal`: mean and spread. `positive`: any magnitude between low and high, `negative`
-    is its mirror. `whole`: from low to high. `choice`: one of a few. `fill`: one number.
+    `normal`: mean and spread. `positive`: any magnitude between low and high, and
+    `negative` is its mirror. `whole`: from low to high. `choice`: one of a few.
+    `fill`: one number.
     """
 
     kind: Literal["normal", "positive", "negative", "whole", "choice", "fill"]
@@ -107,6 +108,7 @@ class Sketch:
     outputs: tuple[str, ...]  # expressions
     functions: tuple[Function, ...] = ()
     calls: int = 1  # how often it is called in a row
+    under: tuple[str, ...] = ()  # what it runs under, as decorators
 
     @property
     def size(self) -> int:
@@ -124,6 +126,7 @@ class Sketch:
             outputs=tuple(data["outputs"]),
             functions=tuple(_function(entry) for entry in data["functions"]),
             calls=data["calls"],
+            under=tuple(data["under"]),
         )
 
 

@@ -1,4 +1,4 @@
-"""The drafts of one recorded graph: made numbers first, real ones if those are needed."""
+"""The drafts of one recorded graph: made numbers first, then real ones."""
 
 from __future__ import annotations
 

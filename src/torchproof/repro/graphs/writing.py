@@ -66,14 +66,15 @@ def _program(sketch: Sketch, state: Sequence[Input], arguments: Sequence[Input])
     parameters = ", ".join(entry.name for entry in arguments)
     own = {entry.name: f"self.{entry.name}" for entry in state}
     body = _body(sketch.lines, _returned(sketch.outputs), own)
+    under = [f"@{decorator}" for decorator in sketch.under]
     if not state:
-        return "\n\n".join(
-            [*functions, f"def repro({parameters}):\n{_indented(body, 4)}"]
-        )
+        head = "\n".join([*under, f"def repro({parameters}):"])
+        return "\n\n".join([*functions, f"{head}\n{_indented(body, 4)}"])
     lines = ["class Repro(torch.nn.Module):", "    def __init__(self):"]
     lines += ["        super().__init__()", *(f"        {s}" for s in _kept(state))]
     taken = f", {parameters}" if parameters else ""
-    lines += ["", f"    def forward(self{taken}):", _indented(body, 8)]
+    lines += ["", *(f"    {decorator}" for decorator in under)]
+    lines += [f"    def forward(self{taken}):", _indented(body, 8)]
     return "\n\n".join([*functions, "\n".join(lines)])
 
 
@@ -189,8 +190,7 @@ def _call(values: Values, shape: tuple[int, ...], dtype: str, device: str) -> st
         numbers = [_whole(number, dtype) for number in values.numbers]
     where = "" if device == "cpu" else f", device={device!r}"
     if values.kind == "fill":
-        told = f"torch.full({_tuple(shape)}, {numbers[0]}, dtype=torch.{dtype}{where})"
-        return told
+        return f"torch.full({_tuple(shape)}, {numbers[0]}, dtype=torch.{dtype}{where})"
     kind = "positive" if values.kind == "negative" else values.kind
     given = f"[{', '.join(numbers)}]" if kind == "choice" else ", ".join(numbers)
     given = "" if kind == "normal" and values.numbers == (0.0, 1.0) else f", {given}"
