@@ -27,6 +27,11 @@ class Refusal(Exception):
     """Why no package is made, in one line; the command ends with 1."""
 
 
+class _Seen:
+    def __init__(self) -> None:
+        self.form: Form = {}
+
+
 class Flat(torch.nn.Module):
     """The target from tensors to tensors; `output` is the form of its last answer."""
 
@@ -36,14 +41,19 @@ class Flat(torch.nn.Module):
         super().__init__()
         self.fn = fn
         self.signature, self.arguments = signature, arguments
-        self.output: Form = {}
+        # Not an attribute of the module itself: export undoes what is set on those.
+        self._seen = _Seen()
+
+    @property
+    def output(self) -> Form:
+        return self._seen.form
 
     def forward(self, *t: torch.Tensor) -> tuple[torch.Tensor, ...]:
         named = {k: forms.rebuild(f, list(t)) for k, f in self.arguments.items()}
         bound = inspect.BoundArguments(self.signature, named)
         answer: Tensors = []
         output = self.fn(*bound.args, **bound.kwargs)
-        self.output = forms.flatten(output, answer, "output")
+        self._seen.form = forms.flatten(output, answer, "output")
         return tuple(answer)
 
 

@@ -11,7 +11,7 @@ import torch
 from torchproof.loading.deployed import Deployed
 from torchproof.packs.contents import Contents
 
-FILE = "model.ts"
+FILE = "model.pt"
 
 
 def opened(contents: Contents) -> Deployed:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import re
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,7 +60,7 @@ def export(
     kind = dim.DYNAMIC if insist else dim.AUTO
     shapes = (tuple(dict.fromkeys(dims, kind) for dims in changing),)
     config = importlib.import_module("torch.fx.experimental._config")
-    with config.patch(backed_size_oblivious=small):
+    with config.patch(backed_size_oblivious=small), _quiet():
         program = torch.export.export(
             model, tuple(inputs), dynamic_shapes=shapes, strict=False
         )
@@ -73,6 +75,15 @@ def export(
         for value in values
     )
     return Exported(program, sizes, dict(_bounds(program)), _conditions(program))
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Without what torch says of its own use of its own parts."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        warnings.simplefilter("ignore", DeprecationWarning)
+        yield
 
 
 def _bounds(program: Any) -> Iterator[tuple[str, tuple[int, int | None]]]:
@@ -94,13 +105,15 @@ def _conditions(program: Any) -> tuple[str, ...] | None:
 
 def compile_package(program: Any, file: Path) -> None:
     inductor = importlib.import_module("torch._inductor")
-    inductor.aoti_compile_and_package(program, package_path=str(file))
+    with _quiet():
+        inductor.aoti_compile_and_package(program, package_path=str(file))
 
 
 def load_package(file: Path, device: int) -> Run:
     """What a package runs; `device` is the index of a CUDA device, or -1."""
     inductor = importlib.import_module("torch._inductor")
-    package = inductor.aoti_load_package(str(file), device_index=device)
+    with _quiet():
+        package = inductor.aoti_load_package(str(file), device_index=device)
 
     def run(tensors: list[torch.Tensor]) -> Sequence[torch.Tensor]:
         answer: Sequence[torch.Tensor] = package(*tensors)

@@ -1,0 +1,179 @@
+"""Packages compiled ahead of time: what they take and answer, what is refused."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import packages
+import pytest
+import torch
+from torch import nn
+
+from torchproof.deploy import exported, questions
+from torchproof.deploy.subject import Refusal, subject
+from torchproof.loading.entrance import Entrance, evaluate
+from torchproof.loading.forms import Unfit
+from torchproof.records import UserError
+
+
+def rows(number: int, width: int = 8) -> torch.Tensor:
+    return torch.linspace(-1, 1, number * width).view(number, width)
+
+
+@dataclass
+class Output:
+    logits: torch.Tensor
+    count: int
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 4)
+
+    def forward(self, x: Any, batch: Any, *, scale: Any = 1.0) -> Any:
+        y = torch.relu(self.linear(x)) * scale + batch["shift"]
+        batch["shift"].mul_(0.5)
+        return Output(y, x.shape[0]), (y.t().contiguous(), [y.sum()])
+
+
+class Branch(nn.Module):
+    def forward(self, x: Any) -> Any:
+        if x.sum() > 0:
+            return x + 1
+        return x - 1
+
+
+class BySize(nn.Module):
+    def __init__(self, mod: int = 0, only: int = 0) -> None:
+        super().__init__()
+        self.mod, self.only = mod, only
+
+    def forward(self, x: Any) -> Any:
+        if self.mod and x.shape[0] % self.mod == 0:
+            return x * 2
+        if self.only and x.shape[0] == self.only:
+            return x * 3
+        return x + 1
+
+
+class Joined(nn.Module):
+    def forward(self, x: Any, y: Any) -> Any:
+        return x + y[1:]
+
+
+def call(number: int) -> dict[str, Any]:
+    return {"x": rows(number), "batch": {"shift": rows(number, 4)}}
+
+
+def entrance(fn: nn.Module, *calls: Any) -> Entrance:
+    told = subject(packages.loaded(fn, *calls))
+    return exported.entrance_of(told, exported.exported(told))
+
+
+@pytest.fixture(scope="module")
+def net(tmp_path_factory: pytest.TempPathFactory) -> tuple[nn.Module, Path, Any]:
+    model, folder = Net().eval(), tmp_path_factory.mktemp("net")
+    details = packages.built(folder, packages.loaded(model, call(4), call(6)), "aoti")
+    return model, folder, details
+
+
+def test_a_process_without_the_models_code_gives_the_answers(net: Any) -> None:
+    _, folder, details = net
+    assert "test_exported" in details["without"]
+    assert {"call 0", "call 1", "x.size(0) = 2"} <= set(details["asked"])
+    told = packages.asked(folder, details)
+    assert told["ok"], told
+    assert told["answers"] == len(details["asked"])
+
+
+def test_it_answers_as_the_model_does_and_refuses_what_it_was_not_made_for(
+    net: Any,
+) -> None:
+    model, folder, _ = net
+    deployed = packages.opened(folder)
+    for number in (2, 5, 33):
+        mine, others = call(number), call(number)
+        mine["x"] = mine["x"].t().contiguous().t()
+        given, eager = deployed(**mine), model(**others)
+        torch.testing.assert_close(given[0].logits, eager[0].logits)
+        assert given[0].count == number and not given[0].logits.requires_grad
+        torch.testing.assert_close(given[1], eager[1])
+        torch.testing.assert_close(mine["batch"], others["batch"])  # written to
+    wrong = [
+        (call(1), "x has size 1 in dimension 0; taken is 2 or more"),
+        ({**call(4), "x": rows(5)}, r"batch\['shift'\] has size 4 .* 5 is taken"),
+        ({**call(4), "x": rows(4, 9)}, "x has size 9 in dimension 1; only 8"),
+        ({**call(4), "x": rows(4).double()}, "x is of type float64"),
+        ({**call(4), "scale": 2.0}, "scale is given; the package was made without"),
+        ({"x": rows(4), "batch": {}}, r"batch has the keys \[\], and had"),
+    ]
+    for arguments, why in wrong:
+        with pytest.raises(ValueError, match=why):
+            deployed(**arguments)
+
+
+def test_a_branch_on_values_is_refused_with_its_line(tmp_path: Path) -> None:
+    with pytest.raises(
+        Refusal, match=r"cannot be exported: .*test_exported.py:\d+: if"
+    ):
+        packages.built(tmp_path, packages.loaded(Branch(), (rows(4),)), "aoti")
+    assert not (tmp_path / "pack").exists()
+
+
+def test_what_export_assumes_of_sizes_is_held_to() -> None:
+    found = entrance(BySize(mod=4), (rows(8),), (rows(12),))
+    found.assert_sizes([(16, 8)])
+    with pytest.raises(
+        Unfit, match=r"sizes are taken only if \(x.size\(0\) % 4\) == 0"
+    ):
+        found.assert_sizes([(10, 8)])
+    joined = entrance(Joined(), (rows(4), rows(5)), (rows(6), rows(7)))
+    joined.assert_sizes([(9, 8), (10, 8)])
+    with pytest.raises(Unfit, match=r"y has size 9 in dimension 0"):
+        joined.assert_sizes([(9, 8), (9, 8)])
+    same = entrance(BySize(), (rows(4),), (rows(4),))
+    with pytest.raises(Unfit, match="only 4 is taken"):
+        same.assert_sizes([(5, 8)])
+
+
+def test_a_size_of_one_among_the_calls_is_taken() -> None:
+    found = entrance(BySize(), (rows(1),), (rows(4),))
+    found.assert_sizes([(1, 8)])
+    found.assert_sizes([(7, 8)])
+
+
+def test_a_size_that_export_fixes_is_refused() -> None:
+    with pytest.raises(
+        Refusal, match="fixed a size that differs between the calls: cal"
+    ):
+        entrance(BySize(only=6), (rows(6),), (rows(4),))
+
+
+def test_calls_of_several_forms_are_refused(tmp_path: Path) -> None:
+    calls = call(4), {**call(4), "scale": torch.ones(())}
+    model = Net().eval()
+    with pytest.raises(Refusal, match="call 1 has another form than call 0"):
+        packages.built(tmp_path, packages.loaded(model, *calls), "aoti")
+
+
+def test_training_is_refused(tmp_path: Path) -> None:
+    target = packages.loaded(BySize(), (rows(4),))
+    with pytest.raises(UserError, match="for inference: leave out --train"):
+        packages.built(tmp_path, target, "aoti", train=True)
+
+
+def test_questions_go_to_the_ends_of_a_range() -> None:
+    told = subject(packages.loaded(BySize(mod=4), (rows(8),), (rows(12),)))
+    found = exported.entrance_of(told, exported.exported(told))
+    sizes = [q.inputs[0].shape[0] for q in questions.of_sizes(told, found)]
+    assert 8 in sizes and 32 in sizes and all(size % 4 == 0 for size in sizes)
+
+
+def test_conditions_are_read_and_never_run() -> None:
+    assert evaluate("Max(2, a) == (b // 4) * 2 and not a > b", {"a": 4, "b": 8})
+    for text in ("__import__('os')", "a.real", "[1][0]", "'text'", "unknown > 1"):
+        with pytest.raises(ValueError, match="cannot be read"):
+            evaluate(text, {"a": 1})
