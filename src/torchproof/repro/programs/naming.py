@@ -11,6 +11,7 @@ import itertools
 import keyword
 import time
 from collections.abc import Collection, Iterator, Mapping
+from typing import Any
 
 from torchproof.repro.draft import Draft
 from torchproof.repro.programs.reducing import Fails, tidied, with_source
@@ -28,8 +29,12 @@ _POOLS: dict[str, tuple[str, ...]] = {
 _Definition = ast.FunctionDef | ast.AsyncFunctionDef
 
 
-def anonymous(draft: Draft, fails: Fails, deadline: float) -> Draft:
-    """The draft without names and texts of the user's, as far as it still fails."""
+def anonymous(draft: Draft, fails: Fails, deadline: float | None = None) -> Draft:
+    """The draft without names and texts of the user's, as far as it still fails.
+
+    Past `deadline` (of `time.monotonic`; a minute from now unless told) words are kept.
+    """
+    deadline = time.monotonic() + 60.0 if deadline is None else deadline
     tree = ast.parse(draft.source)
     draft = _first(draft, [tidied(tree)], fails)
     names = _own_names(ast.parse(draft.source))
@@ -152,10 +157,10 @@ def _own_names(tree: ast.Module) -> dict[str, str]:
 
 def _of_role(tree: ast.Module, role: str) -> Iterator[str]:
     names = Names(tree)
-    definitions = {"class": ast.ClassDef, "function": _Definition}
+    definitions: dict[str, Any] = {"class": ast.ClassDef, "function": _Definition}
     for node in ast.walk(tree):
         if role in definitions and isinstance(node, definitions[role]):
-            yield node.name  # type: ignore[attr-defined]
+            yield node.name
         elif role == "attribute":
             yield from _stored(node)
     if role == "variable":

@@ -5,9 +5,11 @@ from __future__ import annotations
 import ast
 import copy
 import dataclasses
+import os
 import time
 import warnings
 from collections.abc import Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
 
 from torchproof.repro.draft import Draft
 from torchproof.repro.programs.edits import (
@@ -25,35 +27,40 @@ from torchproof.repro.programs.edits import (
 )
 from torchproof.repro.programs.folding import flattened, inlined, looked_up, settled
 from torchproof.repro.programs.scopes import MODULE, Names
-from torchproof.repro.programs.shaking import foreign, shaken
+from torchproof.repro.programs.shaking import foreign, shaken, without_dead_stores
 from torchproof.repro.programs.whole import size_of
 
 Fails = Callable[[Draft], bool]
-PASSES: tuple[Pass, ...] = (hollow, chunks, items, unwrapped, single, bypass)
-PASSES += (settled, expressions, looked_up, inlined, flattened, signatures, sizes)
+PASSES: tuple[Pass, ...] = (hollow, chunks, unwrapped, single, bypass, settled, inlined)
+PASSES += (looked_up, flattened, expressions, items, signatures, sizes)
+_AT_ONCE = min(os.cpu_count() or 1, 4)
 _ROOTS = ("make", "before_call")
 
 
 def reduced(draft: Draft, fails: Fails, deadline: float) -> Draft:
     """The smallest program found by `deadline` (of `time.monotonic`) that still fails.
 
-    Each pass goes over the program once; all are repeated until none takes anything
-    away.
+    `fails` is called from several threads at once. Each pass goes over the program
+    once; all are repeated until none takes anything away.
     """
-    work = _Reduction(draft, fails, deadline)
-    while True:
-        before = work.draft.source
-        for each in PASSES:
-            work.go_over(each)
-        if work.draft.source == before or work.is_late:
-            return work.draft
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        work = _Reduction(draft, fails, deadline, pool)
+        while True:
+            before = work.draft.source
+            for each in PASSES:
+                work.go_over(each)
+            if work.draft.source == before or work.is_late:
+                return work.draft
 
 
 class _Reduction:
     """The best program so far, and what has been tried."""
 
-    def __init__(self, draft: Draft, fails: Fails, deadline: float) -> None:
+    def __init__(
+        self, draft: Draft, fails: Fails, deadline: float, pool: Executor
+    ) -> None:
         self.draft, self._fails, self._deadline = draft, fails, deadline
+        self._pool = pool
         self._tried: set[str] = {draft.source}
         self._tree = ast.parse(draft.source)
 
@@ -63,31 +70,45 @@ class _Reduction:
 
     def go_over(self, each: Pass) -> None:
         """Every edit of a pass; after one that holds, from the same place on."""
-        place, edits = 0, each(self._tree)
+        edits = each(self._tree)
+        place = 0
         while place < len(edits) and not self.is_late:
-            if self._holds(edits[place]):
-                edits = each(self._tree)
-            else:
+            candidates: list[tuple[int, Draft]] = []
+            while place < len(edits) and len(candidates) < _AT_ONCE:
+                candidate = self._edited(edits[place])
+                if candidate is not None:
+                    candidates.append((place, candidate))
                 place += 1
+            held = self._first_to_hold(candidates)
+            if held is not None:
+                place, self.draft = held
+                self._tree = ast.parse(self.draft.source)
+                edits = each(self._tree)
 
-    def _holds(self, edit: Edit) -> bool:
+    def _edited(self, edit: Edit) -> Draft | None:
         tree = copy.deepcopy(self._tree)
         edit(list(ast.walk(tree)))
         source = tidied(tree)
         if source is None or source in self._tried:
-            return False
-        self._tried.add(source)
-        candidate = with_source(self.draft, source)
-        if not self._fails(candidate):
-            return False
-        self.draft, self._tree = candidate, ast.parse(source)
-        return True
+            return None
+        return with_source(self.draft, source)
+
+    def _first_to_hold(
+        self, candidates: list[tuple[int, Draft]]
+    ) -> tuple[int, Draft] | None:
+        """Tries them side by side; those after one that holds come again."""
+        outcomes = list(self._pool.map(self._fails, [c for _, c in candidates]))
+        for (place, candidate), failed in zip(candidates, outcomes, strict=True):
+            self._tried.add(candidate.source)
+            if failed:
+                return place, candidate
+        return None
 
 
 def tidied(tree: ast.Module) -> str | None:
     """The source of a module without what nothing needs; None where it cannot run."""
     try:
-        tree = shaken(ast.fix_missing_locations(tree), _ROOTS)
+        tree = without_dead_stores(shaken(ast.fix_missing_locations(tree), _ROOTS))
         source = ast.unparse(ast.fix_missing_locations(tree)) + "\n"
         again = ast.parse(source)
         with warnings.catch_warnings():

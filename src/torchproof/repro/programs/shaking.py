@@ -210,6 +210,36 @@ def _without_text(node: ast.ClassDef | ast.FunctionDef) -> ast.AST:
     return node
 
 
+def without_dead_stores(tree: ast.Module) -> ast.Module:
+    """No names that are given a value, in a function, and never read."""
+    while True:
+        read = set(spelled_names(tree))
+        dropped = False
+        for node in ast.walk(tree):
+            if isinstance(node, _Definition):
+                kept = [each for each in node.body if not _is_dead(each, read)]
+                dropped |= len(kept) < len(node.body)
+                node.body = kept or [ast.Pass()]
+        if not dropped:
+            return tree
+
+
+def spelled_names(tree: ast.AST) -> Iterator[str]:
+    """Names that are read, or that other functions may read."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+            yield node.id
+        elif isinstance(node, ast.Global | ast.Nonlocal):
+            yield from node.names
+
+
+def _is_dead(node: ast.stmt, read: set[str]) -> bool:
+    if not isinstance(node, ast.Assign) or len(node.targets) != 1:
+        return False
+    target = node.targets[0]
+    return isinstance(target, ast.Name) and target.id not in read
+
+
 def statements(tree: ast.AST) -> Iterator[ast.stmt]:
     for node in ast.walk(tree):
         if isinstance(node, ast.stmt):

@@ -10,8 +10,8 @@ view reshape permute transpose flatten unsqueeze squeeze expand repeat contiguou
 clone detach float half bfloat16 long int bool double to cpu cuda type values keys
 items append extend pop get update copy index count split join format strip lower
 in_features out_features input output inputs outputs args kwargs name names key
-value query head heads mask loss logits step steps zero_grad param_groups lr params train
-eval parameters buffers modules children register_buffer register_parameter call
+value query head heads mask loss logits step steps zero_grad param_groups lr params
+train eval parameters buffers modules children register_buffer register_parameter call
 register_forward_hook state_dict apply log info warning debug error write read
 print close result real imag T mT H requires_grad grad_fn is_leaf layout
 setup_context ctx save_for_backward saved_tensors mark_dirty extra_repr
