@@ -25,6 +25,7 @@ from torchproof.records import UserError, one_line
 from torchproof.strategies import NotApplicable, parse, planning
 from torchproof.target import Loaded, Target
 from torchproof.torch_private import lines, lookups
+from torchproof.torch_private.sizemarks import marks_of, put_marks
 
 Progress = Callable[[str], None]
 
@@ -240,7 +241,7 @@ def _answers(
 def _copied(call: Any) -> Any:
     """With tensors of its own: a call may write to them."""
     if isinstance(call, torch.Tensor):
-        again = call.detach().clone()
+        again = put_marks(call.detach().clone(), marks_of(call))
         return again.requires_grad_() if call.requires_grad else again
     if isinstance(call, Mapping):
         return {key: _copied(value) for key, value in call.items()}

@@ -15,6 +15,7 @@ from torchproof.torch_private.lookups import Lookup
 
 FILE = "graphs.json"
 _TEXT = 160  # as much of a fact as is kept: a number, a name, a shape
+_CALLED = {"cpp_runtime_thread_count": "the number of threads"}
 
 Packed = list[dict[str, Any]]
 
@@ -42,10 +43,9 @@ class Seen:
 
 def packed(seen: Iterable[Lookup]) -> Packed:
     """What a pack keeps of the lookups: hashes, and texts where they are short."""
-    kept = {(each.cache, each.key): each for each in seen if each.key is not None}
+    kept = {each.key: each for each in seen if each.cache == "inductor"}
     return [
         {
-            "cache": each.cache,
             "key": each.key,
             "facts": {
                 name: [digest, text if len(text) <= _TEXT else None]
@@ -59,16 +59,9 @@ def packed(seen: Iterable[Lookup]) -> Packed:
 def misses(seen: Seen, known: Packed) -> list[str]:
     """One line for each graph that was compiled here, the reason in words."""
     found = [f"torch does not cache it: {why}" for why in seen.bypassed]
-    autograd = [
-        each
-        for each in seen.lookups
-        if each.cache == "aot_autograd" and each.key and not each.hit
-    ]
-    # AOTAutograd is asked first, and its key has the facts of both.
-    missed = autograd or [each for each in seen.graphs if not each.hit]
-    for lookup in missed:
-        line = _explained(lookup, [e for e in known if e["cache"] == lookup.cache])
-        if line not in found:
+    for lookup in seen.graphs:
+        line = None if lookup.hit else _explained(lookup, known)
+        if line is not None and line not in found:
             found.append(line)
     return found
 
@@ -80,7 +73,7 @@ def _explained(lookup: Lookup, known: Packed) -> str:
         return "the pack has no graph"
     nearest = min((_differing(lookup, e["facts"]) for e in known), key=len)
     if not nearest:
-        return "another key for the same facts"
+        return "torch looks for it under another key, for a reason it does not tell"
     name = min(nearest, key=lambda each: (_rank(each), nearest.index(each)))
     best = next(e for e in known if _differing(lookup, e["facts"]) == nearest)
     then = best["facts"].get(name)
@@ -98,7 +91,7 @@ def _differing(lookup: Lookup, facts: Mapping[str, Any]) -> list[str]:
 
 def _rank(name: str) -> int:
     """Settings explain what follows from them; the graph is what all else changes."""
-    order = (r"grad_enabled|autocast|deterministic", r".*config|fx_kwargs", r"system")
+    order = (r"fx_kwargs\[is_inference", r".*config|fx_kwargs", r"system|cpp_|torch_")
     for rank, pattern in enumerate((*order, r"example_inputs")):
         if re.match(pattern, name):
             return rank
@@ -108,13 +101,10 @@ def _rank(name: str) -> int:
 def _words(name: str, here: Any, then: Any) -> str:
     text_here = here[1] if here else None
     text_then = then[1] if then else None
-    if name == "grad_enabled":
-        on = text_here == "True"
-        return (
-            "gradients are enabled here, and were not when it was made"
-            if on
-            else "gradients are disabled here, and were enabled when it was made"
-        )
+    if name == "fx_kwargs[is_inference]":
+        if text_here == "True":
+            return "gradients are off here, and were on when it was made"
+        return "gradients are on here, and were off when it was made: torch.no_grad()"
     if name == "gm":
         return "the traced graph is another one: the code, or what it depends on"
     if name.startswith("example_inputs"):
@@ -124,6 +114,7 @@ def _words(name: str, here: Any, then: Any) -> str:
         return f"input {name.removeprefix('example_inputs')} is of another kind"
     setting = re.sub(r"^\w*config\[(.*)\]$", r"\1", name)
     word = "config " if setting != name else ""
+    setting = _CALLED.get(setting, setting)
     return f"{word}{setting} is {_short(text_here)} here, {_short(text_then)} at build"
 
 

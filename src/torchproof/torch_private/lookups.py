@@ -35,8 +35,8 @@ _LINE = re.compile(r"\[(\w+)\] ([^:]+): (.*)", re.DOTALL)
 class Lookup:
     """One lookup: in which cache, by which key, made of which facts, and whether hit.
 
-    `facts` has a hash and a text for each. A graph that torch does not cache has no key
-    and says why.
+    `facts` has a hash and a text for each; AOTAutograd tells none. A graph that torch
+    does not cache has no key and says why.
     """
 
     cache: str  # "inductor" or "aot_autograd"
@@ -53,7 +53,6 @@ def graph_lookups(note: Callable[[Lookup], None]) -> Iterator[None]:
     home = importlib.import_module(_AUTOGRAD)
     load, key_of = graphs.load_with_key, home.autograd_cache_key
     look_up = home.AOTAutogradCache._lookup
-    lines: dict[str, list[str]] = {}  # of AOTAutograd's keys
 
     @functools.wraps(load)
     def load_with_key(key: str, told: list[str], *args: Any, **kwargs: Any) -> Any:
@@ -64,19 +63,16 @@ def graph_lookups(note: Callable[[Lookup], None]) -> Iterator[None]:
     @functools.wraps(key_of)
     def autograd_cache_key(*args: Any, **kwargs: Any) -> Any:
         try:
-            key, told = key_of(*args, **kwargs)
+            return key_of(*args, **kwargs)
         except Exception as error:
             why = str(error).strip().splitlines()[0][:200] if str(error) else ""
             note(Lookup("aot_autograd", None, False, why=why or type(error).__name__))
             raise
-        lines[key] = told
-        return key, told
 
     @functools.wraps(look_up)
     def _lookup(key: str, *args: Any, **kwargs: Any) -> Any:
         entry = look_up(key, *args, **kwargs)
-        facts = _facts(lines.pop(key, []))
-        note(Lookup("aot_autograd", key, entry is not None, facts))
+        note(Lookup("aot_autograd", key, entry is not None))
         return entry
 
     with (
