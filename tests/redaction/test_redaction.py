@@ -30,8 +30,8 @@ HIDDEN = {
     r"\/home\/alice\/x": r"<home>\/x",
     "-home-alice-plan9": "<home>-plan9",
     "/home/al\n  ice/plan9/x": "<project>/x",
-    "torchinductor_alice torchinductor_root": (
-        "torchinductor_<user> torchinductor_<user>"
+    "/tmp/torchinductor_bert/x torchinductor_alice torchinductor_root": (
+        "/tmp/torchinductor_<user>/x torchinductor_<user> torchinductor_<user>"
     ),
     "\x1b[31malice\x1b[0m, Alice Smith": "\x1b[31m<user>\x1b[0m, <user>",
     "root@gpu-box7": "<user>@<host>",
@@ -47,7 +47,7 @@ HIDDEN = {
     "fe80::1ff:fe23:4567:890a": "<address>",
     "aa:bb:cc:dd:ee:f0": "<address>",
     "https://me:hush@host/x": "https://<user>:<secret>@host/x",
-    "Authorization: Bearer abcdefghijkl": "Authorization: Bearer <secret>",
+    "Authorization: Bearer abcdefghijk1": "Authorization: Bearer <secret>",
 }
 
 UNTOUCHED = (
@@ -59,6 +59,8 @@ UNTOUCHED = (
     "V1115 00:15:27.123000 12 torch/_dynamo/guards.py:9] [0/1] std::vector<at::Tensor>",
     "token = self.token; api_key=settings.api_key; task-abcdefghijklmnop1234",
     "torch.compile(model, mode='max-autotune')  # sk-short",
+    "GB101@model.py:42, --compile KEY=VALUE, 'secret': 'secrets', bearer authorization",
+    "'/site-packages/' in path, test_torchinductor_dynamic_shapes.py",
     "@torch.compile\ndef f(x): return x",
 )
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from torchproof.redaction.words import says_secret
+from torchproof.redaction.words import is_common, says_secret
 
 SECRET, USER, EMAIL, ADDRESS = "<secret>", "<user>", "<email>", "<address>"
 
@@ -27,6 +27,8 @@ def _form(mark: str, pattern: str, placeholder: str = SECRET) -> Form:
 
 # What ends a word, be it the letter of an escape such as `\n`.
 _FRESH = r"(?:(?<![A-Za-z0-9])|(?<=\\[nrt])|(?<=%[0-9A-F]{2}))"
+_SIGNS = r"[\w.~+/=-]"
+_MIXED = rf"(?={_SIGNS}*\d){_SIGNS}"
 FORMS: tuple[Form, ...] = (
     _form(
         "private key-----",
@@ -49,7 +51,11 @@ FORMS: tuple[Form, ...] = (
     _form("npm_", r"npm_[A-Za-z0-9]{36}"),
     _form("sg.", r"SG\.[\w-]{20,}\.[\w-]{20,}"),
     _form("eyj", r"eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*"),
-    _form("bearer ", r"(?i:bearer\s+)[\w.~+/=-]{8,}", f"Bearer {SECRET}"),
+    _form(
+        "bearer ",
+        rf"(?i:bearer\s+)(?:{_MIXED}{{8,}}|{_SIGNS}{{20,}})",
+        f"Bearer {SECRET}",
+    ),
     _form(
         "authorization",
         r"(?i:(authorization[\"']?\s*[:=]\s*[\"']?(?:basic|token|digest)\s+))"
@@ -90,7 +96,10 @@ _BARE = re.compile(
     rf"""(?i)({_SAYS_KEY}(?:\s*[:=]\s*|\s+))"""
     r"""(?=[\w+/=-]*\d)(?=[\w+/=-]*[a-z])([\w+/=-]{8,})(?![\w.(\[])"""
 )
-_VARIABLE = re.compile(r"\b([A-Z][A-Z0-9_]{2,})(=|['\"]: ?['\"])([^\s\"',;<>]+)")
+_VARIABLE = re.compile(
+    r"\b([A-Z][A-Z0-9]*_[A-Z0-9_]+|PASSWORD|SECRET|TOKEN)"
+    r"(=|['\"]: ?['\"])([^\s\"',;<>]+)"
+)
 _VARIABLE_MARKS: tuple[str, ...] = (
     "TOKEN",
     "KEY",
@@ -137,7 +146,9 @@ def emails(text: str) -> Iterator[Place]:
     for found in _DOMAIN.finditer(text):
         before = text[max(0, found.start() - 64) : found.start()]
         left = _LOCAL.search(before)
-        known = len(found[2]) == 2 or found[2] in _ENDINGS
+        # No country but a file: GB101@model.py
+        country = len(found[2]) == 2 and found[2] != "py"
+        known = country or found[2] in _ENDINGS
         if left and known and left[0] + found[0] not in _PUBLIC:
             # The letter of `\n` before an address is no part of it.
             start = found.start() - len(left[0])
@@ -176,7 +187,16 @@ def is_machine(text: str) -> bool:
 
 def quoted_values(text: str) -> tuple[str, int]:
     """A quoted value behind a word such as password."""
-    return _QUOTED.subn(rf"\1\2{SECRET}\4", text)
+    count = 0
+
+    def hide(found: re.Match[str]) -> str:
+        nonlocal count
+        if is_common(found[3]):
+            return found[0]
+        count += 1
+        return f"{found[1]}{found[2]}{SECRET}{found[4]}"
+
+    return _QUOTED.sub(hide, text), count
 
 
 def assigned_values(text: str) -> tuple[str, int]:

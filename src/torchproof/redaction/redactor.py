@@ -19,7 +19,7 @@ _STEP = r"(?:\\?/|%2F)"
 # `/` is met first, and what precedes it is looked at behind it: that search is fast.
 _SITE = re.compile(
     r"/(?:(?<![\w.~>-]/)|(?<=\\[nrt]/)|(?<=-[ILB]/))"
-    r"(?:[\w.+~@-]+/)*?[\w.+~@-]*(?:site|dist)-packages(?=/)"
+    r"(?:[\w.+~@-]+/)+?(?:site|dist)-packages(?=/)"
 )
 # Folders of people, whoever they are; the mark stands in every such path.
 _PEOPLE = (
@@ -28,7 +28,7 @@ _PEOPLE = (
         for mark in ("home", "Users")
     ),
     *(
-        (mark, re.compile(rf"({mark})(?!<)[\w.-]*\w"))
+        (mark, re.compile(rf"({_STEP}{mark})(?!<)[\w.-]*\w"))
         for mark in ("torchinductor_", "hsperfdata_", "pytest-of-")
     ),
 )
@@ -47,6 +47,7 @@ class Redactor:
         self._known = known
         self._literals = literals(known)
         self._wrapped = broken_over_lines(known)
+        self._plain: set[str] = set()  # identifiers that hold nothing
         self._values = {value for _, value in known.secrets}
 
     @classmethod
@@ -142,8 +143,11 @@ class Redactor:
         return "".join([*pieces, text[end:]]) if pieces else text
 
     def _identifier(self, name: str) -> str:
+        if name in self._plain:
+            return name
         hidden = self._hide_known(name)
         if hidden == name:
+            self._plain.add(name)
             return name
         if name[0].isdigit():
             return "0"
