@@ -32,6 +32,10 @@ FLAGS = {
     | {"--device", "--size", "--timeout", "--strategies", "--objective", "--budget"}
     | {"--min-gain", "--effort", "--recipe", "--overwrite", "--resume", "--ray"}
     | OUTPUT,
+    "pack": {"-h", "--help", "TARGET | RUN", "--for", "--select", "--effort"}
+    | {"--minify", "--budget", "--include", "--recipe", "--strategy", "--artifact"}
+    | {"--key", "--compile", "--as-written", "--train", "--device", "--size"}
+    | {"--timeout", "-o", "--overwrite", "--format", "-q", "-v"},
     "compare": {"-h", "--help", "A", "B", "--threshold"} | OUTPUT - {"--no-source"},
     "show": {"-h", "--help", "RUN", "--list", "--caches", "--clear"} | OUTPUT,
     "log": {"-h", "--help", "add | plan | retrospective", "RUN | TEXT | PLAN"}
@@ -39,7 +43,17 @@ FLAGS = {
     "rule": {"-h", "--help", "CODE"},
 }
 PUBLIC = ["Finding", "PackRefused", "Run", "bench", "check", "compare"]
-PUBLIC += ["compile", "graph", "load", "plan", "retry", "status", "step", "tune"]
+PUBLIC += [
+    "compile",
+    "graph",
+    "load",
+    "pack",
+    "plan",
+    "retry",
+    "status",
+    "step",
+    "tune",
+]
 
 # The contract of schema 1: fields may be added, never renamed or removed.
 RUN_FIELDS = ["schema", "id", "target", "strategy", "environment", "counts"]

@@ -1,9 +1,4 @@
-"""The import table and the size budgets of the package, read from its source.
-
-A room is a module or a folder directly under src/torchproof. `MAY_IMPORT` says which
-other rooms it may import; `MAY_IMPORT_LATE` which ones only inside a function or under
-`if TYPE_CHECKING`, so that loading the room does not load them.
-"""
+"""The import table and the size budgets of the package, read from its source."""
 
 import ast
 import functools
@@ -16,139 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from import_table import DESK, MAY_IMPORT, MAY_IMPORT_LATE, WITH_RAY
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src" / "torchproof"
 
-MAY_IMPORT: dict[str, set[str]] = {
-    "identity": set(),
-    "records": set(),
-    "modules": set(),
-    "samples": set(),
-    "lifeline": set(),
-    "layout": {"lifeline"},
-    # Names, folders of people and secrets, out of any text.
-    "redaction": set(),
-    "torch_private": set(),
-    # Where a step begins; production code loads it.
-    "boundary": {"records", "torch_private"},
-    "workloads": {"boundary", "torch_private"},
-    "guards": set(),
-    "places": {"records"},
-    "stacks": {"records"},
-    "store": {"records"},
-    "decisive": {"records", "guards"},
-    "tracelog": {"records", "decisive", "guards", "stacks"},
-    "reads": {"records", "places"},
-    "rules": {"records", "places", "guards"},
-    "anatomy": {"records", "places"},
-    "verdict": {"records", "samples"},
-    # What a rule says of itself is part of a report.
-    "report": {"__init__", "cachefolders", "packs", "records", "rules", "verdict"},
-    # Where compiled code is cached, found without torch.
-    "cachefolders": {"records"},
-    # What a pack is on disk; production code loads it.
-    "packs": {"records"},
-    # Source that is read and never run.
-    "static": {"records", "modules", "places"},
-    # The experiment log: a Markdown file that people write in as well.
-    "journal": {"records", "report", "store", "verdict"},
-    # What pytest loads; at first use the rest.
-    "pytest_plugin": {"records"},
-    # What a test compiles, watched in its process; pytest_plugin loads it at first use.
-    "budget": {"api", "calls", "capture", "environment", "observe", "records"}
-    | {"checking", "report", "rules", "streams", "target", "torch_private"},
-    "target": {"records", "modules", "workloads"},
-    # In the child process, with torch.
-    "introspect": {"records"},
-    "streams": {"lifeline"},
-    "script": {"streams", "target"},
-    "observe": {"records", "introspect", "streams", "tracelog"},
-    "numerics": {"records", "torch_private"},
-    "calls": {"records", "introspect", "places", "target", "workloads"},
-    "environment": set(),
-    "gauges": {"samples"},
-    "caches": set(),
-    "ledger": {"caches", "torch_private"},
-    "steps": {"introspect", "torch_private"},
-    "alternation": {"target", "environment", "gauges", "ledger", "samples"}
-    | {"lifeline", "script", "steps", "streams", "torch_private"},
-    "guard_filters": {"strategies"},
-    "strategies": {"records", "guards", "torch_private"},
-    # The chosen strategy as a file, and the model it was chosen for.
-    "recipe": {"environment", "records", "strategies"},
-    "child": {"records", "observe", "target", "calls", "environment"}
-    | {"lifeline", "script", "streams"},
-    "probing": {"calls", "gauges", "recipe", "strategies", "target"}
-    | {"torch_private"},
-    "arm": {"records", "places", "target", "calls", "environment", "gauges"}
-    | {"probing"}
-    | {"guard_filters"}
-    | {"ledger"}
-    | {"anatomy", "diagnosis", "numerics", "samples", "strategies", "torch_private"},
-    "diagnosis": {"records", "target", "calls", "introspect", "numerics", "places"}
-    | {"reads", "stacks", "torch_private"},
-    "audit": {"records", "calls", "capture", "environment", "introspect", "places"}
-    | {"lifeline", "script", "stacks", "streams", "target", "torch_private"},
-    # What production code loads; its own file only records, the rest at first use.
-    "tensors": set(),
-    "runtime": {"records", "recipe", "samples", "strategies", "tensors"}
-    | {"torch_private"},
-    "replay": {"records", "places", "recipe", "strategies", "tensors"}
-    | {"torch_private"},
-    # A deploy pack put to use by production code.
-    "loading": {"environment", "modules", "packs", "recipe", "records", "runtime"}
-    | {"tensors", "torch_private"},
-    # Deploy packs: made in one child, tried in another.
-    "deploy": {"__init__", "calls", "capture", "environment", "introspect", "lifeline"}
-    | {"loading", "numerics", "packs", "places", "recipe", "records", "redaction"}
-    | {"runtime", "strategies", "streams", "target", "tensors", "torch_private"},
-    # Starts the child and reads its stream, without torch.
-    "capture": {"records", "places", "streams", "target", "tracelog"},
-    "measure": {"records", "layout", "samples", "strategies", "streams", "target"}
-    | {"lifeline", "tracelog"},
-    "questions": {"records", "guard_filters", "measure", "strategies"},
-    # `check`: its parts, the source read beside them, and what an earlier run had.
-    "checking": {"records", "audit", "capture", "measure", "places", "rules", "static"}
-    | {"store", "strategies", "target"},
-    # `tune`: which way to run a target is tried next, and which one is chosen.
-    "tuning": {"records", "capture", "checking", "measure", "recipe"}
-    | {"lifeline", "store", "strategies", "target"},
-    "api": {"records", "store", "target", "capture", "checking", "measure"}
-    | {"questions", "tuning"},
-    "flags": {"records"},
-    # What a search is doing, live.
-    "board": {"report"},
-    "output": {"board", "records", "report", "verdict"},
-    "showing": {"cachefolders", "output", "packs", "records", "report"},
-    "cli": {"__init__", "flags", "records", "store", "rules", "report", "target"}
-    | {"capture", "journal", "output", "packs", "questions", "showing", "verdict"}
-    | {"workloads"},
-    "__init__": set(),
-    "__main__": {"cli"},
-}
-MAY_IMPORT_LATE = {
-    "records": {"identity"},
-    "cli": {"api"},
-    "pytest_plugin": {"budget", "report"},
-    "__init__": {"api", "boundary", "loading", "records", "replay", "runtime"}
-    | {"verdict"},
-    "observe": {"torch_private"},
-    "anatomy": {"torch_private"},
-    "runtime": {"replay"},
-}
-
-# Rooms that never import torch, not even inside a function.
-DESK: tuple[str, ...] = ("identity", "records", "modules", "samples", "layout")
-DESK += ("places", "guards", "stacks", "reads", "tracelog", "store", "rules", "verdict")
-DESK += ("recipe", "report", "streams", "capture", "measure", "questions", "checking")
-DESK += ("api", "tuning", "flags", "board", "output", "static", "journal", "cli")
-DESK += ("cachefolders", "showing")
-DESK += ("packs", "redaction", "decisive", "lifeline", "__init__", "__main__")
-# Of those, what only a process of its own loads, where the extra `ray` is installed.
-WITH_RAY = {
-    PACKAGE / "tuning" / "cluster" / f"{name}.py" for name in ("bridge", "crew")
-}
 # Rooms whose installed packages are limited to these.
 INSTALLED = {"records": set(), "torch_private": {"torch"}, "workloads": {"torch"}}
 
@@ -284,7 +151,7 @@ def is_private(name: str) -> bool:
 def test_every_room_is_in_the_table() -> None:
     missing = sorted(rooms_on_disk() - set(MAY_IMPORT))
     assert not missing, (
-        f"not in MAY_IMPORT of tests/test_layers.py: {', '.join(missing)}. "
+        f"not in MAY_IMPORT of tests/import_table.py: {', '.join(missing)}. "
         "Decide what each may import and add a row."
     )
 
@@ -343,7 +210,7 @@ def test_loading_the_desk_half_does_not_load_torch() -> None:
         ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts)
         for path in sources(PACKAGE)
         if room(path) in DESK and path.stem not in ("__init__", "__main__")
-        if path not in WITH_RAY
+        if path.relative_to(PACKAGE).as_posix() not in WITH_RAY
     ]
     names += ["torchproof", "torchproof.workloads"]
     program = f"import sys, {', '.join(names)}\nsys.exit('torch' in sys.modules)"

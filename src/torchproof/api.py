@@ -6,12 +6,12 @@ import datetime
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
 
 from torchproof import measure, questions, store
 from torchproof.capture import Options, observe
 from torchproof.checking import check as check
 from torchproof.checking.counts import counts_of as counts_of
+from torchproof.packing import pack as pack
 from torchproof.questions import Questions
 from torchproof.records import Observation, Run, UserError
 from torchproof.target import Target, assert_size
@@ -19,10 +19,6 @@ from torchproof.target import parse as parse_target
 from torchproof.tuning import Asked as Asked
 from torchproof.tuning import tune as tune
 from torchproof.tuning.objectives import Objective as Objective
-
-if TYPE_CHECKING:
-    from torchproof import deploy, repro
-    from torchproof.packs import Made
 
 Progress = Callable[[str], None]
 
@@ -70,80 +66,6 @@ def bench(
             error=found.error,
         )
         return store.save(run, save_in, folder)
-
-
-def pack(
-    what: str | Target | Run,
-    options: Options | None = None,
-    *,
-    purpose: Literal["repro", "deploy"],
-    asked: repro.Asked | deploy.Asked | None = None,
-    dest: str | Path | None = None,
-    overwrite: bool = False,
-    effort: str = "normal",
-    progress: Progress = lambda text: None,
-    command: str = "",
-    save_in: Path = store.RUNS,
-) -> Made:
-    """A pack for others to run, verified in a clean process; else `packs.Unverified`.
-
-    `what` is a target, or for a repro a saved run of `check` too; without one, the
-    target is checked first.
-    """
-    where = Path(dest) if dest is not None else None
-    if isinstance(what, str):
-        what = parse_target(what)
-    if purpose == "deploy":
-        if isinstance(what, Run):
-            raise UserError(f"{what.id} is a run: pack --for deploy takes a target")
-        from torchproof import deploy
-
-        return deploy.pack(
-            what,
-            options or Options(),
-            asked=asked if isinstance(asked, deploy.Asked) else deploy.Asked(),
-            dest=where,
-            overwrite=overwrite,
-            progress=progress,
-            command=command,
-        )
-    from torchproof import repro
-
-    wanted = asked if isinstance(asked, repro.Asked) else repro.Asked()
-    if isinstance(what, Run):
-        run, target, options = what, *_of_run(what)
-    else:
-        target, options = what, options or Options()
-        select = [name.partition("@")[0] for name in wanted.select]
-        run = check(
-            target,
-            options,
-            effort=effort,
-            select=select,
-            progress=progress,
-            command=command,
-            save_in=save_in,
-        )
-    return repro.pack(
-        run,
-        target,
-        options,
-        asked=wanted,
-        dest=where,
-        overwrite=overwrite,
-        progress=progress,
-        command=command,
-    )
-
-
-def _of_run(run: Run) -> tuple[Target, Options]:
-    """What a run of `check` ran, and how."""
-    if run.verb != "check":
-        raise UserError(f"{run.id} is a run of {run.verb}: a repro needs one of check")
-    given = dict(run.options)
-    target = parse_target(run.target, given.get("arguments", ()))
-    names = ("compile", "as_written", "train", "device", "size")
-    return target, Options(**{name: given[name] for name in names if name in given})
 
 
 def _counted(

@@ -44,52 +44,51 @@ class Asked:
     include: frozenset[str] = frozenset()
 
 
+@dataclass(frozen=True)
+class Subject:
+    """What failed: a run of `check`, and how it was run."""
+
+    run: Run
+    target: Target
+    options: Options
+
+
 def pack(
-    run: Run,
-    target: Target,
-    options: Options,
-    *,
+    subject: Subject,
     asked: Asked,
+    *,
     dest: Path | None,
     overwrite: bool,
     progress: Progress,
     command: str,
 ) -> Made:
     """Makes the pack, or raises `Unverified` with what differs."""
-    symptom = chosen(run, asked.select)
+    symptom = chosen(subject.run, asked.select)
     code = symptom.finding.code if symptom.finding else symptom.kind
-    dest = dest or Path(f"torchproof-repro-{target.name}-{code}.tar.gz")
+    dest = dest or Path(f"torchproof-repro-{subject.target.name}-{code}.tar.gz")
     with packs.archive(dest, overwrite=overwrite) as stage:
-        making = _Making(run, target, options, symptom, asked, progress)
-        manifest = making.into(stage, command)
-    return Made(dest, manifest, tuple(making.notes))
+        manifest = _Making(subject, symptom, asked, progress).into(stage, command)
+    return Made(dest, manifest)
 
 
 class _Making:
     def __init__(
-        self,
-        run: Run,
-        target: Target,
-        options: Options,
-        symptom: Symptom,
-        asked: Asked,
-        progress: Progress,
+        self, subject: Subject, symptom: Symptom, asked: Asked, progress: Progress
     ) -> None:
-        self._run, self._target, self._options = run, target, options
+        self._run, self._target = subject.run, subject.target
+        self._options = subject.options
         self._symptom, self._asked, self._progress = symptom, asked, progress
-        self._redactor = Redactor.here(projects=_projects(target))
-        self.notes: list[str] = []
+        self._redactor = Redactor.here(projects=_projects(subject.target))
 
     def into(self, stage: packs.Stage, command: str) -> Manifest:
         """Everything from the recording to the sealed pack."""
         with tempfile.TemporaryDirectory(prefix="torchproof-") as folder:
-            told = {"weights": "weights" in self._asked.include}
-            told["place"] = self._place()
+            weights = "weights" in self._asked.include
             seen = captured(
                 self._target,
                 self._options,
                 folder=Path(folder),
-                more=told,
+                more={"weights": weights, "place": self._place()},
                 progress=self._progress,
             )
             drafts = Drafts(

@@ -1,0 +1,141 @@
+"""Which rooms of the package may import which others.
+
+A room is a module or a folder directly under src/torchproof. `MAY_IMPORT` says which
+other rooms it may import; `MAY_IMPORT_LATE` which ones only inside a function or under
+`if TYPE_CHECKING`, so that loading the room does not load them.
+"""
+
+MAY_IMPORT: dict[str, set[str]] = {
+    "identity": set(),
+    "records": set(),
+    "modules": set(),
+    "samples": set(),
+    "lifeline": set(),
+    "layout": {"lifeline"},
+    # Names, folders of people and secrets, out of any text.
+    "redaction": set(),
+    "torch_private": set(),
+    # Where a step begins; production code loads it.
+    "boundary": {"records", "torch_private"},
+    "workloads": {"boundary", "torch_private"},
+    "guards": set(),
+    "places": {"records"},
+    "stacks": {"records"},
+    "store": {"records"},
+    "decisive": {"records", "guards"},
+    "tracelog": {"records", "decisive", "guards", "stacks"},
+    "reads": {"records", "places"},
+    "rules": {"records", "places", "guards"},
+    "anatomy": {"records", "places"},
+    "verdict": {"records", "samples"},
+    # What a rule says of itself is part of a report.
+    "report": {"__init__", "cachefolders", "packs", "records", "rules", "verdict"},
+    # Where compiled code is cached, found without torch.
+    "cachefolders": {"records"},
+    # What a pack is on disk; production code loads it.
+    "packs": {"records"},
+    # Source that is read and never run.
+    "static": {"records", "modules", "places"},
+    # The experiment log: a Markdown file that people write in as well.
+    "journal": {"records", "report", "store", "verdict"},
+    # What pytest loads; at first use the rest.
+    "pytest_plugin": {"records"},
+    # What a test compiles, watched in its process; pytest_plugin loads it at first use.
+    "budget": {"api", "calls", "capture", "environment", "observe", "records"}
+    | {"checking", "report", "rules", "streams", "target", "torch_private"},
+    "target": {"records", "modules", "workloads"},
+    # In the child process, with torch.
+    "introspect": {"records"},
+    "streams": {"lifeline"},
+    "script": {"streams", "target"},
+    "observe": {"records", "introspect", "streams", "tracelog"},
+    "numerics": {"records", "torch_private"},
+    "calls": {"records", "introspect", "places", "target", "workloads"},
+    "environment": set(),
+    "gauges": {"samples"},
+    "caches": set(),
+    "ledger": {"caches", "torch_private"},
+    "steps": {"introspect", "torch_private"},
+    "alternation": {"target", "environment", "gauges", "ledger", "samples"}
+    | {"lifeline", "script", "steps", "streams", "torch_private"},
+    "guard_filters": {"strategies"},
+    "strategies": {"records", "guards", "torch_private"},
+    # The chosen strategy as a file, and the model it was chosen for.
+    "recipe": {"environment", "records", "strategies"},
+    "child": {"records", "observe", "target", "calls", "environment"}
+    | {"lifeline", "script", "streams"},
+    "probing": {"calls", "gauges", "recipe", "strategies", "target"}
+    | {"torch_private"},
+    "arm": {"records", "places", "target", "calls", "environment", "gauges"}
+    | {"probing"}
+    | {"guard_filters"}
+    | {"ledger"}
+    | {"anatomy", "diagnosis", "numerics", "samples", "strategies", "torch_private"},
+    "diagnosis": {"records", "target", "calls", "introspect", "numerics", "places"}
+    | {"reads", "stacks", "torch_private"},
+    "audit": {"records", "calls", "capture", "environment", "introspect", "places"}
+    | {"lifeline", "script", "stacks", "streams", "target", "torch_private"},
+    # What production code loads; its own file only records, the rest at first use.
+    "tensors": set(),
+    "runtime": {"records", "recipe", "samples", "strategies", "tensors"}
+    | {"torch_private"},
+    "replay": {"records", "places", "recipe", "strategies", "tensors"}
+    | {"torch_private"},
+    # A deploy pack put to use by production code.
+    "loading": {"environment", "modules", "packs", "recipe", "records", "runtime"}
+    | {"tensors", "torch_private"},
+    # Deploy packs: made in one child, tried in another.
+    "deploy": {"__init__", "calls", "capture", "environment", "introspect", "lifeline"}
+    | {"loading", "numerics", "packs", "places", "recipe", "records", "redaction"}
+    | {"runtime", "strategies", "streams", "target", "tensors", "torch_private"},
+    # Starts the child and reads its stream, without torch.
+    "capture": {"records", "places", "streams", "target", "tracelog"},
+    "measure": {"records", "layout", "samples", "strategies", "streams", "target"}
+    | {"lifeline", "tracelog"},
+    "questions": {"records", "guard_filters", "measure", "strategies"},
+    # `check`: its parts, the source read beside them, and what an earlier run had.
+    "checking": {"records", "audit", "capture", "measure", "places", "rules", "static"}
+    | {"store", "strategies", "target"},
+    # `tune`: which way to run a target is tried next, and which one is chosen.
+    "tuning": {"records", "capture", "checking", "measure", "recipe"}
+    | {"lifeline", "store", "strategies", "target"},
+    # Repro packs: a failure as a program that needs torch alone.
+    "repro": {"__init__", "calls", "capture", "environment", "lifeline", "modules"}
+    | {"packs", "places", "records", "redaction", "script", "streams", "target"}
+    | {"torch_private"},
+    # `pack`: which of the two kinds of pack is made, and of what.
+    "packing": {"records", "capture", "checking", "store", "target"},
+    "api": {"records", "store", "target", "capture", "checking", "measure"}
+    | {"packing", "questions", "tuning"},
+    "flags": {"records"},
+    # What a search is doing, live.
+    "board": {"report"},
+    "output": {"board", "packs", "records", "report", "verdict"},
+    "showing": {"cachefolders", "output", "packs", "records", "report"},
+    "cli": {"__init__", "flags", "records", "store", "rules", "report", "target"}
+    | {"capture", "journal", "output", "packs", "questions", "showing", "verdict"}
+    | {"workloads"},
+    "__init__": set(),
+    "__main__": {"cli"},
+}
+MAY_IMPORT_LATE = {
+    "records": {"identity"},
+    "cli": {"api", "deploy", "repro"},
+    "packing": {"deploy", "packs", "repro"},
+    "pytest_plugin": {"budget", "report"},
+    "__init__": {"api", "boundary", "loading", "records", "replay", "runtime"}
+    | {"verdict"},
+    "observe": {"torch_private"},
+    "anatomy": {"torch_private"},
+    "runtime": {"replay"},
+}
+
+# Rooms that never import torch, not even inside a function.
+DESK: tuple[str, ...] = ("identity", "records", "modules", "samples", "layout")
+DESK += ("places", "guards", "stacks", "reads", "tracelog", "store", "rules", "verdict")
+DESK += ("recipe", "report", "streams", "capture", "measure", "questions", "checking")
+DESK += ("api", "tuning", "flags", "board", "output", "static", "journal", "cli")
+DESK += ("cachefolders", "packing", "showing")
+DESK += ("packs", "redaction", "decisive", "lifeline", "__init__", "__main__")
+# Of those, what only a process of its own loads, where the extra `ray` is installed.
+WITH_RAY = tuple(f"tuning/cluster/{name}.py" for name in ("bridge", "crew"))
