@@ -159,7 +159,8 @@ def _made(entry: Input) -> str:
     facts = entry.facts
     view = f".as_strided({_tuple(facts.shape)}, {_tuple(facts.stride)}"
     if entry.file:
-        return f"real({entry.file!r}, {facts.device!r})"
+        read = f"real({entry.file!r}, {facts.device!r})"
+        return read if facts.is_contiguous or not facts.numel else f"{read}{view})"
     if entry.storage:
         return f"{entry.storage}{view}, {entry.offset})"
     if facts.is_contiguous or not facts.numel:

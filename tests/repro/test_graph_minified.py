@@ -1,0 +1,84 @@
+"""A planted failure of Inductor in a transformer is found by both ways of shrinking."""
+
+import time
+
+import pytest
+import torch
+from graph_programs import recorded
+
+from torchproof.repro.draft import Settings
+from torchproof.repro.graphs import cuts, minifier, reduced
+from torchproof.repro.graphs.variants import Recorded
+from torchproof.repro.symptom import Symptom
+from torchproof.repro.trying import Court
+
+pytestmark = pytest.mark.slow
+
+
+class Block(torch.nn.Module):
+    def __init__(self, width: int = 32, bad: bool = False) -> None:
+        super().__init__()
+        self.norms = torch.nn.ModuleList(torch.nn.LayerNorm(width) for _ in range(2))
+        self.qkv = torch.nn.Linear(width, 3 * width)
+        self.out = torch.nn.Linear(width, width)
+        self.up = torch.nn.Linear(width, 4 * width)
+        self.down = torch.nn.Linear(4 * width, width)
+        self.bad = bad
+
+    def forward(self, x):
+        b, t, d = x.shape
+        parts = self.qkv(self.norms[0](x)).chunk(3, -1)
+        q, k, v = (part.view(b, t, 4, d // 4).transpose(1, 2) for part in parts)
+        a = (q @ k.transpose(-1, -2) * (d // 4) ** -0.5).softmax(-1) @ v
+        x = x + self.out(a.transpose(1, 2).reshape(b, t, d))
+        h = self.up(self.norms[1](x))
+        if self.bad:  # Inductor's acosh on a CPU overflows far below the largest float
+            h = torch.acosh(h.abs() * 1e20 + 2) / 50
+        return x + self.down(torch.nn.functional.gelu(h))
+
+
+def planted(tmp_path):
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(Block(), Block(bad=True), Block())
+    x = torch.randn(2, 8, 32)
+    with torch.no_grad():
+        drafts, _ = recorded(lambda: torch.compile(model)(x), tmp_path)
+    return drafts[0]
+
+
+def test_wrong_answers_shrink_to_the_operation_that_is_wrong(tmp_path):
+    draft = planted(tmp_path)
+    assert draft.size > 60
+    expected = {"how": "nan", "error": None}
+    symptom = Symptom("numerics", "answers", "wrong answers", expected)
+    with Court(symptom, Settings()) as court:
+        assert court.quick(draft).is_same
+        found = reduced(
+            draft,
+            lambda other: court.quick(other).is_same,
+            time.monotonic() + 240,
+        )
+        assert court.clean(found).is_same
+    assert "acosh" in found.source
+    assert found.size <= draft.size / 4
+    assert found.size < 5
+
+
+def test_torchs_minifier_gives_candidates_that_shrink(tmp_path):
+    recording = Recorded.of(planted(tmp_path))
+    sizes = []
+
+    def fails(sketch):
+        found = any("acosh" in line.expression for line in cuts.pruned(sketch).lines)
+        if found:
+            sizes.append(cuts.pruned(sketch).size)
+        return found
+
+    minifier.minify(recording, fails, time.monotonic() + 120)
+    assert min(sizes) <= 2
+
+
+def test_torchs_minifier_is_gone_at_its_deadline(tmp_path):
+    began = time.monotonic()
+    minifier.minify(Recorded.of(planted(tmp_path)), lambda _: True, began + 1)
+    assert time.monotonic() - began < 30
