@@ -7,6 +7,7 @@ other rooms it may import; `MAY_IMPORT_LATE` which ones only inside a function o
 
 MAY_IMPORT: dict[str, set[str]] = {
     "identity": set(),
+    "version": set(),
     "records": set(),
     "modules": set(),
     "samples": set(),
@@ -29,7 +30,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "anatomy": {"records", "places"},
     "verdict": {"records", "samples"},
     # What a rule says of itself is part of a report.
-    "report": {"__init__", "cachefolders", "packs", "records", "rules", "verdict"},
+    "report": {"cachefolders", "packs", "records", "rules", "verdict", "version"},
     # Where compiled code is cached, found without torch.
     "cachefolders": {"records"},
     # What a pack is on disk; production code loads it.
@@ -85,9 +86,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "loading": {"environment", "modules", "packs", "recipe", "records", "runtime"}
     | {"tensors", "torch_private"},
     # Deploy packs: made in one child, tried in another.
-    "deploy": {"__init__", "calls", "capture", "environment", "introspect", "lifeline"}
+    "deploy": {"calls", "capture", "environment", "introspect", "lifeline"}
     | {"loading", "numerics", "packs", "places", "recipe", "records", "redaction"}
-    | {"runtime", "strategies", "streams", "target", "tensors", "torch_private"},
+    | {"runtime", "strategies", "streams", "target", "tensors", "torch_private"}
+    | {"version"},
     # Starts the child and reads its stream, without torch.
     "capture": {"records", "places", "streams", "target", "tracelog"},
     "measure": {"records", "layout", "samples", "strategies", "streams", "target"}
@@ -100,9 +102,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "tuning": {"records", "capture", "checking", "measure", "recipe"}
     | {"lifeline", "store", "strategies", "target"},
     # Repro packs: a failure as a program that needs torch alone.
-    "repro": {"__init__", "calls", "capture", "environment", "lifeline", "modules"}
+    "repro": {"calls", "capture", "environment", "lifeline", "modules"}
     | {"packs", "places", "records", "redaction", "script", "streams", "target"}
-    | {"torch_private"},
+    | {"torch_private", "version"},
     # `pack`: which of the two kinds of pack is made, and of what.
     "packing": {"records", "capture", "checking", "store", "target"},
     "api": {"records", "store", "target", "capture", "checking", "measure"}
@@ -112,10 +114,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "board": {"report"},
     "output": {"board", "packs", "records", "report", "verdict"},
     "showing": {"cachefolders", "output", "packs", "records", "report"},
-    "cli": {"__init__", "flags", "records", "store", "rules", "report", "target"}
+    "cli": {"flags", "records", "store", "rules", "report", "target"}
     | {"capture", "journal", "output", "packs", "questions", "showing", "verdict"}
-    | {"workloads"},
-    "__init__": set(),
+    | {"version", "workloads"},
+    "__init__": {"version"},
     "__main__": {"cli"},
 }
 MAY_IMPORT_LATE = {
@@ -131,10 +133,17 @@ MAY_IMPORT_LATE = {
 }
 
 # Rooms that never import torch, not even inside a function.
-DESK: tuple[str, ...] = ("identity", "records", "modules", "samples", "layout")
-DESK += ("places", "guards", "stacks", "reads", "tracelog", "store", "rules", "verdict")
-DESK += ("recipe", "report", "streams", "capture", "measure", "questions", "checking")
-DESK += ("api", "tuning", "flags", "board", "output", "static", "journal", "cli")
+DESK: tuple[str, ...] = (
+    "identity",
+    "version",
+    "records",
+    "modules",
+    "samples",
+    "layout",
+)
+DESK += ("places", "guards", "stacks", "reads", "tracelog", "store", "rules")
+DESK += ("verdict", "recipe", "report", "streams", "capture", "measure", "questions")
+DESK += ("checking", "api", "tuning", "flags", "board", "output", "static", "journal", "cli")
 DESK += ("cachefolders", "packing", "showing")
 DESK += ("packs", "redaction", "decisive", "lifeline", "__init__", "__main__")
 # Of those, what only a process of its own loads, where the extra `ray` is installed.

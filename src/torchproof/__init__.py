@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-__version__ = "0.1.0"
+from torchproof.version import VERSION
+
+__version__ = VERSION
 __all__ = [
     "Finding",
     "PackRefused",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from torchproof import store
 from torchproof.capture import Options
@@ -42,44 +42,28 @@ def pack(
 
     what = parse_target(what) if isinstance(what, str) else what
     options = options or Options()
-    where = Path(dest) if dest is not None else None
+    talk: dict[str, Any] = {"progress": progress, "command": command}
+    talk |= {"dest": dest and Path(dest), "overwrite": overwrite}
     if purpose == "deploy":
         if isinstance(what, Run):
             raise UserError(f"{what.id} is a run: pack --for deploy takes a target")
-        return deploy.pack(
-            what,
-            options,
-            asked=asked if isinstance(asked, deploy.Asked) else deploy.Asked(),
-            dest=where,
-            overwrite=overwrite,
-            progress=progress,
-            command=command,
-        )
+        given = asked if isinstance(asked, deploy.Asked) else deploy.Asked()
+        return deploy.pack(what, options, asked=given, **talk)
     wanted = asked if isinstance(asked, repro.Asked) else repro.Asked()
     if isinstance(what, Run):
         subject = _of_run(what)
     else:
-        subject = repro.Subject(
-            check(
-                what,
-                options,
-                effort=effort,
-                select=[code.partition("@")[0] for code in wanted.select],
-                progress=progress,
-                command=command,
-                save_in=save_in,
-            ),
+        run = check(
             what,
             options,
+            effort=effort,
+            select=[code.partition("@")[0] for code in wanted.select],
+            progress=progress,
+            command=command,
+            save_in=save_in,
         )
-    return repro.pack(
-        subject,
-        wanted,
-        dest=where,
-        overwrite=overwrite,
-        progress=progress,
-        command=command,
-    )
+        subject = repro.Subject(run, what, options)
+    return repro.pack(subject, wanted, **talk)
 
 
 def _of_run(run: Run) -> repro.Subject:

@@ -65,10 +65,10 @@ def _parser() -> argparse.ArgumentParser:
         ),
         epilog="example: torchproof check workload:gpt-original",
     )
-    from torchproof import __version__
+    from torchproof.version import VERSION
 
     parser.add_argument(
-        "--version", action="version", version=f"torchproof {__version__}"
+        "--version", action="version", version=f"torchproof {VERSION}"
     )
     verbs = parser.add_subparsers(metavar="VERB", required=True, parser_class=_Parser)
     flags.check_flags(_verb(verbs, check, "torchproof check train.py -- --epochs 1"))

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torchproof import __version__, packs
+from torchproof import packs
 from torchproof.capture import Options
 from torchproof.packs import Manifest, Unverified
 from torchproof.packs.made import Made
@@ -22,6 +22,7 @@ from torchproof.records import UserError
 from torchproof.redaction import Redactor
 from torchproof.streams import Conditions, Entry, Followed, follow
 from torchproof.target import Target, assert_size
+from torchproof.version import VERSION
 
 ARTIFACTS = ("caches", "aoti", "torchscript")
 Progress = Callable[[str], None]
@@ -71,7 +72,7 @@ def pack(
         manifest = Manifest(
             kind="deploy",
             name=target.name,
-            torchproof=__version__,
+            torchproof=VERSION,
             target=redact(target.text),
             command=redact(command),
             environment=facts["environment"],

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from torchproof import __version__, packs
+from torchproof import packs
 from torchproof.capture import Options
 from torchproof.packs import Made, Manifest, Unverified
 from torchproof.records import Run, one_line
@@ -28,6 +28,7 @@ from torchproof.repro.symptom import Symptom
 from torchproof.repro.symptoms import chosen
 from torchproof.repro.trying import Court
 from torchproof.target import Target
+from torchproof.version import VERSION
 
 Progress = Callable[[str], None]
 _GRAPHS = 40  # of one target that go into a pack, to be read
@@ -192,7 +193,7 @@ class _Making:
         manifest = Manifest(
             kind="repro",
             name=hide.text(self._target.name),
-            torchproof=__version__,
+            torchproof=VERSION,
             target=hide.text(written.target),
             command=hide.text(written.command),
             environment=hide.json(dict(written.facts)),

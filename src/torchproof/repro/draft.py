@@ -30,8 +30,8 @@ class Settings:
 class Draft:
     """Source that needs torch alone and defines `make() -> (fn, calls)`.
 
-    It may define `before_call(fn, index)` too. `size` counts what can be taken away: the
-    nodes of a graph, the statements of a program.
+    It may define `before_call(fn, index)` too. `size` counts what can be taken away:
+    the nodes of a graph, the statements of a program.
     """
 
     form: Form

@@ -1,0 +1,3 @@
+"""Which torchproof this is."""
+
+VERSION = "0.1.0"
