@@ -133,17 +133,11 @@ MAY_IMPORT_LATE = {
 }
 
 # Rooms that never import torch, not even inside a function.
-DESK: tuple[str, ...] = (
-    "identity",
-    "version",
-    "records",
-    "modules",
-    "samples",
-    "layout",
-)
-DESK += ("places", "guards", "stacks", "reads", "tracelog", "store", "rules")
+DESK: tuple[str, ...] = ("identity", "version", "records", "modules", "samples")
+DESK += ("layout", "places", "guards", "stacks", "reads", "tracelog", "store", "rules")
 DESK += ("verdict", "recipe", "report", "streams", "capture", "measure", "questions")
-DESK += ("checking", "api", "tuning", "flags", "board", "output", "static", "journal", "cli")
+DESK += ("checking", "api", "tuning", "flags", "board", "output", "static", "journal")
+DESK += ("cli",)
 DESK += ("cachefolders", "packing", "showing")
 DESK += ("packs", "redaction", "decisive", "lifeline", "__init__", "__main__")
 # Of those, what only a process of its own loads, where the extra `ray` is installed.
