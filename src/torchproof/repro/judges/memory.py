@@ -1,10 +1,8 @@
-"""Compiled code that needs more memory than eager."""
+"""Compiled code that needs more device memory than eager."""
 
 from __future__ import annotations
 
-import json
-import os
-import resource
+import gc
 
 import torch
 
@@ -14,8 +12,9 @@ from torchproof.repro.judges.prelude import (
     SAME,
     call_all,
     compiled,
+    failure_in_eager,
     made,
-    one_line,
+    otherwise,
 )
 
 SHARE, LEAST_BYTES = 0.1, 2**24  # less is no difference
@@ -23,55 +22,34 @@ SHARE, LEAST_BYTES = 0.1, 2**24  # less is no difference
 
 def judge(make, settings, expected, before_call=None):
     """Expected: `ratio`, compiled to eager, of the largest amounts in use."""
-    found = []
-    for wrap in (False, True):
-        peak, error = in_fork(make, settings, before_call, wrap)
-        if error:
-            how = "compiled it raises" if wrap else "it fails in eager:"
-            return OTHER, f"{how} {error}"
-        found.append(peak)
-    eager, other = found
+    if not torch.cuda.is_available():
+        return OTHER, "there is no CUDA device whose memory could be measured"
+    own = failure_in_eager(make, settings, before_call)
+    if own is not None:
+        return OTHER, f"it fails in eager: {own}"
+    try:
+        eager, other = (
+            peak_of(make, settings, before_call, wrap) for wrap in (False, True)
+        )
+    except Exception as error:
+        return otherwise(error, make, settings, before_call)
     told = f"{other / 2**20:.0f} MiB compiled, {eager / 2**20:.0f} MiB in eager"
     more = other - eager
-    if more > SHARE * eager and more > LEAST_BYTES:
-        half = 1 + (expected["ratio"] - 1) / 2
-        if eager and other / eager < half:
-            return OTHER, f"{told}: much less than is stated"
-        return SAME, told
-    return NONE, told
-
-
-def in_fork(make, settings, before_call, wrap):
-    """The peak of a process of its own, or the error it raised."""
-    reader, writer = os.pipe()
-    pid = os.fork()
-    if not pid:
-        try:
-            told = {"peak": peak_of(make, settings, before_call, wrap)}
-        except Exception as error:
-            told = {"error": one_line(error)}
-        os.write(writer, json.dumps(told).encode())
-        os._exit(0)
-    os.close(writer)
-    with os.fdopen(reader) as answer:
-        text = answer.read()
-    os.waitpid(pid, 0)
-    told = json.loads(text) if text else {"error": "the process was killed"}
-    return told.get("peak"), told.get("error")
+    if more <= SHARE * eager or more <= LEAST_BYTES:
+        return NONE, told
+    if other / eager < 1 + (expected["ratio"] - 1) / 2:
+        return OTHER, f"{told}: much less than is stated"
+    return SAME, told
 
 
 def peak_of(make, settings, before_call, wrap):
-    """Of the second pass over the calls: what compiling itself needs is not counted."""
-    stance = "default" if wrap else "force_eager"
+    """Of the third pass over the calls: what compiling itself needs is not counted."""
+    gc.collect()
+    torch.cuda.empty_cache()
     fn, calls = made(make, settings)
     called = compiled(fn, settings) if wrap else fn
-    with torch.compiler.set_stance(stance):
-        on_cuda = settings["device"] != "cpu"
-        if on_cuda:
-            call_all(called, fn, calls, settings, before_call)
+    with torch.compiler.set_stance("default" if wrap else "force_eager"):
+        for _ in range(3):
             torch.cuda.reset_peak_memory_stats()
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        call_all(called, fn, calls, settings, before_call)
-        if on_cuda:
-            return torch.cuda.max_memory_allocated()
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before
+            call_all(called, fn, calls, settings, before_call)
+    return torch.cuda.max_memory_allocated()

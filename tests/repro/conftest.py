@@ -1,0 +1,36 @@
+"""One nursery for all tests of judges: torch is loaded once."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from torchproof.repro.draft import Draft, Outcome, Settings
+from torchproof.repro.symptom import Symptom
+from torchproof.repro.trying import Court
+
+Judged = Callable[..., Outcome]
+
+
+def draft_of(source: str) -> Draft:
+    return Draft("program", textwrap.dedent(source), "", source.count("\n"))
+
+
+@pytest.fixture(scope="session")
+def judged() -> Iterator[Judged]:
+    """`judged(judge, expected, source, **settings)`: what that repro shows."""
+    court = Court(Symptom("graph_break", "breaks", "a break"), Settings(limit_s=60))
+
+    def run(
+        judge: str, expected: Mapping[str, Any], source: str, **settings: Any
+    ) -> Outcome:
+        # What is asked of it differs, the process that forks is the same.
+        court.symptom = Symptom(judge, judge, f"a case of {judge}", expected)
+        given = Settings(**{"limit_s": 60.0, **settings})
+        return court.quick(draft_of(source), given)
+
+    with court:
+        yield run
