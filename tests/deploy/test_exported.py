@@ -139,6 +139,23 @@ def test_what_export_assumes_of_sizes_is_held_to() -> None:
         same.assert_sizes([(5, 8)])
 
 
+class Placed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(19, 8)
+
+    def forward(self, x: Any) -> Any:
+        return x + self.table(torch.arange(x.shape[0]))
+
+
+def test_a_limit_that_only_eager_has_is_held_to() -> None:
+    told = subject(packages.loaded(Placed(), (rows(4),), (rows(6),)))
+    found = exported.entrance_of(told, exported.exported(told))
+    (letter,) = found.ranges
+    assert found.ranges[letter].high is None
+    assert questions.limited(told, found).ranges[letter].high == 19
+
+
 def test_a_size_of_one_among_the_calls_is_taken() -> None:
     found = entrance(BySize(), (rows(1),), (rows(4),))
     found.assert_sizes([(1, 8)])

@@ -38,7 +38,7 @@ def build(loaded: Loaded, stage: Path, job: Mapping[str, Any]) -> dict[str, Any]
     questions.assert_repeats(told)
     found = exported(told)
     output = told.flat.output  # with the numbers that depend on sizes
-    entrance = entrance_of(told, found)
+    entrance = questions.limited(told, entrance_of(told, found))
     with torch.no_grad():
         try:
             exporting.compile_package(found.program, stage / FILE)
@@ -57,6 +57,7 @@ def build(loaded: Loaded, stage: Path, job: Mapping[str, Any]) -> dict[str, Any]
         "device": told.device,
         "call": told.call,
         "output": output,
+        "takes": str(entrance),
         "entrance": entrance.to_json(),
         "weights": True,
         "asked": names,

@@ -6,7 +6,8 @@ it. Every answer follows the ones before it, as a model with a state gives them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,10 @@ import torch
 
 from torchproof.deploy.families import RANDOM, Tensors, fits_memory, made, other_sizes
 from torchproof.deploy.subject import Refusal, Subject, copied, preserved
-from torchproof.loading.entrance import Entrance, evaluate
+from torchproof.loading.entrance import Entrance, Range, evaluate
 from torchproof.loading.forms import Form, Unfit
+
+_SLOW_S = 1.0  # an eager run that takes longer ends the search for larger sizes
 
 
 @dataclass(frozen=True)
@@ -53,23 +56,93 @@ def of_calls(subject: Subject, calls: Iterable[Any], name: str) -> Iterator[Ques
             continue
 
 
+def limited(subject: Subject, entrance: Entrance) -> Entrance:
+    """With the high ends that eager has and export does not know, such as a table's.
+
+    Not on CUDA, where looking for them may end the process.
+    """
+    if subject.device != "cpu":
+        return entrance
+    ranges = dict(entrance.ranges)
+    for letter, size in _letters(entrance, subject.inputs[0]).items():
+        if ranges[letter].high is None and ranges[letter].only is None:
+            high = _high_end(subject, entrance, letter, size)
+            ranges[letter] = Range(ranges[letter].low, high)
+    return Entrance(entrance.taken, ranges, entrance.conditions)
+
+
+def _high_end(
+    subject: Subject, entrance: Entrance, letter: str, size: int
+) -> int | None:
+    """The largest size that eager takes, None if it takes all that are tried."""
+    base, good = _letters(entrance, subject.inputs[0]), size
+    for other in (4 * size, 16 * size, 64 * size):
+        begun = time.monotonic()
+        if _runs(subject, entrance, {**base, letter: other}):
+            good = other
+        else:
+            bad = other
+            break
+        if time.monotonic() - begun > _SLOW_S:
+            return None
+    else:
+        return None
+    while bad - good > 1:
+        middle = (good + bad) // 2
+        if _runs(subject, entrance, {**base, letter: middle}):
+            good = middle
+        else:
+            bad = middle
+    return good
+
+
+def _runs(subject: Subject, entrance: Entrance, letters: Mapping[str, int]) -> bool:
+    """Whether eager answers, or was not asked because the package would not be."""
+    shapes = _shapes(entrance, letters)
+    try:
+        entrance.assert_sizes(shapes)
+    except Unfit:
+        return True
+    if not fits_memory(shapes):
+        return True
+    try:
+        with preserved(subject.flat):
+            eager(subject, Question("", made(subject.inputs, RANDOM, 0, shapes)))
+    except Exception:
+        return False
+    return True
+
+
+def _shapes(entrance: Entrance, letters: Mapping[str, int]) -> list[list[int]]:
+    return [
+        [s if isinstance(s, int) else evaluate(s, letters) for s in t.sizes]
+        for t in entrance.taken
+    ]
+
+
 def of_sizes(subject: Subject, entrance: Entrance) -> Iterator[Question]:
-    """Random values in sizes that are taken, the ends of their ranges among them."""
+    """Random values in sizes that are taken, the ends of their ranges among them.
+
+    On CUDA none beyond those of the calls: an index beyond a table ends the process.
+    """
     base = _letters(entrance, subject.inputs[0])
+    most = dict(base)
+    for inputs in subject.inputs:
+        for letter, size in _letters(entrance, inputs).items():
+            most[letter] = max(most[letter], size)
     tries = [(base, "other values")]
     for letter, size in base.items():
         limits = entrance.ranges[letter]
         sizes = limits.only or other_sizes(size, limits.low, limits.high)
         where = _where(entrance, letter)
+        if subject.device == "cuda":
+            sizes = [s for s in sizes if s <= most[letter]]
         tries += [({**base, letter: s}, f"{where} = {s}") for s in sizes if s != size]
     lows = {letter: max(1, entrance.ranges[letter].low) for letter in base}
     if len(base) > 1:
         tries.append((lows, "all sizes at their low ends"))
     for number, (letters, name) in enumerate(tries, 1):
-        shapes = [
-            [s if isinstance(s, int) else evaluate(s, letters) for s in t.sizes]
-            for t in entrance.taken
-        ]
+        shapes = _shapes(entrance, letters)
         try:
             entrance.assert_sizes(shapes)
         except Unfit:

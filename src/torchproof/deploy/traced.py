@@ -86,6 +86,7 @@ def build(loaded: Loaded, stage: Path, job: Mapping[str, Any]) -> dict[str, Any]
         "device": _device(trace),
         "call": told.call,
         "output": trace.output,
+        "takes": str(entrance),
         "entrance": entrance.to_json(),
         "weights": True,
         "asked": names,

@@ -99,6 +99,17 @@ class Entrance:
     conditions: tuple[str, ...] = ()
     _known: set[_Key] = field(default_factory=set, compare=False, repr=False)
 
+    def __str__(self) -> str:
+        """One line, such as "x float32[n, 8]; n is 2 or more"."""
+        tensors = (
+            f"{t.label} {t.dtype}[{', '.join(map(str, t.sizes))}]" for t in self.taken
+        )
+        letters = (f"{n} is {r}" for n, r in self.ranges.items() if n.isidentifier())
+        conditions = [self._in_words(each) for each in self.conditions]
+        if len(conditions) > 2:
+            conditions = [f"{len(conditions)} conditions on sizes"]
+        return "; ".join([", ".join(tensors), *letters, *conditions])
+
     def to_json(self) -> dict[str, Any]:
         return {
             "inputs": [

@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 PROBES: dict[str, tuple[str, ...]] = {
     "ahead-of-time packages": (
         "torch._inductor:aoti_compile_and_package",
-        "torch._inductor:aoti_load_package",
+        "torch._C._aoti:AOTIModelPackageLoader.boxed_run",
         "torch.fx.experimental._config:backed_size_oblivious",
         "torch.export:ExportedProgram",
     ),
@@ -110,13 +110,16 @@ def compile_package(program: Any, file: Path) -> None:
 
 
 def load_package(file: Path, device: int) -> Run:
-    """What a package runs; `device` is the index of a CUDA device, or -1."""
-    inductor = importlib.import_module("torch._inductor")
-    with _quiet():
-        package = inductor.aoti_load_package(str(file), device_index=device)
+    """What a package runs; `device` is the index of a CUDA device, or -1.
+
+    Inductor's own function would import the compiler first, which takes seconds.
+    """
+    loader = importlib.import_module("torch._C._aoti").AOTIModelPackageLoader
+    package = loader(str(file), "model", False, 1, device)
 
     def run(tensors: list[torch.Tensor]) -> Sequence[torch.Tensor]:
-        answer: Sequence[torch.Tensor] = package(*tensors)
+        # It empties the list that it is given.
+        answer: Sequence[torch.Tensor] = package.boxed_run(list(tensors))
         return answer
 
     return run

@@ -1,0 +1,49 @@
+"""Packages on a GPU, compiled ahead of time or traced, asked in another process."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "deploy"))
+import packages
+
+pytestmark = pytest.mark.gpu
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Linear(64, 128), nn.Linear(128, 32)
+
+    def forward(self, x: Any, shift: Any = None) -> Any:
+        y = self.two(torch.nn.functional.gelu(self.one(x)))
+        y = y + torch.arange(32, device=x.device)
+        return {"y": y if shift is None else y + shift, "rows": x.shape[0]}
+
+
+@pytest.mark.parametrize("artifact", ["aoti", "torchscript"])
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
+def test_a_package_answers_on_the_gpu(
+    tmp_path: Path, artifact: str, kind: torch.dtype
+) -> None:
+    model = Net().eval().to("cuda", kind)
+    calls = [(torch.randn(n, 64, device="cuda", dtype=kind),) for n in (4, 9)]
+    details = packages.built(tmp_path, packages.loaded(model, *calls), artifact)
+    assert details["device"].startswith("cuda")
+    told = packages.asked(tmp_path, details)
+    assert told["ok"], told
+    deployed = packages.opened(tmp_path)
+    wide = torch.randn(7, 130, device="cuda", dtype=kind)[:, 1:65]  # offset and strides
+    with torch.no_grad():
+        eager = model(wide)
+    given = deployed(wide)
+    assert given["rows"] == 7 and given["y"].device == wide.device
+    torch.testing.assert_close(given["y"], eager["y"], rtol=0.02, atol=0.02)
+    with pytest.raises(ValueError, match="x is on cpu; only cuda"):
+        deployed(wide.cpu())
