@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterator
 
-from torchproof.repro.programs.scopes import parameters, spelled
+from torchproof.repro.programs.scopes import parameters
 
 Nodes = list[ast.AST]
 Edit = Callable[[Nodes], None]
@@ -28,6 +28,50 @@ def _weight(node: ast.AST) -> int:
 def _ordered(found: list[tuple[int, Edit]]) -> list[Edit]:
     """What takes most away comes first."""
     return [edit for _, edit in sorted(found, key=lambda pair: -pair[0])]
+
+
+# -- calls -----------------------------------------------------------------------------
+
+
+def fewer_calls(tree: ast.Module) -> list[Edit]:
+    """The first one, the first two, or half of a list that `make` writes."""
+    found: list[Edit] = []
+    for number, node in enumerate(ast.walk(tree)):
+        if isinstance(node, ast.FunctionDef) and node.name == "make":
+            for place, inner in enumerate(ast.walk(node)):
+                if isinstance(inner, ast.List) and len(inner.elts) > 1:
+                    kept = dict.fromkeys((1, 2, len(inner.elts) // 2))
+                    found += [_first_of(number, place, count) for count in kept]
+                elif isinstance(inner, ast.ListComp):
+                    found.append(_first_of(number, place, 1))
+    return found
+
+
+def _first_of(number: int, place: int, count: int) -> Edit:
+    def edit(nodes: Nodes) -> None:
+        node = list(ast.walk(nodes[number]))[place]
+        if isinstance(node, ast.List):
+            del node.elts[count:]
+        elif isinstance(node, ast.ListComp):
+            elements, context = [node.elt], ast.Load()
+            node.__class__ = ast.List  # type: ignore[assignment]
+            node.__dict__.clear()
+            node.__dict__.update(elts=elements, ctx=context)
+
+    return edit
+
+
+def holdings(tree: ast.Module) -> list[Edit]:
+    """What a stand-in is made with: all of it, halves, one thing."""
+    classes = {node.name for node in tree.body if isinstance(node, ast.ClassDef)}
+    found: list[tuple[int, Edit]] = []
+    for number, node in enumerate(ast.walk(tree)):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in classes:
+            found += [
+                (end - start, _less(number, "keywords", start, end))
+                for start, end in _spans(len(node.keywords))
+            ]
+    return _ordered(found)
 
 
 # -- bodies ----------------------------------------------------------------------------
@@ -280,96 +324,5 @@ def _less_keys(number: int, start: int, end: int) -> Edit:
         node = nodes[number]
         assert isinstance(node, ast.Dict)
         del node.keys[start:end], node.values[start:end]
-
-    return edit
-
-
-# -- signatures and sizes --------------------------------------------------------------
-
-
-def signatures(tree: ast.Module) -> list[Edit]:
-    """A parameter that its function does not read, and what is handed over for it."""
-    found = []
-    for number, node in enumerate(ast.walk(tree)):
-        if not isinstance(node, _Function) or node.name in {"before_call", "run"}:
-            continue
-        used = {name for statement in node.body for name in spelled(statement)}
-        for place, argument in enumerate(node.args.args):
-            if argument.arg not in used | {"self", "cls"}:
-                found.append(_fewer(number, place, called=True))
-                found.append(_fewer(number, place, called=False))
-        for place, argument in enumerate(node.args.kwonlyargs):
-            if argument.arg not in used:
-                found.append(_fewer_keywords(number, place))
-    return found
-
-
-def _fewer(number: int, place: int, *, called: bool) -> Edit:
-    def edit(nodes: Nodes) -> None:
-        node = nodes[number]
-        assert isinstance(node, _Function)
-        given = node.args
-        left = len(given.args) - len(given.defaults)
-        if place >= left:
-            del given.defaults[place - left]
-        argument = given.args.pop(place)
-        method = bool(given.args) and given.args[0].arg == "self"
-        if called:
-            _hand_over_less(nodes[0], node.name, argument.arg, place - method)
-
-    return edit
-
-
-def _hand_over_less(tree: ast.AST, name: str, keyword: str, place: int) -> None:
-    """Calls that spell the function; for `forward` and what make returns, the calls."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call):
-            called = ast.unparse(node.func).rpartition(".")[2]
-            if called == name and len(node.args) > place:
-                del node.args[place]
-            node.keywords = [k for k in node.keywords if k.arg != keyword]
-        if isinstance(node, ast.List | ast.ListComp):
-            inner = node.elts if isinstance(node, ast.List) else [node.elt]
-            for call in inner:
-                if isinstance(call, ast.Tuple) and len(call.elts) > place:
-                    del call.elts[place]
-
-
-def _fewer_keywords(number: int, place: int) -> Edit:
-    def edit(nodes: Nodes) -> None:
-        node = nodes[number]
-        assert isinstance(node, _Function)
-        name = node.args.kwonlyargs.pop(place).arg
-        del node.args.kw_defaults[place]
-        for call in ast.walk(nodes[0]):
-            if isinstance(call, ast.Call):
-                call.keywords = [k for k in call.keywords if k.arg != name]
-
-    return edit
-
-
-def sizes(tree: ast.Module) -> list[Edit]:
-    """Smaller integers: everywhere the same one at once, then one at a time."""
-    numbers = [
-        (number, node.value)
-        for number, node in enumerate(ast.walk(tree))
-        if isinstance(node, ast.Constant) and type(node.value) is int and node.value > 2
-    ]
-    found: list[Edit] = []
-    for value in sorted({value for _, value in numbers}, reverse=True):
-        where = [number for number, other in numbers if other == value]
-        smaller = dict.fromkeys(
-            s for s in (2, 3, value // 4, value // 2) if 1 < s < value
-        )
-        found += [_sized(where, other) for other in smaller]
-        if len(where) > 1:
-            found += [_sized([one], 2) for one in where]
-    return found
-
-
-def _sized(where: list[int], value: int) -> Edit:
-    def edit(nodes: Nodes) -> None:
-        for number in where:
-            nodes[number].value = value  # type: ignore[attr-defined]
 
     return edit

@@ -17,12 +17,11 @@ from typing import Any
 
 import torch
 
-from torchproof import calls
 from torchproof.places import whose
 from torchproof.repro.draft import Draft
 from torchproof.repro.programs.merging import Unsuitable
-from torchproof.repro.programs.standins import Scribe, is_foreign
-from torchproof.target import Target
+from torchproof.repro.programs.objects import is_foreign
+from torchproof.repro.programs.standins import Scribe
 
 ABOUT = "source of the function that fails, with stand-ins for what it uses"
 CALLS = 12
@@ -30,23 +29,6 @@ LINES = 800  # more are no function taken out of a program
 OUTWARDS = 6
 
 _Tracer = Callable[[types.FrameType, str, Any], Any]
-
-
-def drafts_of(target: Target, job: dict[str, Any]) -> Iterator[Draft]:
-    """The same of a target's calls, for the place that a job names."""
-    place = job.get("place") or {}
-    if target.kind == "script" or not place.get("file") or not place.get("line"):
-        return
-
-    def run() -> None:
-        loaded = calls.fresh(target, job)
-        train = calls.trains(loaded, job)
-        for index, call in enumerate(loaded.calls[:CALLS]):
-            calls.before(loaded, index)
-            calls.invoke(loaded.fn, call, train=train)
-
-    with torch.compiler.set_stance("force_eager"):
-        yield from frame_drafts(run, place["file"], place["line"])
 
 
 def frame_drafts(run: Callable[[], object], file: str, line: int) -> Iterator[Draft]:

@@ -211,9 +211,9 @@ def _without_text(node: ast.ClassDef | ast.FunctionDef) -> ast.AST:
 
 
 def without_dead_stores(tree: ast.Module) -> ast.Module:
-    """No names that are given a value, in a function, and never read."""
+    """No names and attributes that are given a value, in a function, and never read."""
     while True:
-        read = set(spelled_names(tree))
+        read = set(_read(tree))
         dropped = False
         for node in ast.walk(tree):
             if isinstance(node, _Definition):
@@ -224,11 +224,15 @@ def without_dead_stores(tree: ast.Module) -> ast.Module:
             return tree
 
 
-def spelled_names(tree: ast.AST) -> Iterator[str]:
-    """Names that are read, or that other functions may read."""
+def _read(tree: ast.AST) -> Iterator[str]:
+    """Names and attributes that are read, or that other functions may read."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
             yield node.id
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
+            yield f".{node.attr}"
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield f".{node.value}"
         elif isinstance(node, ast.Global | ast.Nonlocal):
             yield from node.names
 
@@ -237,7 +241,15 @@ def _is_dead(node: ast.stmt, read: set[str]) -> bool:
     if not isinstance(node, ast.Assign) or len(node.targets) != 1:
         return False
     target = node.targets[0]
+    if isinstance(target, ast.Attribute):  # of torch's own: what is set may steer it
+        return f".{target.attr}" not in read and _root(target) not in {"torch", "self"}
     return isinstance(target, ast.Name) and target.id not in read
+
+
+def _root(node: ast.expr) -> str:
+    while isinstance(node, ast.Attribute | ast.Subscript):
+        node = node.value
+    return ast.unparse(node)
 
 
 def statements(tree: ast.AST) -> Iterator[ast.stmt]:

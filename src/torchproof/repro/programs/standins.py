@@ -22,10 +22,16 @@ from typing import Any
 
 import torch
 
-from torchproof.places import whose
 from torchproof.repro.programs.merging import Unsuitable
+from torchproof.repro.programs.objects import (
+    file_of,
+    is_foreign,
+    parsed,
+    plain,
+    spoken,
+)
 from torchproof.repro.programs.scopes import Names
-from torchproof.repro.programs.shaking import AVAILABLE, without_annotations
+from torchproof.repro.programs.shaking import AVAILABLE
 from torchproof.repro.programs.tensors import is_torch_module, module_like, tensor_like
 
 _INIT = """\
@@ -45,7 +51,6 @@ class Returning(torch.nn.Module):
         return self.output
 """
 _Definition = ast.FunctionDef | ast.AsyncFunctionDef
-_DECORATORS = ("torch", "staticmethod", "classmethod", "property", "contextlib")
 _PLACES: tuple[tuple[str, Any], ...] = (
     ("torch", torch),
     ("torch.nn", torch.nn),
@@ -53,11 +58,6 @@ _PLACES: tuple[tuple[str, Any], ...] = (
     ("torch.Tensor", torch.Tensor),
 )
 _DEPTH = 40
-
-
-def is_foreign(file: str) -> bool:
-    """Whether code is of the user or a library, and so has to be written down."""
-    return whose(file) in {"user", "library"}
 
 
 class Scribe:
@@ -71,7 +71,7 @@ class Scribe:
         self._shallow = shallow
         self.whole: Any = None  # the one module that is written as it is
         self.returning: dict[str, Any] = {}
-        self._used = {n for code in executed for n in _spoken(code)} | {"training"}
+        self._used = {n for code in executed for n in spoken(code)} | {"training"}
         self.imports: dict[str, None] = {"import torch": None}
         self.definitions: dict[str, str] = {}
         self.lines: list[str] = []  # of make
@@ -95,8 +95,8 @@ class Scribe:
             self._depth -= 1
 
     def _value(self, thing: Any) -> str:
-        if (plain := _plain(thing)) is not None:
-            return plain
+        if (source := plain(thing)) is not None:
+            return source
         if id(thing) in self._memo:
             return self._memo[id(thing)]
         if type(thing) in (list, tuple, set, dict):
@@ -133,7 +133,7 @@ class Scribe:
             given = [self.value(v) for v in (thing.func, *thing.args)]
             given += [f"{k}={self.value(v)}" for k, v in thing.keywords.items()]
             return f"functools.partial({', '.join(given)})"
-        if not is_foreign(_file_of(type(thing))):
+        if not is_foreign(file_of(type(thing))):
             raise Unsuitable(f"an object of {type(thing).__name__} cannot be rebuilt")
         module = isinstance(thing, torch.nn.Module)
         if self._shallow and module and thing is not self.whole:
@@ -190,10 +190,10 @@ class Scribe:
     def _callable(self, thing: Any) -> str:
         if isinstance(thing, types.MethodType):
             return f"{self.value(thing.__self__)}.{thing.__name__}"
-        plain = inspect.unwrap(thing)
-        code = getattr(plain, "__code__", None)
+        inner = inspect.unwrap(thing)
+        code = getattr(inner, "__code__", None)
         if code is not None and is_foreign(code.co_filename):
-            return self.function(plain)
+            return self.function(inner)
         name = str(getattr(thing, "__name__", ""))
         for place, owner in _PLACES:
             if getattr(owner, name, None) is thing:
@@ -221,7 +221,7 @@ class Scribe:
         """A function by its code object, at the top of the file."""
         if id(code) in self._memo:
             return self._memo[id(code)]
-        tree = _parsed(code)
+        tree = parsed(code)
         name = self._name(code, code.co_name)
         self.definitions[name] = ""  # its place, should it come back to itself
         tree.name = name
@@ -280,7 +280,7 @@ class Scribe:
     # -- classes -----------------------------------------------------------------------
 
     def class_(self, kind: type, *, standin: bool = False) -> str:
-        if not is_foreign(_file_of(kind)):
+        if not is_foreign(file_of(kind)):
             return self._callable(kind)
         if id(kind) in self._memo:
             return self._memo[id(kind)]
@@ -308,7 +308,7 @@ class Scribe:
         """The nearest base that brings something, or torch's or Python's own."""
         if base is object:
             return []
-        if not is_foreign(_file_of(base)):
+        if not is_foreign(file_of(base)):
             abstract = type(base) is not type or base.__module__ == "typing"
             return [] if abstract else [self._callable(base)]
         if self._functions(base):
@@ -321,9 +321,9 @@ class Scribe:
         for name, member in vars(kind).items():
             inner = getattr(member, "fget", None) or getattr(member, "__func__", member)
             if isinstance(inner, types.FunctionType):
-                plain = inspect.unwrap(inner)
-                if plain.__code__ in self._executed and name != "__init__":
-                    found[name] = plain
+                deepest = inspect.unwrap(inner)
+                if deepest.__code__ in self._executed and name != "__init__":
+                    found[name] = deepest
         return found
 
     def _members(self, kind: type) -> list[str]:
@@ -331,10 +331,10 @@ class Scribe:
         for name, thing in vars(kind).items():
             special = name.startswith("__")
             used = name in self._used and not special
-            if used and (source := _plain(thing)) is not None:
+            if used and (source := plain(thing)) is not None:
                 members.append(f"{name} = {source}")
         for name, function in self._functions(kind).items():
-            tree = _parsed(function.__code__)
+            tree = parsed(function.__code__)
             tree.name = name
             closed = {
                 k: v
@@ -350,63 +350,3 @@ class Scribe:
         members = "\n".join(f"    {m.name} = {m.value!r}" for m in kind)
         self.definitions[name] = f"class {name}(enum.Enum):\n{members}"
         return name
-
-
-def _spoken(code: types.CodeType) -> set[str]:
-    """Names and texts of a code object, and of those inside it."""
-    found = set(code.co_names) | {c for c in code.co_consts if isinstance(c, str)}
-    for inner in code.co_consts:
-        if isinstance(inner, types.CodeType):
-            found |= _spoken(inner)
-    return found
-
-
-def _plain(thing: Any) -> str | None:
-    """What Python or torch writes of a value is its source; None for others."""
-    if thing is None or type(thing) in (
-        bool,
-        int,
-        str,
-        bytes,
-        complex,
-        types.EllipsisType,
-    ):
-        return repr(thing)
-    if type(thing) is float:
-        return repr(thing) if thing - thing == 0 else f"float('{thing}')"
-    if isinstance(thing, torch.dtype | torch.layout | torch.memory_format):
-        return repr(thing)
-    if isinstance(thing, torch.device):
-        return f"torch.device({thing.type!r})"
-    if isinstance(thing, torch.Size):
-        return f"torch.Size({list(thing)})"
-    if isinstance(thing, enum.Enum) and whose(_file_of(type(thing))) == "user":
-        return None
-    return (
-        f"slice({thing.start}, {thing.stop}, {thing.step})"
-        if type(thing) is slice
-        else None
-    )
-
-
-def _parsed(code: types.CodeType) -> _Definition:
-    """The definition of a code object, without annotations and foreign decorators."""
-    try:
-        text = textwrap.dedent(inspect.getsource(code))
-        tree = without_annotations(ast.parse(text))
-    except (OSError, SyntaxError, TypeError) as error:
-        raise Unsuitable(f"no source of {code.co_name}: {error}") from None
-    node = tree.body[0] if tree.body else None
-    if not isinstance(node, _Definition):
-        raise Unsuitable(f"{code.co_name} is no function with a name")
-    node.decorator_list = [
-        d
-        for d in node.decorator_list
-        if ast.unparse(d).partition(".")[0].partition("(")[0] in _DECORATORS
-    ]
-    return node
-
-
-def _file_of(kind: type) -> str:
-    module = sys.modules.get(kind.__module__)
-    return getattr(module, "__file__", None) or "/lib/python3.11/builtins"
