@@ -1,0 +1,202 @@
+"""A compiled call put in force again from bytes, without tracing.
+
+Guards are built on the live model: all of them, and they have to read as they did when
+the call was written. Torch then checks them at each call as it does its own, and traces
+the calls that they refuse.
+"""
+
+from __future__ import annotations
+
+import builtins
+import dataclasses
+import importlib
+import inspect
+import pickle
+import sys
+import types
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from torchproof.torch_private import guardtexts
+
+CONVERT = "torch._dynamo.convert_frame"
+TYPES = "torch._dynamo.aot_compile_types"
+GRAPH = "torch._dynamo.output_graph"
+_EVAL = "torch._C._dynamo.eval_frame"
+
+PROBES: dict[str, tuple[str, ...]] = {
+    "calls without tracing": (
+        f"{CONVERT}:get_traced_fn",
+        f"{CONVERT}:_get_frame",
+        f"{CONVERT}:get_compile_id",
+        f"{TYPES}:BundledAOTAutogradSerializableCallable",
+        f"{_EVAL}:_load_precompile_entry",
+        f"{_EVAL}:_reset_precompile_entries",
+        "torch._dynamo.package:SerializedCode",
+    ),
+}
+
+
+class Unfit(Exception):
+    """Why a call cannot be written, or is not put in force, in one line."""
+
+
+@dataclass
+class InForce:
+    """One call that is in force; `remove` takes it and all of its code's out again."""
+
+    fn: Callable[..., Any]
+    manager: Any
+    put: list[str] = field(default_factory=list)
+
+    def accepts(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Whether its guards take this call, in the present state of everything."""
+        return bool(self.manager.check(frame_of(self.fn, args, kwargs).locals))
+
+    def remove(self) -> None:
+        plain = plain_function(self.fn)
+        importlib.import_module(_EVAL)._reset_precompile_entries(plain.__code__)
+        for name in self.put:
+            plain.__globals__.pop(name, None)
+        self.put.clear()
+
+
+def put_in_force(
+    raw: bytes, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> InForce:
+    """Makes torch take calls of this kind without tracing; `Unfit` says why not.
+
+    Runs code that the bytes hold: they must be trusted. The call has to be of the kind
+    that was written, in the same mode; none of its values count.
+    """
+    held = pickle.loads(raw)
+    head = pickle.loads(held["head"])
+    plain = plain_function(fn)
+    put = InForce(fn, None)
+    guards = rebuilt(head, fn, args, kwargs, put)
+    _assert_same(guards.lines, zlib.decompress(held["lines"]).decode())
+    compiled = _loaded(held["artifact"])
+    disable = importlib.import_module("torch._dynamo").disable
+    plain.__globals__[head["backend_id"]] = disable(compiled)
+    put.put.append(head["backend_id"])
+    put.manager = guards.manager
+    load = importlib.import_module(_EVAL)._load_precompile_entry
+    load(plain.__code__, guards.manager, head["bytecode"])
+    return put
+
+
+def rebuilt(
+    head: Mapping[str, Any],
+    fn: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    put: InForce | None = None,
+) -> guardtexts.Guards:
+    """The guards that were written, built on this call of the live function."""
+    plain = plain_function(fn)
+    _assert_code(head, plain)
+    for name, origin in head["names"].items():
+        value = found_at(origin)
+        if plain.__globals__.setdefault(name, value) is not value:
+            raise Unfit(f"{name} stands for something else here")
+    graph: Any = importlib.import_module(GRAPH)
+    context: Any = importlib.import_module("torch._guards")
+    ordered = importlib.import_module("torch.utils._ordered_set").OrderedSet
+    state = dataclasses.replace(
+        head["state"],
+        local_scope=frame_of(fn, args, kwargs).locals,
+        global_scope=plain.__globals__,
+        _guards=context.GuardsSet(ordered(head["guards"])),
+        skip_guards_check=False,
+    )
+    try:
+        with guardtexts.in_compilation("load_guards"):
+            return guardtexts.built(
+                plain.__code__,
+                graph.OutputGraphCommon(state),
+                shape_parts=head["shapes"],
+                gone=_removing(put),
+            )
+    except AssertionError as error:
+        told = str(error).split("Guard fail reason:")[-1].strip().splitlines()
+        raise Unfit(f"this model is another: {told[0] if told else ''}") from None
+    except (LookupError, AttributeError, TypeError, NameError) as error:
+        raise Unfit(f"this model is another: {error}") from None
+
+
+def _removing(put: InForce | None) -> Callable[[], None]:
+    """An address may soon be that of another object: nothing may ask for it then."""
+
+    def gone() -> None:
+        if put is not None and put.put and not sys.is_finalizing():
+            put.remove()
+
+    return gone
+
+
+def _assert_code(head: Mapping[str, Any], plain: types.FunctionType) -> None:
+    if guardtexts.code_mark(plain.__code__) != head["code"]:
+        raise Unfit(f"the code of {plain.__qualname__} is another")
+    for module, name, mark in head["traced"]:
+        code = code_at(module, name)
+        if code is None or guardtexts.code_mark(code) != mark:
+            raise Unfit(f"the code of {module}.{name} is another here")
+
+
+def _assert_same(lines: tuple[str, ...], written: str) -> None:
+    here, then = "\n".join(lines), written
+    if here == then:
+        return
+    ours, theirs = set(lines), set(then.split("\n"))
+    found = sorted(ours - theirs) or sorted(theirs - ours) or [""]
+    raise Unfit(f"this model is another: {found[0].lstrip('+-| ')}")
+
+
+def _loaded(artifact: bytes) -> Any:
+    inductor: Any = importlib.import_module("torch._inductor.config")
+    bundled = importlib.import_module(TYPES).BundledAOTAutogradSerializableCallable
+    with (
+        guardtexts.in_compilation("load_graph"),
+        inductor.patch(enable_autograd_for_aot=True),
+    ):
+        return bundled.deserialize_compile_artifacts(artifact)
+
+
+def plain_function(fn: Callable[..., Any]) -> types.FunctionType:
+    found: types.FunctionType = importlib.import_module(CONVERT).get_traced_fn(fn)[0]
+    return found
+
+
+def frame_of(
+    fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    return importlib.import_module(CONVERT)._get_frame(fn, args, kwargs)
+
+
+def found_at(origin: tuple[str, ...]) -> Any:
+    """What an origin names in this process; `Unfit` if there is no such thing."""
+    kind, *where = origin
+    if kind == "builtins":
+        return builtins.__dict__
+    try:
+        value: Any = importlib.import_module(where[0])
+        for name in where[1].split(".") if len(where) > 1 else ():
+            value = inspect.getattr_static(value, name)
+    except (ImportError, AttributeError) as error:
+        raise Unfit(str(error)) from None
+    if kind == "globals":
+        return value.__dict__
+    return value.__new__.__globals__ if kind == "namedtuple" else value
+
+
+def code_at(module: str, name: str) -> Any:
+    value = found_at(("object", module, name))
+    value = getattr(value, "__func__", value)
+    return getattr(getattr(value, "fget", None) or value, "__code__", None)
+
+
+def code_from(serialized: Any) -> types.CodeType:
+    code: types.CodeType = type(serialized).to_code_object(serialized)
+    return code
