@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import shlex
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from torchproof.packs import File
 from torchproof.packs.inspection import Inspection
 from torchproof.report import marks, numbers
 
@@ -25,6 +27,7 @@ _SIGNED = {
 }
 _DAMAGED = "It was changed after it was made: run nothing of it, ask for it again."
 _LABEL, _LONG = 12, 100  # letters
+_FEW = 6  # files of a kind that are named one by one
 
 
 def render(found: Inspection, format: str, *, width: int = 80) -> str:
@@ -50,17 +53,35 @@ def _text(found: Inspection, width: int) -> str:
 
 
 def _files(found: Inspection, width: int) -> Iterator[str]:
-    files = found.manifest.files
-    name_width = min(max(map(len, files), default=0), width // 2)
-    for name, file in sorted(files.items()):
-        about = found.damage.get(name, file.about)
-        lost = "DAMAGED: " if name in found.damage else ""
-        start = f"  {name:{name_width}}  {numbers.size(file.size):>9}"
-        text = marks.line(f"{lost}{about}")
+    rows = list(_rows(found))
+    name_width = min(max((len(name) for name, *_ in rows), default=0), width // 2)
+    for name, size, about in rows:
+        start = f"  {name:{name_width}}  {numbers.size(size):>9}"
         wide = max(width - len(start) - 2, 20)
-        first, *others = textwrap.wrap(text, wide) or [""]
+        first, *others = textwrap.wrap(marks.line(about), wide) or [""]
         yield f"{start}  {first}".rstrip()
         yield from (" " * (len(start) + 2) + other for other in others)
+
+
+def _rows(found: Inspection) -> Iterator[tuple[str, int, str]]:
+    """The files; of a folder that holds many of a kind, the folder."""
+    files = found.manifest.files
+    kinds = Counter(_kind(name, file) for name, file in files.items())
+    told = set()
+    for name, file in sorted(files.items()):
+        if name in found.damage:
+            yield name, file.size, f"DAMAGED: {found.damage[name]}"
+        elif kinds[_kind(name, file)] <= _FEW:
+            yield name, file.size, file.about
+        elif (kind := _kind(name, file)) not in told:
+            told.add(kind)
+            sizes = [f.size for n, f in files.items() if _kind(n, f) == kind]
+            yield f"{kind[0]}/", sum(sizes), f"{len(sizes)} files: {file.about}"
+
+
+def _kind(name: str, file: File) -> tuple[str, str]:
+    folder, _, rest = name.partition("/")
+    return (folder, file.about) if rest else (name, "")
 
 
 def _markdown(found: Inspection) -> str:
@@ -113,11 +134,69 @@ def facts(found: Inspection) -> Iterator[tuple[str, str]]:
     yield "environment", _listed(manifest.environment) or numbers.UNKNOWN
     for label, value in details.items():
         if value not in (None, "", [], {}):
-            yield marks.line(label), _short(value)
+            told = _IN_WORDS.get(label, _short)
+            yield marks.line(label), _in_words(told, value)
     yield "signature", _SIGNED[found.signature]
     if manifest.kind == "deploy":
         refused = f"refused: {found.refusal}"
         yield "trust", marks.line(refused if found.refusal else "accepted here")
+
+
+_ANSWERS = {
+    "same": "eager's answers on fresh inputs",
+    "rounding": "eager's answers on fresh inputs but for rounding",
+}
+
+
+def _in_words(told: Callable[[Any], str], value: Any) -> str:
+    """As this torchproof says it; what another one wrote may have another form."""
+    try:
+        return marks.line(told(value))
+    except (KeyError, TypeError, AttributeError, ValueError):
+        return _short(value)
+
+
+def _size(value: Any) -> str:
+    return f"{value['last']} {value['unit']}, {value['first']} at first"
+
+
+def _verified(value: Any) -> str:
+    seconds = f"{value['seconds']:.1f} s"
+    if "line" in value:
+        return f"{value['line']} (in a clean process, {seconds})"
+    verdict = value["numerics"]["verdict"]
+    found = _ANSWERS.get(verdict, verdict)
+    if "of" in value:
+        found = f"{value['graphs']} of {value['of']} graphs from the pack; {found}"
+    return f"{found} (in a clean process, {seconds})"
+
+
+def _given(value: Any) -> str:
+    return ", ".join(f"{k} {v}" for k, v in value.items() if v not in (None, False, {}))
+
+
+def _place(value: Any) -> str:
+    names = ("device", "gpu", "capability", "machine", "isa", "torch", "cuda", "driver")
+    return ", ".join(f"{name} {value[name]}" for name in names if value.get(name))
+
+
+def _calls(value: Any) -> str:
+    shapes = [
+        " and ".join("x".join(map(str, t["shape"])) for t in call["inputs"]["tensors"])
+        for call in value
+    ]
+    more = f" and {len(shapes) - 4} more" if len(shapes) > 4 else ""
+    return "; ".join(shapes[:4]) + more
+
+
+_IN_WORDS: dict[str, Callable[[Any], str]] = {
+    "size": _size,
+    "verified": _verified,
+    "settings": _given,
+    "place": _place,
+    "calls": _calls,
+    "code": lambda value: f"of {', '.join(sorted(value))}",
+}
 
 
 def _symptom(told: Any) -> str:
