@@ -100,7 +100,7 @@ def measure(row: Row, file: Path, pack: Path, repeat: int) -> None:
 
 def ratio(starts: Sequence[dict[str, Any]], base: str) -> float | None:
     """Of the medians; None before both are measured."""
-    times = [
+    times: list[list[float]] = [
         [start["seconds"] for start in starts if start["arm"] == arm]
         for arm in ("pack", base)
     ]
@@ -189,7 +189,7 @@ def start(told: dict[str, Any]) -> dict[str, Any]:
         model = _prepared(told, loaded.fn)
         ready = time.perf_counter() - begin
         calls.invoke(model, call, train=train)
-        if torch.cuda.is_initialized():
+        if torch.cuda.is_available():
             torch.cuda.synchronize()
         seconds = time.perf_counter() - begin
     found = {"seconds": seconds, "ready_s": ready, "size": job["size"]}

@@ -100,7 +100,7 @@ def _assert_makeable(target: Target, options: Options, asked: Asked) -> None:
     if options.as_written:
         raise UserError("--as-written: a deploy pack compiles the model itself")
     if options.compile:
-        raise UserError("--compile: give a recipe or a strategy, full:KEY=VALUE")
+        raise UserError("--compile: give --strategy, such as full:max-autotune")
     if asked.recipe and asked.strategy:
         raise UserError("--recipe and --strategy: the recipe names the strategy")
     assert_size(target, options.size)

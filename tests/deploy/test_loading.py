@@ -1,0 +1,235 @@
+"""`torchproof.load`: what is refused starts cold and right, and says why."""
+
+from __future__ import annotations
+
+import functools
+import io
+import logging
+import os
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fabricated import CALL, Net, fabricated
+
+import torchproof
+from torchproof import runtime
+from torchproof.loading import code, place
+from torchproof.records import UserError
+
+Change = Callable[[Path], None]
+NOBODY = 65534
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cache folder of its own, and compiling that generates no code."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
+    plain = runtime.compile
+    cold = functools.partial(plain, backend="eager")
+
+    def compile(model: Any, *, recipe: Any = None) -> Any:
+        return cold(model) if recipe is None else plain(model, recipe=recipe)
+
+    monkeypatch.setattr(runtime, "compile", compile)
+
+
+def seen_cold(pack: Path, caplog: pytest.LogCaptureFixture, model: Net) -> str:
+    """Loads a pack that is refused: the model answers as it did, and says why."""
+    want = model.eval()(*CALL)
+    with caplog.at_level(logging.WARNING, "torchproof"):
+        loaded = torchproof.load(pack, model)
+    assert loaded is model
+    torch.testing.assert_close(loaded(*CALL), want)
+    told = torchproof.status(loaded)
+    assert told.pack is not None and told.pack["used"] is False
+    assert told.compiled_calls == 1
+    (line,) = [r.getMessage() for r in caplog.records if "not used" in r.getMessage()]
+    why = str(told.pack["why_not"])
+    assert why in line and why in str(told)
+    with pytest.raises(torchproof.PackRefused):
+        torchproof.load(pack, model, strict=True)
+    return why
+
+
+# -- trust -----------------------------------------------------------------------------
+
+
+def flip(pack: Path) -> None:
+    file = pack / "caches" / "ab" / "code.py"
+    raw = bytearray(file.read_bytes())
+    raw[0] ^= 1
+    file.write_bytes(raw)
+
+
+def give_away(pack: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can give files away")
+    os.chown(pack / "torchproof.toml", NOBODY, NOBODY)
+
+
+def open_to_all(pack: Path) -> None:
+    (pack / "graphs.json").chmod(0o666)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [(flip, "was changed"), (give_away, "65534"), (open_to_all, "others can write")],
+)
+def test_a_folder_that_others_could_have_changed_is_refused(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, change: Change, reason: str
+) -> None:
+    model = Net()
+    pack = fabricated(tmp_path / "pack", model)
+    change(pack)
+    assert reason in seen_cold(pack, caplog, model)
+
+
+def cut_off(pack: Path) -> None:
+    raw = pack.read_bytes()
+    pack.write_bytes(raw[: len(raw) // 2])
+
+
+def climb(pack: Path) -> None:
+    raw = io.BytesIO(pack.read_bytes())
+    with tarfile.open(fileobj=raw) as old, tarfile.open(pack, "w:gz") as changed:
+        for entry in old:
+            changed.addfile(entry, old.extractfile(entry))
+        entry = tarfile.TarInfo("pack/../../evil.py")
+        changed.addfile(entry, io.BytesIO())
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"), [(cut_off, "cut off"), (climb, "climbs out")]
+)
+def test_an_archive_that_was_tampered_with_is_refused(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, change: Change, reason: str
+) -> None:
+    model = Net()
+    pack = fabricated(tmp_path / "pack.tar.gz", model)
+    change(pack)
+    assert reason in seen_cold(pack, caplog, model)
+
+
+def test_a_key_that_did_not_sign_it_is_refused(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = Net()
+    pack = fabricated(tmp_path / "pack", model, key=b"a" * 32)
+    assert torchproof.status(torchproof.load(pack, model, key=b"a" * 32)).pack["used"]
+    with pytest.raises(torchproof.PackRefused, match="another key"):
+        torchproof.load(pack, Net(), key=b"b" * 32, strict=True)
+
+
+def test_a_pack_that_is_not_there_is_a_mistake(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no pack"):
+        torchproof.load(tmp_path / "none", Net())
+
+
+def test_without_a_model_there_is_no_going_without_the_pack(tmp_path: Path) -> None:
+    pack = fabricated(tmp_path / "pack", Net())
+    with pytest.raises(torchproof.PackRefused, match="give the model"):
+        torchproof.load(pack)
+
+
+# -- fit -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"torch": "2.99.0"}, "torch 2.99.0 when it was made"),
+        ({"commit": "0"}, "commit 0"),
+        ({"python": "3.9"}, "Python 3.9"),
+        ({"isa": "AVX512"}, "CPU capability AVX512"),
+        ({"features": ["quux"]}, "a CPU with quux"),
+        ({"machine": "vax"}, "machine vax"),
+        ({"device": "cuda"}, "made on cuda"),
+    ],
+)
+def test_another_place_is_refused(
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    changes: dict[str, Any],
+    reason: str,
+) -> None:
+    model = Net()
+    told = place.facts("cpu") | changes
+    pack = fabricated(tmp_path / "pack", model, place=told)
+    assert reason in seen_cold(pack, caplog, model)
+
+
+def test_another_gpu_or_an_older_driver_is_refused() -> None:
+    then = {"device": "cuda", "gpu": "H200", "capability": "9.0", "driver": "570.86"}
+
+    def told(**changes: str) -> str:
+        return "; ".join(place.refusals(then, then | changes))
+
+    assert told(driver="575.1") == ""
+    assert told(gpu="A100") == "GPU H200 when it was made, A100 here"
+    assert "compute capability 9.0" in told(capability="8.0")
+    assert "older here: 535.104" in told(driver="535.104")
+
+
+def test_another_model_is_refused_and_other_weights_are_not(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    pack = fabricated(tmp_path / "pack", Net())
+    other = Net().eval()  # drawn anew
+    want = other(*CALL)
+    loaded = torchproof.load(pack, other)
+    assert torchproof.status(loaded).pack["used"]
+    torch.testing.assert_close(loaded(*CALL), want)
+    larger = Net()
+    larger.more = torch.nn.Linear(2, 2)
+    assert "6 parameters more" in seen_cold(pack, caplog, larger)
+
+
+def test_changed_source_is_refused_and_a_comment_is_not(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "traced_by_it.py"
+    file.write_text("def scale(x):\n    return 2 * x\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    __import__("traced_by_it")
+    told = code.hashes([str(file)])
+    assert [*told] == ["traced_by_it"]
+    file.write_text("def scale(x):\n    # twice\n    return 2 * x\n")
+    assert code.changes(told) == []
+    file.write_text("def scale(x):\n    return 3 * x\n")
+    model = Net()
+    pack = fabricated(tmp_path / "pack", model, code=told)
+    assert "the code of traced_by_it changed" in seen_cold(pack, caplog, model)
+
+
+def test_damaged_papers_are_refused(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = Net()
+    pack = fabricated(tmp_path / "pack", model, place={})
+    assert "refused" in seen_cold(pack, caplog, model)
+
+
+# -- use -------------------------------------------------------------------------------
+
+
+def test_files_land_in_torchs_cache_folder(tmp_path: Path) -> None:
+    model = torchproof.load(fabricated(tmp_path / "pack", Net()), Net())
+    cache = tmp_path / "cache"
+    assert (cache / "ab" / "code.py").read_text() == "x = 1\n"
+    assert cache.stat().st_mode & 0o777 == 0o700
+    assert torchproof.status(model).pack["used"]
+
+
+def test_a_cache_folder_that_others_write_in_is_refused(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    cache.chmod(0o777)
+    pack = fabricated(tmp_path / "pack", Net())
+    assert "others can write in torch's cache" in seen_cold(pack, caplog, Net())
+    assert not (cache / "ab").exists()

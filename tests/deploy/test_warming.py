@@ -1,0 +1,173 @@
+"""What a pack keeps of calls and graphs: made again, run without traces, explained."""
+
+from __future__ import annotations
+
+import json
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fabricated import Net, details_of, fabricated
+
+from torchproof import packs
+from torchproof.deploy import caches
+from torchproof.loading import graphs, inputs, installing, warming
+from torchproof.torch_private.lookups import Lookup
+
+
+def again(call: Any, seed: int = 0) -> Any:
+    """The call as it is made from its description, which is JSON."""
+    return inputs.made(json.loads(json.dumps(inputs.described(call))), seed)
+
+
+def test_made_calls_are_of_the_same_kind_with_other_values() -> None:
+    whole = torch.randn(4, 6, dtype=torch.float64)
+    call = {
+        "a": whole.t(),
+        "b": [torch.tensor([7, 3, 5]), (torch.ones(2, dtype=torch.bool), None)],
+        "c": torch.zeros(1, 5).expand(3, 5),
+        "d": 1.5,
+        "e": torch.randn(2, requires_grad=True),
+    }
+    made = again(call)
+    assert made["a"].stride() == (1, 6) and made["a"].dtype is torch.float64
+    assert not torch.equal(made["a"], call["a"])
+    assert set(made["b"][0].tolist()) <= {3, 4, 5, 6, 7}
+    assert made["b"][1][1] is None and made["d"] == 1.5
+    assert made["c"].stride() == (0, 1) and made["c"].shape == (3, 5)
+    assert made["e"].requires_grad
+    assert torch.equal(made["a"], again(call)["a"])
+    assert not torch.equal(made["a"], again(call, seed=1)["a"])
+
+
+def test_offsets_stay_in_their_order_and_within_their_ends() -> None:
+    made = again((torch.tensor([0, 3, 9, 20]),), seed=4)[0]
+    assert made[0] == 0 and made[-1] == 20
+    assert bool((made[1:] >= made[:-1]).all())
+
+
+def test_what_cannot_be_made_again_says_so() -> None:
+    assert "object" in inputs.described((object(),))["why_not"]
+    assert "why_not" in inputs.described((torch.ones(2).to_sparse(),))
+
+
+def test_a_warm_up_leaves_the_model_as_it_was() -> None:
+    model = Net().eval()
+    model.inner.weight.grad = torch.ones(4, 4)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    chance = torch.get_rng_state()
+    seen = []
+
+    def run(x: torch.Tensor) -> torch.Tensor:
+        seen.append((model.training, torch.is_grad_enabled()))
+        model.inner.weight.grad = torch.zeros(4, 4)
+        return model(x) + torch.rand(1)
+
+    assert warming.warm(model, run, details_of(model)) == []
+    assert seen == [(True, False)]
+    assert not model.training
+    assert torch.equal(model.inner.weight.grad, torch.ones(4, 4))
+    assert torch.equal(chance, torch.get_rng_state())
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, before[name]), name
+
+
+def test_a_call_that_fails_on_made_inputs_is_told() -> None:
+    def run(x: torch.Tensor) -> None:
+        raise RuntimeError("no such token")
+
+    (note,) = warming.warm(None, run, details_of(Net()))
+    assert note == "call 0 fails on made inputs: RuntimeError: no such token"
+
+
+# -- misses ----------------------------------------------------------------------------
+
+SHAPE = "TensorMetadata(dtype=torch.float32, shape=torch.Size([{}]), stride=(1,))"
+FACTS = {
+    "gm": ("g", "GraphModule()"),
+    "example_inputs[0]": ("i", SHAPE.format(4)),
+    "fx_kwargs[is_inference]": ("t", "True"),
+    "inductor_config[max_fusion_size]": ("m", "64"),
+    "cpp_runtime_thread_count": ("c", "2"),
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"inductor_config[max_fusion_size]": "8"}, "config max_fusion_size is 8 here"),
+        ({"cpp_runtime_thread_count": "16"}, "the number of threads is 16 here, 2 at"),
+        ({"example_inputs[0]": SHAPE.format(9), "gm": "x"}, "shape (9) is not in"),
+        ({"fx_kwargs[is_inference]": "False", "gm": "x"}, "gradients are on here"),
+        ({"gm": "x"}, "the traced graph is another one"),
+    ],
+)
+def test_a_miss_is_told_by_what_differs(changes: dict[str, str], reason: str) -> None:
+    known = graphs.packed([Lookup("inductor", "k", False, FACTS)])
+    seen = graphs.Seen()
+    facts = FACTS | {name: (f"new {text}", text) for name, text in changes.items()}
+    seen.note(Lookup("inductor", "other", False, facts))
+    (told,) = graphs.misses(seen, json.loads(json.dumps(known)))
+    assert reason in told
+
+
+def test_a_hit_is_no_miss_and_what_torch_does_not_cache_is_told() -> None:
+    seen = graphs.Seen()
+    seen.note(Lookup("inductor", "k", True, FACTS))
+    assert graphs.misses(seen, graphs.packed(seen.graphs)) == []
+    seen.note(Lookup("aot_autograd", None, False, why="a custom op"))
+    assert graphs.misses(seen, []) == ["torch does not cache it: a custom op"]
+
+
+def test_a_pack_that_misses_a_graph_is_not_made() -> None:
+    report = {"graphs": 1, "of": 2, "misses": ["threads"], "notes": []}
+    with pytest.raises(caches.Unproven, match=r"1 of 2 graphs .*: threads"):
+        caches._assert_all(report, {"calls": []})
+    caches._assert_all(report | {"graphs": 2, "misses": []}, {"calls": []})
+
+
+# -- files -----------------------------------------------------------------------------
+
+
+def test_lists_of_files_name_the_folder_they_are_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built = tmp_path / "built"
+    group = built / "triton" / "0" / "KEY" / "__grp__k.json"
+    group.parent.mkdir(parents=True)
+    child = {"child_paths": {"k.cubin": str(group.parent / "k.cubin")}}
+    group.write_text(json.dumps(child))
+    (built / "locks").mkdir()
+    (built / "locks" / "x.lock").touch()
+    with packs.folder(tmp_path / "pack") as stage:
+        assert installing.collect(built, stage.path) == 1
+        stage.seal(packs.Manifest(kind="deploy", name="n", torchproof="0"))
+    packed = tmp_path / "pack" / "caches" / group.relative_to(built)
+    assert str(tmp_path) not in packed.read_text()
+    for variables in ({}, {"TRITON_CACHE_DIR": str(tmp_path / "own")}):
+        monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "here"))
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        with packs.open_pack(tmp_path / "pack") as contents:
+            installing.install(contents)
+        home = Path(variables.get("TRITON_CACHE_DIR", tmp_path / "here/triton/0"))
+        told = json.loads((home / "KEY" / "__grp__k.json").read_text())
+        assert told["child_paths"]["k.cubin"] == str(home / "KEY" / "k.cubin")
+
+
+def test_several_install_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
+    pack = fabricated(tmp_path / "pack", Net())
+
+    def install(_: int) -> None:
+        with packs.open_pack(pack) as contents:
+            installing.install(contents)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(install, range(16)))
+    assert os.listdir(tmp_path / "cache" / "ab") == ["code.py"]
