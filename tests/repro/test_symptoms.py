@@ -1,0 +1,273 @@
+"""Which failure of a run is taken, and what is expected of a program that shows it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from torchproof.records import Finding, Measurement, Run, UserError
+from torchproof.repro.assembly import JUDGES
+from torchproof.repro.symptoms import chosen
+
+GB_PAGE = "https://meta-pytorch.github.io/compile-graph-break-site/gb/gb0059.html"
+PRIVATE = ("/home/ada", "secret_model", "ada")
+
+
+def finding(code: str, kind: str, *evidence: str, **values: Any) -> Finding:
+    known = {
+        "code": code,
+        "kind": kind,
+        "severity": "high",
+        "message": "something in secret_model is amiss",
+        "cause": "a cause in secret_model",
+        "fix": "rewrite secret_model",
+        "file": "/home/ada/secret_model.py",
+        "line": 12,
+        "evidence": evidence,
+    }
+    return Finding(**{**known, **values})
+
+
+def run_of(*findings: Finding, **values: Any) -> Run:
+    return Run("r1", "m.py:make", "as-written", {}, {}, findings=findings, **values)
+
+
+PRINT = finding(
+    "GB104",
+    "graph_break",
+    f"GB0059 {GB_PAGE}",
+    "torch: Failed to trace builtin operator: Dynamo does not know how to trace builtin"
+    " operator `print` with argument types ['str']",
+    "context: builtin print [<class 'secret_model'>]",
+)
+CASES: dict[str, tuple[Finding, str, dict[str, Any]]] = {
+    "break": (
+        PRINT,
+        "breaks",
+        {
+            "type": "Failed to trace builtin operator",
+            "id": "GB0059",
+            "names": ["print"],
+            "skips": False,
+        },
+    ),
+    "skip": (
+        replace(PRINT, kind="skipped_frame"),
+        "breaks",
+        {
+            "type": "Failed to trace builtin operator",
+            "id": "GB0059",
+            "names": ["print"],
+            "skips": True,
+        },
+    ),
+    "recompile": (
+        finding("RC210", "recompile", "0/1: n == 2 # x # m.py:18 in f", count=9),
+        "recompiles",
+        {"kind": "value", "times": 3},
+    ),
+    "limit": (
+        finding("RC290", "recompile_limit", "last guard to fail: len(L['x']) == 2"),
+        "recompiles",
+        {"limit": True, "kind": "length"},
+    ),
+    "size compiled in": (
+        finding("DS603", "specialization", "s0 = 6: guard on line 3"),
+        "recompiles",
+        {"specialized": True},
+    ),
+    "marked size": (
+        finding(
+            "DS601", "specialization", "ConstraintViolationError: Constraints violated"
+        ),
+        "errors",
+        {
+            "error": "ConstraintViolationError",
+            "message": "Constraints violated",
+            "id": None,
+            "names": [],
+            "backend": "eager",
+        },
+    ),
+    "error": (
+        finding(
+            "CE703",
+            "compile_error",
+            "BackendCompilerFailed: backend='secret_model' raised: ValueError: no"
+            " '/home/ada/x' at 0x7f00 Set TORCHDYNAMO_VERBOSE=1 for",
+        ),
+        "errors",
+        {
+            "error": "BackendCompilerFailed",
+            "message": "ValueError: no NAME at N",
+            "id": None,
+            "names": [],
+        },
+    ),
+    "nothing compiled": (
+        finding(
+            "NC805",
+            "no_op",
+            cause="every frame was skipped, first because of: Data-dependent branching",
+        ),
+        "no_ops",
+        {"because": "Data-dependent branching"},
+    ),
+    "numerics": (
+        finding(
+            "NM401",
+            "numerics",
+            "relative error 0.25, eager's own 1e-08, against float64",
+            message="`f(x)` (call 0: output: 4 of 4 elements too far off: element 0)",
+            cause="the code of torch.acosh that Inductor generates is wrong",
+        ),
+        "answers",
+        {"how": "value", "error": 0.25},
+    ),
+    "infinity": (
+        finding("NM401", "numerics", message="infinity on one side only, in 4 of 4"),
+        "answers",
+        {"how": "infinity", "error": None},
+    ),
+    "stale": (
+        finding(
+            "NM411",
+            "stale_state",
+            "the answers differ from eager's from call 2 on; compiled anew they agree",
+        ),
+        "answers",
+        {"how": "value", "error": None, "later": True, "random": False},
+    ),
+    "slower": (
+        finding("SP501", "slowdown", "eager/compiled 0.400, interval 0.380 to 0.420"),
+        "slowdown",
+        {"what": "slower", "ratio": 0.4},
+    ),
+    "compile time": (
+        finding(
+            "SP511", "compile_time", "graph 0/0: 900 operations, 31.5 s in the backend"
+        ),
+        "compile_time",
+        {"seconds": 31.5},
+    ),
+    "memory": (
+        finding(
+            "SP521",
+            "memory",
+            message="f needs 300 MiB compiled and 100 MiB in eager: 200 MiB more",
+        ),
+        "memory",
+        {"ratio": 3.0},
+    ),
+    "cudagraph skip": (
+        finding(
+            "CG311",
+            "cudagraph_skip",
+            "torch says: skipping cudagraphs due to mutated inputs (3 instances). Found"
+            " from : \n File secret_model",
+        ),
+        "skips",
+        {"reason": "skipping cudagraphs due to mutated inputs (N instances)"},
+    ),
+    "rerecord": (
+        finding("CG321", "cudagraph_rerecord", count=40),
+        "skips",
+        {"recordings": 3},
+    ),
+    "lifetime": (finding("CG301", "cudagraph_lifetime"), "lifetimes", {}),
+    "sync": (finding("CG341", "host_sync"), "syncs", {}),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_finding_says_what_to_expect(name: str) -> None:
+    found, judge, expected = CASES[name]
+    symptom = chosen(run_of(found))
+    assert symptom.judge == judge
+    assert symptom.judge in JUDGES
+    assert symptom.expected == expected
+    assert symptom.finding is found
+    told = f"{symptom.headline} {symptom.search} {symptom.expected}"
+    assert symptom.search
+    assert not [word for word in PRIVATE if word in told]
+
+
+def test_ids_and_the_search_are_torchs_own_words() -> None:
+    symptom = chosen(run_of(PRINT))
+    assert symptom.ids == ("GB0059",)
+    assert symptom.search == '"Failed to trace builtin operator" print'
+    assert "GB0059 Failed to trace builtin operator (print)" in symptom.headline
+
+
+def test_the_most_severe_open_finding_is_taken() -> None:
+    low = replace(PRINT, severity="low", line=1)
+    cured = replace(PRINT, status="resolved", line=2)
+    worst = replace(PRINT, line=3)
+    assert chosen(run_of(low, cured, worst)).finding is worst
+
+
+@pytest.mark.parametrize(
+    ("selector", "line"),
+    [
+        ("GB104", 3),
+        ("gb1", 3),
+        ("RC", 7),
+        ("GB104@secret_model.py:5", 5),
+        ("GB104@secret_model.py", 3),
+    ],
+)
+def test_a_code_or_a_place_chooses(selector: str, line: int) -> None:
+    found = (
+        replace(PRINT, line=3),
+        replace(PRINT, line=5, severity="low"),
+        replace(CASES["recompile"][0], line=7),
+    )
+    symptom = chosen(run_of(*found), [selector])
+    assert symptom.finding is not None
+    assert symptom.finding.line == line
+
+
+def test_what_was_not_selected_is_named() -> None:
+    with pytest.raises(UserError, match=r"no open finding with CE7; it has GB104"):
+        chosen(run_of(PRINT), ["CE7"])
+
+
+def test_nothing_open_is_said() -> None:
+    with pytest.raises(UserError, match="nothing to reproduce"):
+        chosen(run_of(replace(PRINT, status="intentional")))
+
+
+@pytest.mark.parametrize("kind", ["hazard", "config"])
+def test_a_suspicion_is_no_failure(kind: str) -> None:
+    with pytest.raises(UserError, match="read in the source"):
+        chosen(run_of(finding("GB104", kind)))
+    static = replace(PRINT, origin="static")
+    assert chosen(run_of(static, PRINT)).finding is PRINT
+
+
+def test_a_change_that_torchproof_made_needs_a_before_call() -> None:
+    replayed = finding(
+        "NM411",
+        "stale_state",
+        "the change was made by torchproof between two runs of the first call",
+    )
+    with pytest.raises(UserError, match="before_call"):
+        chosen(run_of(replayed))
+
+
+def test_a_run_that_did_not_end_hangs() -> None:
+    symptom = chosen(run_of(PRINT, ending="timeout", options={"timeout_s": 30}))
+    assert (symptom.judge, symptom.expected["seconds"]) == ("hang", 30.0)
+    assert chosen(run_of(PRINT, ending="timeout"), ["GB"]).judge == "breaks"
+
+
+def test_an_error_that_only_a_measurement_met() -> None:
+    error = "torch._inductor.exc.InductorError: InvalidCxxCompiler: No working C++ one"
+    rows = (Measurement("eager"), Measurement("full", error=error))
+    symptom = chosen(run_of(measurements=rows))
+    assert symptom.expected["error"] == "InductorError"
+    assert "backend" not in symptom.expected  # code must be generated to see it
+    with pytest.raises(UserError):
+        chosen(run_of(measurements=(Measurement("eager", error=error),)))
