@@ -111,7 +111,8 @@ class _Reduction:
 def tidied(tree: ast.Module) -> str | None:
     """The source of a module without what nothing needs; None where it cannot run."""
     try:
-        tree = without_dead_stores(shaken(ast.fix_missing_locations(tree), _ROOTS))
+        tree = without_dead_stores(ast.fix_missing_locations(tree))
+        tree = shaken(tree, _ROOTS)
         source = ast.unparse(ast.fix_missing_locations(tree)) + "\n"
         again = ast.parse(source)
         with warnings.catch_warnings():

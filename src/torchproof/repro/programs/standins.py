@@ -225,7 +225,9 @@ class Scribe:
         name = self._name(code, code.co_name)
         self.definitions[name] = ""  # its place, should it come back to itself
         tree.name = name
-        self.definitions[name] = self._resolved(tree, {**names, **closed})
+        source = self._resolved(tree, {**names, **closed})
+        self.definitions.pop(name)  # after what it names: a default may read it
+        self.definitions[name] = source
         return name
 
     def _name(self, thing: Any, wanted: str) -> str:

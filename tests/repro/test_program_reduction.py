@@ -1,0 +1,175 @@
+"""Programs made small and nameless; what fails is decided by the text alone here."""
+
+import ast
+import time
+from collections.abc import Callable
+
+import pytest
+
+from torchproof.repro.draft import Draft
+from torchproof.repro.programs import anonymous, reduced
+from torchproof.repro.programs.scopes import Names
+
+PROGRAM = """
+import math
+import torch
+import logging
+from torch import nn
+
+secret_log = logging.getLogger("acme")
+ACME_SCALE = 3.25
+
+class AcmeBlock(nn.Module):
+    def __init__(self, acme_width, depth=2):
+        super().__init__()
+        self.acme_norm = nn.LayerNorm(acme_width)
+        self.layers = nn.ModuleList(
+            [nn.Linear(acme_width, acme_width) for _ in range(depth)]
+        )
+
+    def forward(self, acme_x, mask=None):
+        for layer in self.layers:
+            acme_x = layer(acme_x) * ACME_SCALE
+        if mask is not None:
+            acme_x = acme_x.masked_fill(mask, 0.0)
+        return self.acme_norm(acme_x)
+
+class AcmeModel(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.block = AcmeBlock(64)
+        self.acme_head = nn.Linear(64, 10)
+
+    def forward(self, acme_x):
+        hidden = self.block(acme_x)
+        secret_log.info("acme step %d", 1)
+        peak = hidden.max().item()
+        if peak > math.pi:
+            hidden = hidden / peak
+        return self.acme_head(hidden)
+
+def make():
+    torch.manual_seed(0)
+    model = AcmeModel()
+    calls = [(torch.randn(4, 64),) for _ in range(12)]
+    return model, calls
+"""
+
+
+def draft(source: str = PROGRAM) -> Draft:
+    return Draft("program", source, "", 0)
+
+
+def names_are_whole(source: str) -> bool:
+    return not Names(ast.parse(source)).undefined()
+
+
+def reads_back(candidate: Draft) -> bool:
+    assert names_are_whole(candidate.source), candidate.source
+    last = next(
+        node.body[-1]
+        for node in ast.parse(candidate.source).body
+        if isinstance(node, ast.FunctionDef) and node.name == "make"
+    )
+    return ".item()" in candidate.source and isinstance(last, ast.Return)
+
+
+def soon(seconds: float = 30.0) -> float:
+    return time.monotonic() + seconds
+
+
+def lines(source: str) -> int:
+    return len([line for line in source.splitlines() if line.strip()])
+
+
+def test_a_program_of_forty_lines_ends_at_less_than_a_quarter() -> None:
+    found = reduced(draft(), reads_back, soon())
+    assert ".item()" in found.source
+    assert lines(found.source) * 4 <= lines(PROGRAM)
+
+
+def test_nothing_that_fails_otherwise_is_kept() -> None:
+    found = reduced(draft(), lambda candidate: False, soon(1))
+    assert found.source == PROGRAM
+
+
+def test_an_end_of_the_time_keeps_the_best_so_far() -> None:
+    tried = []
+
+    def slow(candidate: Draft) -> bool:
+        time.sleep(0.05)
+        tried.append(candidate)
+        return reads_back(candidate)
+
+    began = time.monotonic()
+    found = reduced(draft(), slow, began + 0.3)
+    assert time.monotonic() - began < 2
+    assert reads_back(found) and lines(found.source) < lines(PROGRAM)
+    assert reduced(draft(), slow, began).source == PROGRAM
+
+
+def test_no_text_is_tried_twice() -> None:
+    tried: list[str] = []
+
+    def fails(candidate: Draft) -> bool:
+        tried.append(candidate.source)
+        return reads_back(candidate)
+
+    reduced(draft(), fails, soon())
+    # Those beside one that held are tried again where the next pass finds them.
+    assert len(set(tried)) > 0.8 * len(tried)
+
+
+def test_no_word_of_the_author_is_left() -> None:
+    found = anonymous(draft(), reads_back, soon())
+    assert "acme" not in found.source.lower() and "secret" not in found.source
+    assert "hidden" not in found.source and "peak" not in found.source
+    assert names_are_whole(found.source)
+    assert "nn.LayerNorm" in found.source and "torch.manual_seed" in found.source
+
+
+def test_what_the_failure_needs_is_kept_and_listed() -> None:
+    def fails(candidate: Draft) -> bool:
+        return "acme step" in candidate.source and "acme_norm" in candidate.source
+
+    found = anonymous(draft(), fails, soon())
+    assert "'acme step %d'" in found.about and "acme_norm" in found.about
+    assert "AcmeModel" not in found.source and "'acme'" not in found.source
+
+
+@pytest.mark.parametrize(
+    ("before", "gone"),
+    [
+        ("def f(x, y): return x\ndef make(): return f, [(1, 2)]", "y"),
+        ("K = 5\ndef make(): return len, [(K,)]", "K"),
+        ("def f(x, n=3): return x.item(n)\ndef make(): return f, [(1,)]", "n=3"),
+    ],
+)
+def test_what_is_not_needed_goes(before: str, gone: str) -> None:
+    def fails(candidate: Draft) -> bool:
+        return "def make" in candidate.source and runs(candidate.source)
+
+    assert gone not in reduced(draft(before), fails, soon()).source
+
+
+def runs(source: str) -> bool:
+    names: dict[str, Callable[[], tuple[object, list[tuple[object, ...]]]]] = {}
+    try:
+        exec(compile(source, "draft", "exec"), names)
+        fn, calls = names["make"]()
+    except Exception:
+        return False
+    return callable(fn) and isinstance(calls, list)
+
+
+def test_names_are_renamed_in_their_scope_alone() -> None:
+    tree = ast.parse(
+        "x = 1\ndef f(y):\n    global x\n    x = [x for x in y]\n"
+        "    return lambda y=y: y\n"
+    )
+    names = Names(tree)
+    names.rename(lambda binding: f"{binding.name}{binding.scope}")
+    assert ast.unparse(tree) == (
+        "x0 = 1\n\ndef f0(y1):\n    global x0\n    x0 = [x2 for x2 in y1]\n"
+        "    return lambda y3=y1: y3"
+    )

@@ -1,0 +1,146 @@
+"""Programs cut out of their files: what is kept, what is merged, what is refused."""
+
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from torchproof.repro.programs import Unsuitable, as_it_is, program_draft
+from torchproof.target import parse
+
+
+def written(folder: Path, **files: str) -> None:
+    for name, text in files.items():
+        path = folder / (name.replace("__", "/") + ".py")
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(textwrap.dedent(text), encoding="utf-8")
+
+
+def run(source: str) -> dict[str, object]:
+    names: dict[str, object] = {"__name__": "draft"}
+    exec(compile(source, "draft", "exec"), names)
+    return names
+
+
+def test_what_the_factory_does_not_reach_is_gone(tmp_path: Path) -> None:
+    written(
+        tmp_path,
+        model="""
+        import json
+        import math
+
+        LIMIT = 3
+        OTHER = 4
+
+        def unused(): return json.dumps(OTHER)
+
+        class Net:
+            def __call__(self, x: int) -> int:
+                "Says what it does."
+                return self.used(x)
+            def used(self, x): return x + LIMIT
+            def unused(self): return math.pi
+
+        def make():
+            return Net(), [(1,)]
+
+        if __name__ == "__main__":
+            print(make())
+        """,
+    )
+    source = program_draft(parse(f"{tmp_path}/model.py:make")).source
+    for word in ("json", "math", "OTHER", "unused", "Says", "__main__", "int"):
+        assert word not in source
+    fn, calls = run(source)["make"]()  # type: ignore[operator]
+    assert fn(*calls[0]) == 4
+
+
+def test_local_files_are_merged_and_their_names_told_apart(tmp_path: Path) -> None:
+    written(
+        tmp_path,
+        parts__a="LIMIT = 10\ndef scaled(x): return x * LIMIT\nclass Net: pass\n",
+        parts__b="from .a import scaled as grown\nfrom . import a\n"
+        "def twice(x): return grown(x) + a.LIMIT\n",
+        parts____init__="",
+        main="""
+        import parts.b
+        from parts import a
+
+        LIMIT = 1
+
+        class Net(a.Net):
+            def __call__(self, x):
+                from parts.b import twice
+                return twice(x) + parts.b.twice(x) + LIMIT
+
+        def build(batch=None):
+            return Net(), [(batch or 2,)]
+        """,
+    )
+    draft = program_draft(parse(f"{tmp_path}/main.py:build"))
+    fn, calls = run(draft.source)["make"]()  # type: ignore[operator]
+    assert fn(*calls[0]) == 61
+    assert "parts" not in draft.source.replace("a_Net", "")
+
+
+def test_arguments_of_a_workload_become_defaults() -> None:
+    arguments = {"size": "tiny", "device": "cpu", "train": False}
+    draft = program_draft(parse("workload:gpt-original"), arguments)
+    assert "def make(size='tiny'" in draft.source
+    assert "torchproof" not in draft.source
+
+
+def test_before_call_is_kept(tmp_path: Path) -> None:
+    written(
+        tmp_path,
+        hooked="STATE = []\ndef make(): return print, [()]\n"
+        "def before_call(fn, index): STATE.append(index)\n",
+    )
+    names = run(program_draft(parse(f"{tmp_path}/hooked.py:make")).source)
+    names["before_call"](None, 3)  # type: ignore[operator]
+    assert names["STATE"] == [3]
+
+
+def test_a_package_that_is_needed_is_named(tmp_path: Path) -> None:
+    written(tmp_path, needy="import rich\ndef make(): return rich.print, [()]\n")
+    with pytest.raises(Unsuitable, match="needs rich"):
+        program_draft(parse(f"{tmp_path}/needy.py:make"))
+
+
+def test_a_package_that_is_not_needed_is_cut(tmp_path: Path) -> None:
+    written(
+        tmp_path,
+        frugal="import rich\ndef show(): rich.print()\n"
+        "def make(): return len, [([],)]\n",
+    )
+    draft = program_draft(parse(f"{tmp_path}/frugal.py:make"))
+    assert "rich" not in draft.source
+
+
+def test_a_script_becomes_a_function_that_runs_it(tmp_path: Path) -> None:
+    written(
+        tmp_path,
+        script="""
+        import sys
+        seen = []
+        def note(x): seen.append(x)
+        if __name__ == "__main__":
+            count = 2
+            for number in range(count):
+                note(number)
+            note(sys.argv[1])
+        """,
+    )
+    names = run(program_draft(parse(f"{tmp_path}/script.py", ["--fast"])).source)
+    fn, calls = names["make"]()  # type: ignore[operator]
+    assert calls == [()]
+    fn()
+    assert names["seen"] == [0, 1, "--fast"]
+
+
+def test_with_its_source_asked_for_a_file_stays_as_it_is(tmp_path: Path) -> None:
+    text = "def build():  # why\n    return len, [([],)]\n"
+    (tmp_path / "whole.py").write_text(text, encoding="utf-8")
+    source = as_it_is(parse(f"{tmp_path}/whole.py:build")).source
+    assert source.startswith(text)
+    assert run(source)["make"]() == (len, [([],)])  # type: ignore[operator]
