@@ -346,6 +346,7 @@ def _save(model: Any, file: Path) -> None:
     raw = io.BytesIO()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
+        warnings.simplefilter("ignore", FutureWarning)  # from torch 2.15 on
         torch.jit.save(model, raw)
     with zipfile.ZipFile(raw) as whole, zipfile.ZipFile(file, "w") as kept:
         for entry in whole.infolist():

@@ -22,6 +22,7 @@ def opened(contents: Contents) -> Deployed:
         device = f"cuda:{torch.cuda.current_device()}"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
+        warnings.simplefilter("ignore", FutureWarning)  # from torch 2.15 on
         jit: Any = torch.jit  # whose stubs lack types
         model = jit.load(io.BytesIO(contents.read(FILE)), map_location=device)
     return Deployed(details, lambda tensors: model(*tensors))
