@@ -15,7 +15,6 @@ from faults import FAULTS, SITUATIONS
 GRACE_S = 20.0
 
 CHOSEN = (
-    ("tracing loops in Python", "two threads"),
     ("tracing sleeps in C", "other thread"),
     ("child killed by SIGKILL", "training"),
     ("AOTAutograd raises", "recompile, training"),

@@ -69,6 +69,7 @@ def test_the_planted_best_strategy_is_found_and_holds_in_a_fresh_process() -> No
     assert done.stdout.split() == ["regional", "3", "0"], done.stderr
 
 
+@pytest.mark.slow
 def test_a_hanging_a_crashing_and_a_wrong_arm_are_passed_over() -> None:
     names = ("core:hangs", "core:crashes", "core:errs", "regional")
     options = replace(PLAIN, timeout_s=10.0)
