@@ -124,7 +124,7 @@ def test_a_hit_is_no_miss_and_what_torch_does_not_cache_is_told() -> None:
 
 def test_a_pack_that_misses_a_graph_is_not_made() -> None:
     report = {"graphs": 1, "of": 2, "misses": ["threads"], "notes": []}
-    with pytest.raises(caches.Unproven, match=r"1 of 2 graphs .*: threads"):
+    with pytest.raises(packs.Unverified, match=r"1 of 2 graphs .*: threads"):
         caches._assert_all(report, {"calls": []})
     caches._assert_all(report | {"graphs": 2, "misses": []}, {"calls": []})
 

@@ -11,7 +11,7 @@ import sys
 from typing import Any
 
 from torchproof import lifeline
-from torchproof.packs import Refused
+from torchproof.packs import Refused, Unverified
 from torchproof.records import UserError, one_line
 from torchproof.streams import Stream
 from torchproof.target import Target
@@ -27,19 +27,16 @@ def main(arguments: list[str]) -> int:
     target = Target(**{**told, "arguments": tuple(told["arguments"])})
     try:
         stream.write("facts", **_carried_out(target, job, stream))
-    except Refused as error:
-        stream.write("unverified", message=f"loading it again: {error}")
+    except (Refused, Unverified) as error:
+        stream.write("unverified", message=str(error))
         return 1
     except UserError as error:
         stream.write("unusable", message=str(error))
         return 2
     except Exception as error:
-        if type(error).__name__ not in ("Refusal", "Unproven"):
-            told = one_line(f"{type(error).__name__}: {error}", 300)
-            stream.write("unusable", message=f"making the pack failed: {told}")
-            raise
-        stream.write("unverified", message=str(error))
-        return 1
+        told = one_line(f"{type(error).__name__}: {error}", 300)
+        stream.write("unusable", message=f"making the pack failed: {told}")
+        raise
     return 0
 
 

@@ -17,6 +17,7 @@ import torch
 
 from torchproof import calls, numerics, packs, recipe, runtime
 from torchproof.loading import code, graphs, inputs, installing, opening, warming
+from torchproof.packs import Unverified
 from torchproof.places import whose
 from torchproof.recipe.adoption import Given
 from torchproof.recipe.fingerprint import fingerprint
@@ -28,10 +29,6 @@ from torchproof.torch_private import lines, lookups
 from torchproof.torch_private.sizemarks import marks_of, put_marks
 
 Progress = Callable[[str], None]
-
-
-class Unproven(Exception):
-    """The pack did not do in a fresh process what it is for, in one line."""
 
 
 def build(loaded: Loaded, stage: Path, job: Mapping[str, Any]) -> dict[str, Any]:
@@ -167,7 +164,7 @@ def verify(target: Target, job: dict[str, Any], progress: Progress) -> dict[str,
         answers = _answers(loaded, compiled, details=details)
     found = reference.judge(answers)
     if found.verdict not in ("same", "rounding"):
-        raise Unproven(
+        raise Unverified(
             f"loaded again it computes otherwise than eager, at {found.where}:"
             f" {found.why or found.verdict}"
         )
@@ -188,7 +185,7 @@ def _assert_all(report: Mapping[str, Any], details: Mapping[str, Any]) -> None:
     unwarmed = [each for each in details["calls"] if "why_not" in each["inputs"]]
     if report["misses"] or (report["graphs"] != report["of"] and not unwarmed):
         why = "; ".join((*report["misses"], *report["notes"])) or "no reason is known"
-        raise Unproven(
+        raise Unverified(
             f"loaded again, {report['graphs']} of {report['of']} graphs came from its"
             f" caches: {why}"
         )

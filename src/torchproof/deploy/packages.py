@@ -13,7 +13,7 @@ from torchproof.deploy import answering, exported, traced
 from torchproof.deploy.subject import Refusal
 from torchproof.loading import inputs
 from torchproof.loading.artifacts import ARTIFACTS
-from torchproof.packs import open_pack
+from torchproof.packs import Unverified, open_pack
 from torchproof.target import Loaded
 
 _MAKERS = {"aoti": exported.build, "torchscript": traced.build}
@@ -23,7 +23,10 @@ def build(loaded: Loaded, stage: Path, job: Mapping[str, Any]) -> dict[str, Any]
     """The manifest's details; what the package is to be asked lies beside the stage."""
     told = [inputs.described(call) for call in loaded.calls]
     fresh = [inputs.made(each, seed=1) for each in told if "why_not" not in each]
-    return _MAKERS[job["artifact"]](loaded, stage, {**job, "fresh": fresh})
+    try:
+        return _MAKERS[job["artifact"]](loaded, stage, {**job, "fresh": fresh})
+    except Refusal as error:
+        raise Unverified(str(error)) from error
 
 
 def verify(job: Mapping[str, Any]) -> dict[str, Any]:
@@ -34,7 +37,7 @@ def verify(job: Mapping[str, Any]) -> dict[str, Any]:
         deployed = ARTIFACTS[details["artifact"]](contents)
     found = answering.judged(deployed, torch.load(job["questions"], weights_only=True))
     if not found["ok"]:
-        raise Refusal(
+        raise Unverified(
             f"the package answers otherwise than the model, asked {found['where']}:"
             f" {found['why']}"
         )
