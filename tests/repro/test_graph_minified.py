@@ -39,7 +39,7 @@ class Block(torch.nn.Module):
 
 def planted(tmp_path):
     torch.manual_seed(0)
-    model = torch.nn.Sequential(Block(), Block(bad=True), Block())
+    model = torch.nn.Sequential(Block(), Block(bad=True))
     x = torch.randn(2, 8, 32)
     with torch.no_grad():
         drafts, _ = recorded(lambda: torch.compile(model)(x), tmp_path)
@@ -48,7 +48,7 @@ def planted(tmp_path):
 
 def test_wrong_answers_shrink_to_the_operation_that_is_wrong(tmp_path):
     draft = planted(tmp_path)
-    assert draft.size > 60
+    assert draft.size > 40
     expected = {"how": "nan", "error": None}
     symptom = Symptom("numerics", "answers", "wrong answers", expected)
     with Court(symptom, Settings()) as court:
