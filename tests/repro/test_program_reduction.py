@@ -15,6 +15,7 @@ import math
 import torch
 import logging
 from torch import nn
+from torch.nn import functional as acme_functional
 
 secret_log = logging.getLogger("acme")
 ACME_SCALE = 3.25
@@ -32,7 +33,7 @@ class AcmeBlock(nn.Module):
             acme_x = layer(acme_x) * ACME_SCALE
         if mask is not None:
             acme_x = acme_x.masked_fill(mask, 0.0)
-        return self.acme_norm(acme_x)
+        return self.acme_norm(acme_functional.relu(acme_x))
 
 class AcmeModel(nn.Module):
     def __init__(self):
@@ -126,6 +127,7 @@ def test_no_word_of_the_author_is_left() -> None:
     assert "hidden" not in found.source and "peak" not in found.source
     assert names_are_whole(found.source)
     assert "nn.LayerNorm" in found.source and "torch.manual_seed" in found.source
+    assert ".relu(" in found.source
 
 
 def test_what_the_failure_needs_is_kept_and_listed() -> None:

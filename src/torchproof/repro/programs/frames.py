@@ -7,6 +7,7 @@ needs torch and runs where the target runs.
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import inspect
 import os
@@ -22,10 +23,11 @@ from torchproof.repro.draft import Draft
 from torchproof.repro.programs.merging import Unsuitable
 from torchproof.repro.programs.objects import is_foreign
 from torchproof.repro.programs.standins import Scribe
+from torchproof.repro.programs.whole import size_of
 
 ABOUT = "source of the function that fails, with stand-ins for what it uses"
 CALLS = 12
-LINES = 800  # more are no function taken out of a program
+STATEMENTS = 700  # more are no function taken out of a program
 OUTWARDS = 6
 
 _Tracer = Callable[[types.FrameType, str, Any], Any]
@@ -47,7 +49,7 @@ def frame_drafts(run: Callable[[], object], file: str, line: int) -> Iterator[Dr
     for record in (each for code in chain for each in records[code]):
         with contextlib.suppress(Unsuitable):
             draft = record.draft()
-            if draft.source not in seen and draft.size <= LINES:
+            if draft.source not in seen and draft.size <= STATEMENTS:
                 seen.add(draft.source)
                 yield draft
 
@@ -280,7 +282,7 @@ class _Record:
         if self._before:
             parts.append(_before_call(self._before))
         source = "\n\n\n".join(parts) + "\n"
-        size = len([line for line in source.splitlines() if line.strip()])
+        size = size_of(ast.parse(source))
         place = f"{self._code.co_filename}:{self._code.co_firstlineno}"
         return Draft("frame", source, ABOUT, size, origin=place)
 

@@ -20,6 +20,7 @@ from torchproof.repro.programs.words import PLAIN
 
 DISTILLED = "code distilled from your program; names and texts are replaced"
 _KEPT = {"make", "before_call", "run", "self", "cls", "forward", "backward", "index"}
+_USUAL = {"nn", "F", "np", "dist", "optim"}  # what everybody calls an import
 _POOLS: dict[str, tuple[str, ...]] = {
     "class": ("Model", "Block", "Part", "Data", "Unit"),
     "function": ("f", "g", "h", "p", "q"),
@@ -130,11 +131,13 @@ def _root(node: ast.AST) -> str:
 
 
 def _imported(tree: ast.AST) -> set[str]:
+    """Names of imports, but for those that the program chose itself."""
     return {
         alias.asname or alias.name.partition(".")[0]
         for node in ast.walk(tree)
         if isinstance(node, ast.Import | ast.ImportFrom)
         for alias in node.names
+        if alias.asname is None or alias.asname in _USUAL
     }
 
 
