@@ -1,4 +1,4 @@
-"""A break in a program of forty lines and more ends as a few lines without its words."""
+"""A break in a program of forty lines ends as a few lines without its words."""
 
 import time
 from pathlib import Path
