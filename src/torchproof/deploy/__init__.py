@@ -31,6 +31,7 @@ _ABOUT = {
     "torchproof.toml": "how the model is compiled; class names of the model",
     "graphs.json": "what torch looks its graphs up by: hashes, settings, shapes",
     "caches/": "compiled code of the model's graphs, without weights",
+    "entries/": "what tracing a call found: names and plain values of the model",
 }
 
 
@@ -82,10 +83,27 @@ def pack(
         stage.seal(manifest, about, asked.key)
         progress("loading it in another fresh process")
         proof = _child({**job, "role": "verify"}, options, progress).last("facts")
-        details = {**facts["details"], "verified": proof}
+        details = facts["details"]
+        if dropped := proof.get("unnoticed"):
+            details = _without(details, dropped, stage.path)
+            stage.seal(dataclasses.replace(manifest, details=details), about, asked.key)
+            proof = _child({**job, "role": "verify"}, options, progress).last("facts")
+        details = {**details, "verified": proof}
         manifest = dataclasses.replace(manifest, details=details)
         manifest = stage.seal(manifest, about, asked.key)
     return Made(dest, manifest, tuple(proof.get("notes", ())))
+
+
+def _without(
+    details: Mapping[str, Any], dropped: Mapping[str, str], stage: Path
+) -> dict[str, Any]:
+    """Calls that would not notice a change are traced at start instead."""
+    told = list(details["calls"])
+    for number, why in dropped.items():
+        call = told[int(number)]
+        (stage / call["entry"]["file"]).unlink()
+        told[int(number)] = {**call, "entry": {"why_not": why}}
+    return {**details, "calls": told}
 
 
 def _assert_makeable(target: Target, options: Options, asked: Asked) -> None:
@@ -122,7 +140,7 @@ def _job(target: Target, options: Options, asked: Asked, stage: Path) -> dict[st
 def _child(job: Mapping[str, Any], options: Options, progress: Progress) -> Followed:
     """One fresh process with empty caches of its own."""
     scratch = job["scratch"]
-    told = {**job, "cache": f"{scratch}/{job['role']}"}
+    told = {**job, "cache": tempfile.mkdtemp(dir=scratch) + "/cache"}
     told["questions"] = f"{scratch}/questions.pt"
     under = Conditions(timeout_s=options.timeout_s, quiet=options.quiet)
     seen = follow("torchproof.deploy", json.dumps(told), _Telling(progress), under)

@@ -7,6 +7,7 @@ goes, so that torch looks for its graphs under the same keys.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -16,6 +17,7 @@ from typing import Any
 import torch
 
 from torchproof import calls, numerics, packs, recipe, runtime
+from torchproof.deploy import entries
 from torchproof.loading import code, graphs, inputs, installing, opening, warming
 from torchproof.packs import Unverified
 from torchproof.places import whose
@@ -39,7 +41,7 @@ def build(loaded: Loaded, stage: Path, job: Mapping[str, Any]) -> dict[str, Any]
     chosen = _recipe(loaded, job)
     compiled = runtime.compile(loaded.fn, recipe=chosen)
     seen, files = graphs.Seen(), set[str]()
-    states = []
+    states, counts = [], [0]
     with (
         lookups.graph_lookups(seen.note),
         lines.traced_lines(lambda code, line: files.add(code.co_filename)),
@@ -48,13 +50,18 @@ def build(loaded: Loaded, stage: Path, job: Mapping[str, Any]) -> dict[str, Any]
             calls.before(loaded, index)
             states.append(warming.state_of(loaded.fn))
             _step(loaded, compiled, call, train=train, gradients=gradients)
+            counts.append(len(seen.lookups))
     _assert_compiled(compiled, seen)
     installing.collect(Path(job["cache"]), stage)
     chosen.write(stage / recipe.FILE)
     known = graphs.packed(seen.lookups)
     (stage / graphs.FILE).write_text(json.dumps(known, indent=1))
     traced = {file for file in files if whose(file) in ("user", "library")}
-    pairs = zip(described, states, strict=True)
+    keys = [
+        sorted({each.key for each in seen.lookups[start:end] if each.key})
+        for start, end in itertools.pairwise(counts)
+    ]
+    pairs = zip(described, states, keys, strict=True)
     return {
         "artifact": "caches",
         "strategy": chosen.strategy.name,
@@ -62,8 +69,8 @@ def build(loaded: Loaded, stage: Path, job: Mapping[str, Any]) -> dict[str, Any]
         "graphs": len(seen.graphs),
         "keys": [each.key for each in seen.graphs],
         "calls": [
-            {"inputs": told, "state": state, "gradients": gradients}
-            for told, state in pairs
+            {"inputs": told, "state": state, "gradients": gradients, "keys": own}
+            for told, state, own in pairs
         ],
         "code": code.hashes(traced),
         "config": lookups.steering(),
@@ -157,6 +164,8 @@ def verify(target: Target, job: dict[str, Any], progress: Progress) -> dict[str,
         progress("loading")
         loaded = replace(calls.fresh(target, job), calls=asked)
         compiled = opening.opened(contents, loaded.fn, warm=True)
+        progress("changing things under it")
+        unnoticed = entries.unnoticed(contents, compiled)
     report = runtime.status(compiled).pack or {}
     _assert_all(report, details)
     seen = graphs.Seen()
@@ -174,6 +183,8 @@ def verify(target: Target, job: dict[str, Any], progress: Progress) -> dict[str,
         "seconds": report["seconds"],
         "numerics": found.to_json(),
         "notes": report["notes"],
+        "untraced": report["untraced"],
+        "unnoticed": unnoticed,
     }
 
 

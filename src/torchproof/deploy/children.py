@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from torchproof import calls, environment
-from torchproof.deploy import caches, packages
+from torchproof.deploy import caches, entries, packages
 from torchproof.loading import place
 from torchproof.records import UserError
 from torchproof.redaction import Redactor
@@ -22,6 +22,9 @@ def build(target: Target, job: dict[str, Any], progress: Progress) -> dict[str, 
     loaded = _loaded(target, job)
     room = caches if job["artifact"] == "caches" else packages
     details: dict[str, Any] = room.build(loaded, Path(job["stage"]), job)
+    if job["artifact"] == "caches":
+        progress("writing calls that need no tracing")
+        details = entries.write(target, job, details)
     about = details.pop("files", {})
     device = place.device_of(loaded.fn) or details.get("device") or job["device"]
     details["place"] = place.facts(device or "cpu")

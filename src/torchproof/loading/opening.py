@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from torchproof import runtime
-from torchproof.loading import code, graphs, installing, place, warming
+from torchproof.loading import code, entries, graphs, installing, place, warming
 from torchproof.loading.artifacts import ARTIFACTS
 from torchproof.packs import Contents, Refused
 from torchproof.recipe import FILE, Damaged, Recipe, loads
@@ -78,13 +78,17 @@ def _from_caches(contents: Contents, model: Any, *, warm: bool) -> Any:
         "differs": told,
         "graphs": None,
         "of": details["graphs"],
+        "untraced": [],
         "misses": [],
         "notes": [],
         "seconds": None,
     }
     entry.pack = report
-    if warm and entry.strategy != "eager":
-        _warm(compiled, details, known, report=report)
+    if entry.strategy != "eager":
+        found = entries.put_in_force(contents, entry, details)
+        report |= {"untraced": [*found.calls], "notes": found.notes}
+        if warm:
+            _warm(compiled, details, known, report=report)
     report["seconds"] = time.perf_counter() - begun
     _log(report)
     return compiled
@@ -118,9 +122,12 @@ def _warm(
         notes = warming.warm(compiled, functools.partial(_call, compiled), details)
     found = [each for each in seen.graphs if each.hit]
     keys = {each["key"] for each in known}
-    report["graphs"] = sum(each.key in keys for each in found)
+    here = {each.key for each in found if each.key in keys}
+    for number in report["untraced"]:
+        here |= keys & set(details["calls"][number].get("keys", ()))
+    report["graphs"] = len(here)
     report["misses"] = graphs.misses(seen, known)
-    report["notes"] = notes
+    report["notes"] = [*report["notes"], *notes]
 
 
 def _call(model: Any, *args: Any, **kwargs: Any) -> Any:

@@ -65,7 +65,7 @@ def _warm_one(
     owner: nn.Module | None, run: Any, call: Mapping[str, Any], *, train: bool
 ) -> None:
     if owner is not None and call["state"]:
-        _set_training(owner, call["state"])
+        set_training(owner, call["state"])
         owner.zero_grad(set_to_none=True)
     given = inputs.made(call["inputs"])
     with mode(call["gradients"]):
@@ -74,7 +74,7 @@ def _warm_one(
             backward(output)
 
 
-def _set_training(owner: nn.Module, state: Mapping[str, Any]) -> None:
+def set_training(owner: nn.Module, state: Mapping[str, Any]) -> None:
     if state_of(owner) == state:
         return
     others = set(state["others"])

@@ -348,7 +348,9 @@ class Entry(Part):
     def status(self) -> Status:
         told, recipe = self.telemetry, self.options.recipe
         graph = self._replaying.status() if self._replaying else None
-        compiled_calls = told.compiled_calls if told.compilations or graph else 0
+        untraced = self.pack is not None and self.pack.get("untraced")
+        compiles = told.compilations or graph or untraced
+        compiled_calls = told.compiled_calls if compiles else 0
         return Status(
             told.name,
             self.strategy,

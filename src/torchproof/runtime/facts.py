@@ -157,6 +157,8 @@ def _pack(item: Mapping[str, Any]) -> list[str]:
         f"pack {item['path']}: {item['graphs']} of {item['of']} graphs from its caches"
         f" in {item['seconds']:.1f} s"
     ]
+    if item["untraced"]:
+        lines.append(f"pack: {len(item['untraced'])} calls of it need no tracing")
     lines += [f"pack differs: {each}" for each in item["differs"]]
     lines += [f"not from the pack: {each}" for each in item["misses"]]
     return lines + [f"pack: {each}" for each in item["notes"]]

@@ -110,8 +110,8 @@ def steering() -> dict[str, str]:
     for name in ("torch._inductor.config", "torch._functorch.config"):
         config = importlib.import_module(name)
         for switch, value in config.get_config_copy().items():
-            if not config._is_default(switch) and isinstance(
-                value, bool | int | float | str
-            ):
+            # One that was changed and set back does not count as default any more.
+            same = config._is_default(switch) or value == config._config[switch].default
+            if not same and isinstance(value, bool | int | float | str):
                 found[f"{name}.{switch}"] = repr(value)
     return found

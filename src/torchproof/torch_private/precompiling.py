@@ -13,6 +13,7 @@ import functools
 import importlib
 import inspect
 import io
+import os
 import pickle
 import sys
 import types
@@ -85,7 +86,9 @@ def capture(
     head = {
         "code": guardtexts.code_mark(plain.__code__),
         "traced": _resolvable(found.traced_code),
-        "bytecode": found.bytecode,
+        "bytecode": found.bytecode.replace(
+            co_filename=os.path.basename(plain.__code__.co_filename)
+        ),
         "backend_id": captured.backend_input.backend_id,
         "names": _names(found, installed, guards, captured.backend_input.backend_id),
         "state": _state(found.output_graph),

@@ -1,0 +1,67 @@
+"""Calls that a service makes without tracing: written at the build, then tried out.
+
+A call that cannot be written costs nothing but its time at start: the pack says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torchproof import calls, recipe, runtime
+from torchproof.deploy import trials
+from torchproof.loading import entries, installing
+from torchproof.packs import Contents
+from torchproof.records import one_line
+from torchproof.target import Target
+from torchproof.torch_private import precompiled, precompiling
+
+
+def write(
+    target: Target, job: dict[str, Any], details: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Fills the stage; the details with what each call has, or why it has nothing."""
+    stage = Path(job["stage"])
+    loaded = calls.fresh(target, job)  # as it is before its first call
+    compiled = runtime.compile(loaded.fn, recipe=recipe.load(stage / recipe.FILE))
+    entry = runtime.entry_of(compiled)
+    reason = entries.why_none(entry) or entries.put_on(entry)
+    switches, told = entries.switches(), []
+    for number, call in enumerate(details["calls"]):
+        why = reason or call["inputs"].get("why_not")
+        found = {"why_not": why} if why else _written(entry, call, number, stage)
+        told.append({**call, "entry": found})
+    installing.collect(Path(job["cache"]), stage)
+    return {**details, "calls": told, "switches": switches}
+
+
+def _written(entry: Any, told: Any, number: int, stage: Path) -> dict[str, Any]:
+    try:
+        with entries.as_told(entry, told) as (fn, args, kwargs):
+            raw = precompiling.capture(fn, args, kwargs, entry.options.compile_with)
+    except precompiled.Unfit as error:
+        return {"why_not": one_line(str(error), 300)}
+    except Exception as error:  # of the compiler, which may not know how to
+        return {"why_not": _first_line(error)}
+    file = f"{entries.FOLDER}/{number}.bin"
+    (stage / entries.FOLDER).mkdir(exist_ok=True)
+    (stage / file).write_bytes(raw)
+    return {"file": file}
+
+
+def unnoticed(contents: Contents, compiled: Any) -> dict[str, str]:
+    """For each call that takes what it should not, by number, what that is."""
+    entry, details = runtime.entry_of(compiled), contents.manifest.details
+    found = entries.put_in_force(contents, entry, details)
+    wrong = {}
+    for number, held in found.calls.items():
+        told = details["calls"][number]
+        if why := trials.wrongly_taken(entry, held, told, compiled):
+            wrong[str(number)] = f"it does not notice {why}"
+    return wrong
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines() or [""]
+    return one_line(f"{type(error).__name__}: {lines[0]}", 200)
