@@ -16,7 +16,6 @@ from torchproof.torch_private import patched
 PROBES: dict[str, tuple[str, ...]] = {
     "a backend in place of the one that was asked for": (
         "torch._dynamo.output_graph:OutputGraph._call_user_compiler",
-        "torch._dynamo.output_graph:OutputGraph.dynamo_compile_id",
     ),
     "names of functions in a graph": (
         "torch.fx.node:_get_qualified_name",
