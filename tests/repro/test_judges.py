@@ -266,7 +266,12 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+# They wait, or say once more what a quicker one says.
+LONG = ("hang in eager", "slower", "slow to compile", "limit", "too few recompiles")
+NAMES = [pytest.param(n, marks=pytest.mark.slow) if n in LONG else n for n in CASES]
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_a_failure_is_told_from_none_and_from_another(
     name: str, judged: Judged
 ) -> None:

@@ -108,10 +108,10 @@ def _warm(warmth: str) -> None:
     import torch
 
     if warmth in ("eager", "inductor"):
-        # Twice with other sizes and once in training: what each loads is shared.
+        # No backward: its threads would be missing after a fork.
         compiled = torch.compile(_warming, backend=warmth)
         for size in (2, 3):
-            compiled(torch.ones(size, requires_grad=True)).sum().backward()
+            compiled(torch.ones(size))
         torch.compiler.reset()
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         os.execv(sys.executable, [sys.executable, __file__, "torch"])
@@ -157,6 +157,8 @@ def _settle(job: dict[str, Any]) -> None:
     output = os.open(OUTPUT, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     for number, there in enumerate((nothing, output, output)):
         os.dup2(there, number)
+    for stream in (sys.stdout, sys.stderr):  # what is printed stays in its order
+        stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     # Of its parent's streams nothing stays open, else an end would not be seen.
     os.closerange(3, 4096)
     own = {k: os.environ[k] for k in _NURSERYS if k in os.environ}

@@ -116,7 +116,7 @@ class Court:
     ) -> Outcome:
         """As `clean`, of a `repro.py` that is written already."""
         with self._folder(text, files or {}) as folder:
-            command = [sys.executable, "-I", "-c", _RUNNER, str(os.getpid())]
+            command = [sys.executable, "-I", "-u", "-c", _RUNNER, str(os.getpid())]
             ending = self._run(command, folder, variables or {})
             return _outcome(*ending, folder / OUTPUT)
 
@@ -132,7 +132,7 @@ class Court:
             job = {
                 "folder": str(folder),
                 "variables": self._surroundings(folder, cache),
-                "limit_s": self._limit_s,
+                "limit_s": self._limit_s(settings),
             }
             return _outcome(*self._in_nursery(job), folder / OUTPUT)
 
@@ -143,11 +143,11 @@ class Court:
 
     # -- where it runs -----------------------------------------------------------------
 
-    @property
-    def _limit_s(self) -> float:
+    def _limit_s(self, settings: Settings | None = None) -> float:
         """Of one run; a hang must be seen to last first."""
         waits = 2.0 * float(self.symptom.expected.get("seconds") or 0.0)
-        return self.settings.limit_s + (waits if self.symptom.judge == "hang" else 0.0)
+        limit_s = (settings or self.settings).limit_s
+        return limit_s + (waits if self.symptom.judge == "hang" else 0.0)
 
     @contextlib.contextmanager
     def _folder(self, text: str, files: Mapping[str, bytes]) -> Iterator[Path]:
@@ -189,7 +189,7 @@ class Court:
                 )
             )
             try:
-                code: int | None = process.wait(self._limit_s)
+                code: int | None = process.wait(self._limit_s())
                 end_session(process.pid)  # what it left behind
             except subprocess.TimeoutExpired:
                 code = None
@@ -237,8 +237,10 @@ def _outcome(code: int | None, seconds: float, output: Path) -> Outcome:
     if code is None:
         return Outcome("timeout", f"it did not end in {seconds:.0f} s", seconds, kept)
     words, verdict = _VERDICTS.get(code, ("", "other"))
-    if words and last.startswith(f"{words}: "):
-        return Outcome(verdict, last, seconds, kept)
+    # What torch says while the process ends may come after it.
+    told = [line.strip() for line in lines if words and line.startswith(f"{words}: ")]
+    if told:
+        return Outcome(verdict, told[-1], seconds, kept)
     how = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
     return Outcome("broken", f"no verdict, {how}: {last}", seconds, kept)
 
@@ -266,7 +268,8 @@ class _Nursery:
         self._waiting: dict[int, Future[_Ending]] = {}
         self._count = 0
         self._lock = threading.Lock()
-        threading.Thread(target=self._read, daemon=True).start()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
 
     @property
     def is_alive(self) -> bool:
@@ -304,6 +307,7 @@ class _Nursery:
 
     def close(self) -> None:
         assert self._process.stdin is not None
+        assert self._process.stdout is not None
         with contextlib.suppress(OSError):
             self._process.stdin.close()
         try:
@@ -311,3 +315,5 @@ class _Nursery:
         except subprocess.TimeoutExpired:
             end_family(self._process.pid)
             self._process.wait()
+        self._reader.join(2.0)
+        self._process.stdout.close()
