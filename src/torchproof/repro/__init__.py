@@ -8,6 +8,7 @@ the repro it would be (`trying`), the first that fails in the same way is made s
 
 from __future__ import annotations
 
+import re
 import tempfile
 import time
 from collections.abc import Callable
@@ -32,6 +33,8 @@ from torchproof.version import VERSION
 
 Progress = Callable[[str], None]
 _GRAPHS = 40  # of one target that go into a pack, to be read
+# Evidence of a finding that lies behind the user's line.
+_BEHIND = re.compile(r"in (/.+\.py):(\d+) ")
 _LOGS = "graph_breaks,recompiles,cudagraphs,perf_hints"
 
 
@@ -125,10 +128,14 @@ class _Making:
         return self._sealed(stage, written, found)
 
     def _place(self) -> dict[str, object]:
+        """The innermost line that is not torch's own: of a library, if there is one."""
         found = self._symptom.finding
         if found is None:
             return {}
-        return {"file": found.file, "line": found.line, "function": found.function}
+        behind = [_BEHIND.match(line) for line in found.evidence]
+        for match in filter(None, behind):
+            return {"file": match[1], "line": int(match[2])}
+        return {"file": found.file, "line": found.line}
 
     def _arguments(self) -> dict[str, object]:
         """The keywords that a workload is made with."""

@@ -66,7 +66,8 @@ def text(facts: Mapping[str, Any]) -> str:
 
 def brief(facts: Mapping[str, Any]) -> str:
     """One line: what decides whether a failure is seen elsewhere too."""
-    parts = [f"torch {_told(facts.get('torch'))}", f"Python {_told(facts['python'])}"]
+    names = {"torch": "torch", "Python": "python"}
+    parts = [f"{name} {_told(facts.get(key))}" for name, key in names.items()]
     if facts.get("cuda"):
         parts.append(f"CUDA {facts['cuda']}")
     if facts.get("triton"):
