@@ -50,19 +50,12 @@ BRANCHES = function("if x.sum() > 0:", "    x = x + 1", "return x.cos()")
 LOOPS = function(
     "for i in range(2):", "    if x.sum() > i:", "        x = x + 1", "return x"
 )
-SCALES = "(torch.ones(4), 2.5), (torch.ones(4), 3.5), (torch.ones(4), 4.5)"
 PRINT = {
     "type": "Failed to trace builtin operator",
     "id": "GB0059",
     "names": ["print"],
 }
 AS_WRITTEN = {"as_written": True}
-VALUES = function(
-    "return x * n", arguments="x, n: bool", calls=SCALES.replace(".5", "")
-)
-FALLBACK = function(
-    "try:", "    return x.view(3, 3)", "except RuntimeError:", "    return x.view(4)"
-)
 LOG = "log = __import__('logging').getLogger('torch._inductor.{}.__cudagraphs')"
 SKIPS = backend(
     LOG.format("cudagraph_utils"),
@@ -134,14 +127,11 @@ CASES = {
     ),
     "error": Case(
         "errors",
-        {
-            "error": "TorchRuntimeError",
-            "message": "shape NAME is invalid for input of size N",
-            "backend": "eager",
-        },
-        FALLBACK,
+        {**PRINT, "error": "Unsupported", "message": PRINT["type"]},
+        PRINTS,
         PLAIN,
-        FALLBACK.replace("x.view(3, 3)", "torch.cat([x, x[None]])"),
+        BRANCHES,
+        {"compile": {"backend": "eager", "fullgraph": True}},
     ),
     "error of a backend": Case(
         "errors",
