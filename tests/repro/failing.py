@@ -133,6 +133,12 @@ def with_traces(source: str) -> str:
     return f"{head}\n\n{kept}\n\n\n{rest}"
 
 
+def about(case: Case) -> str:
+    """What the program says of itself, in one sentence."""
+    text = (FAILURES / f"{case.name}.py").read_text()
+    return text.split('"""')[1].strip().splitlines()[0]
+
+
 def surroundings(home: Path) -> dict[str, str]:
     kept = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST")}
     named = {"USER": USER, "LOGNAME": USER, "HOME": str(home)}
@@ -227,6 +233,13 @@ def texts(path: Path) -> dict[str, str]:
             if content is not None:
                 found[member.name] = content.read().decode(errors="replace")
     return found
+
+
+def program_lines(packed: Packed) -> int:
+    """Of what fails in a repro: its header and its judge are no part of it."""
+    (text,) = (v for k, v in texts(packed.path).items() if k.endswith("/repro.py"))
+    program = text.split("\n# -- the program ")[1].split("\n# -- how its failure")[0]
+    return len([line for line in program.splitlines()[1:] if line.strip()])
 
 
 def importable(python: Path) -> list[str]:
