@@ -143,6 +143,12 @@ def test_what_the_failure_needs_is_kept_and_listed() -> None:
     ("before", "gone"),
     [
         ("def f(x, y): return x\ndef make(): return f, [(1, 2)]", "y"),
+        (
+            "class A:\n    def __call__(self): pass\n"
+            "class B:\n    a = A()\n    def __call__(self): self.a()\n"
+            "def make(): return B(), [()]",
+            "B",
+        ),
         ("K = 5\ndef make(): return len, [(K,)]", "K"),
         ("def f(x, n=3): return x.item(n)\ndef make(): return f, [(1,)]", "n=3"),
     ],

@@ -28,13 +28,13 @@ from torchproof.repro.programs.edits import (
 from torchproof.repro.programs.folding import flattened, inlined, looked_up, settled
 from torchproof.repro.programs.scopes import MODULE, Names
 from torchproof.repro.programs.shaking import foreign, shaken, without_dead_stores
-from torchproof.repro.programs.signatures import signatures, sizes
+from torchproof.repro.programs.signatures import promoted, signatures, sizes
 from torchproof.repro.programs.whole import size_of
 
 Fails = Callable[[Draft], bool]
 # Fewer calls first, since they make every try after it faster.
 PASSES: tuple[Pass, ...] = (fewer_calls, hollow, chunks, holdings, unwrapped, single)
-PASSES += (bypass, settled, inlined, looked_up, flattened)
+PASSES += (promoted, bypass, settled, inlined, looked_up, flattened)
 PASSES += (expressions, items, signatures, sizes)
 _AT_ONCE = min(os.cpu_count() or 1, 4)
 _ROOTS = ("make", "before_call")

@@ -38,9 +38,18 @@ def _fewer(number: int, place: int, *, called: bool) -> Edit:
         argument = given.args.pop(place)
         method = bool(given.args) and given.args[0].arg == "self"
         if called:
-            _hand_over_less(nodes[0], node.name, argument.arg, place - method)
+            name = _called_as(nodes[0], node)
+            _hand_over_less(nodes[0], name, argument.arg, place - method)
 
     return edit
+
+
+def _called_as(tree: ast.AST, function: _Function) -> str:
+    """A constructor is called by the name of its class."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef) and function in node.body:
+            return node.name if function.name == "__init__" else function.name
+    return function.name
 
 
 def _hand_over_less(tree: ast.AST, name: str, keyword: str, place: int) -> None:
@@ -94,5 +103,30 @@ def _sized(where: list[int], value: int) -> Edit:
     def edit(nodes: Nodes) -> None:
         for number in where:
             nodes[number].value = value  # type: ignore[attr-defined]
+
+    return edit
+
+
+def promoted(tree: ast.Module) -> list[Edit]:
+    """What a part of the program makes, as the whole of it."""
+    classes = {node.name for node in tree.body if isinstance(node, ast.ClassDef)}
+    made = {
+        ast.unparse(node): node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in classes
+    }
+    return [
+        _promoting(number, source)
+        for number, node in enumerate(ast.walk(tree))
+        if isinstance(node, ast.FunctionDef) and node.name == "make"
+        for source in made
+    ]
+
+
+def _promoting(number: int, source: str) -> Edit:
+    def edit(nodes: Nodes) -> None:
+        for node in ast.walk(nodes[number]):
+            if isinstance(node, ast.Return) and isinstance(node.value, ast.Tuple):
+                node.value.elts[0] = ast.parse(source, mode="eval").body
 
     return edit
