@@ -143,12 +143,6 @@ def test_what_the_failure_needs_is_kept_and_listed() -> None:
     ("before", "gone"),
     [
         ("def f(x, y): return x\ndef make(): return f, [(1, 2)]", "y"),
-        (
-            "class A:\n    def __call__(self): pass\n"
-            "class B:\n    a = A()\n    def __call__(self): self.a()\n"
-            "def make(): return B(), [()]",
-            "B",
-        ),
         ("K = 5\ndef make(): return len, [(K,)]", "K"),
         ("def f(x, n=3): return x.item(n)\ndef make(): return f, [(1,)]", "n=3"),
     ],
@@ -158,6 +152,16 @@ def test_what_is_not_needed_goes(before: str, gone: str) -> None:
         return "def make" in candidate.source and runs(candidate.source)
 
     assert gone not in reduced(draft(before), fails, soon()).source
+
+
+def test_a_part_becomes_the_whole() -> None:
+    source = (
+        "class A:\n    def __call__(self, x): return x.item()\n"
+        "class B:\n    a = A()\n    def __call__(self, x): return self.a(x)\n"
+        "def make(): return B(), [(1,)]\n"
+    )
+    found = reduced(draft(source), reads_back, soon())
+    assert "class A" in found.source and "class B" not in found.source
 
 
 def runs(source: str) -> bool:
