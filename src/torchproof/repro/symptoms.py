@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torchproof.records import SEVERITIES, Finding, Measurement, Run, UserError
+from torchproof.repro import costs
+from torchproof.repro.costs import evidence_after
 from torchproof.repro.judges.words import (
     innermost,
     kind_of_guard,
@@ -85,7 +87,7 @@ def _is_meant(finding: Finding, selector: str) -> bool:
 
 
 def _break(finding: Finding, run: Run) -> Symptom | str:
-    ids, told = _ids(finding), _told(finding, "torch: ")
+    ids, told = _ids(finding), evidence_after(finding, "torch: ")
     if not told:
         return "its evidence does not hold torch's own reason"
     kind, _, explanation = told.partition(": ")
@@ -129,7 +131,7 @@ def _recompile(finding: Finding, run: Run) -> Symptom | str:
 
 
 def _limit(finding: Finding, run: Run) -> Symptom:
-    last = _told(finding, "last guard to fail: ")
+    last = evidence_after(finding, "last guard to fail: ")
     kind = kind_of_guard(last) if last else None
     because = f" because of: {kind}" if kind else ""
     return Symptom(
@@ -214,10 +216,10 @@ def _no_op(finding: Finding, run: Run) -> Symptom:
 
 
 def _numerics(finding: Finding, run: Run) -> Symptom:
-    relative = _told(finding, "relative error ")
+    relative = evidence_after(finding, "relative error ")
     error = float(relative.split(",")[0]) if relative else None
     operations = re.findall(r"\btorch(?:\.\w+)+", finding.cause)[:1]
-    layer = _told(finding, "first wrong in ")
+    layer = evidence_after(finding, "first wrong in ")
     expected = {"how": _how(finding.message), "error": error}
     if "random" in finding.cause.lower() and finding.severity == "low":
         expected["random"] = True
@@ -260,60 +262,8 @@ def _stale(finding: Finding, run: Run) -> Symptom | str:
     )
 
 
-def _slowdown(finding: Finding, run: Run) -> Symptom | str:
-    told = _told(finding, "eager/compiled ")
-    if not told:
-        return "what a guard costs is no failure that another machine shows"
-    ratio = float(told.split(",")[0])
-    what = "no gain" if finding.code == "SP502" else "slower"
-    times = (
-        f"{1 / ratio:.1f} times as slow as" if what == "slower" else "no faster than"
-    )
-    return Symptom(
-        finding.kind,
-        "slowdown",
-        f"compiled code is {times} eager",
-        {"what": what, "ratio": ratio},
-        search="torch.compile slower than eager",
-        finding=finding,
-    )
-
-
-def _compile_time(finding: Finding, run: Run) -> Symptom | str:
-    each = [re.search(r"([\d.]+) s in the backend", line) for line in finding.evidence]
-    seconds = sum(float(match[1]) for match in each if match)
-    if not seconds:
-        rows = [m for m in run.measurements if m.strategy != "eager" and m.first_call_s]
-        if not rows:
-            return "how long its compilation takes was not measured"
-        seconds = max(m.first_call_s or 0.0 for m in rows)
-    return Symptom(
-        finding.kind,
-        "compile_time",
-        f"torch.compile takes {seconds:.0f} s",
-        {"seconds": seconds},
-        search="torch.compile compile time slow",
-        finding=finding,
-    )
-
-
-def _memory(finding: Finding, run: Run) -> Symptom | str:
-    sizes = re.findall(r"(\d+) MiB", finding.message)
-    if len(sizes) < 2 or not int(sizes[1]):
-        return "how much memory it needs was not measured"
-    ratio = int(sizes[0]) / int(sizes[1])
-    return Symptom(
-        finding.kind,
-        "memory",
-        f"compiled code needs {ratio:.1f} times the memory of eager",
-        {"ratio": ratio},
-        search="torch.compile memory higher than eager",
-        finding=finding,
-    )
-
-
 def _skip(finding: Finding, run: Run) -> Symptom | str:
-    told = _told(finding, "torch says: ")
+    told = evidence_after(finding, "torch says: ")
     if not told:
         return _recording(finding, run)
     reason = without_values(told.splitlines()[0].split(" Found from")[0])
@@ -369,9 +319,9 @@ _READERS: Mapping[str, Callable[[Finding, Run], Symptom | str]] = {
     "no_op": _no_op,
     "numerics": _numerics,
     "stale_state": _stale,
-    "slowdown": _slowdown,
-    "compile_time": _compile_time,
-    "memory": _memory,
+    "slowdown": costs.slowdown,
+    "compile_time": costs.compile_time,
+    "memory": costs.memory,
     "cudagraph_skip": _skip,
     "cudagraph_rerecord": _recording,
     "cudagraph_lifetime": _lifetime,
@@ -382,12 +332,6 @@ _READERS: Mapping[str, Callable[[Finding, Run], Symptom | str]] = {
 def _ids(finding: Finding) -> tuple[str, ...]:
     found = (_GB_ID.match(line) for line in finding.evidence)
     return tuple(match[0] for match in found if match)
-
-
-def _told(finding: Finding, beginning: str) -> str:
-    """What a line of evidence says after these words; empty where there is none."""
-    lines = (line for line in finding.evidence if line.startswith(beginning))
-    return next(lines, "").removeprefix(beginning)
 
 
 # -- failures that no finding tells of -------------------------------------------------
