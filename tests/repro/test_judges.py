@@ -70,6 +70,16 @@ RECORDS = backend(
     "return graph.forward",
 )
 
+# One memory for all outputs, and a program that looks at two of them together.
+KEEPS = (
+    backend(
+        "kept = torch.zeros(4)",
+        "return lambda *a: [kept.copy_(v) for v in graph.forward(*a)]",
+    )
+    + "\ninner = make()[0]\n\ndef make():\n"
+    "    return lambda x: inner(x) - inner(x + 1), [(torch.ones(4),)]\n"
+)
+
 CASES = {
     "break": Case("breaks", {**PRINT, "skips": False}, PRINTS, PLAIN, BRANCHES),
     "break in eager's place": Case(
@@ -244,11 +254,7 @@ CASES = {
     "overwritten": Case(
         "lifetimes",
         {},
-        backend(
-            "kept = torch.zeros(4)",
-            "return lambda *a: [kept.copy_(v) for v in graph.forward(*a)]",
-            calls="(torch.ones(4),), (torch.zeros(4),)",
-        ),
+        KEEPS,
         EAGER,
         RAISES,
         AS_WRITTEN,

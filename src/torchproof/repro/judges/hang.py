@@ -29,7 +29,9 @@ def judge(make, settings, expected, before_call=None):
         reader, writer = os.pipe()
         pid = os.fork()
         if not pid:
-            attempt(make, settings, before_call, writer, stacks, expected["seconds"])
+            limit = {"writer": writer, "stacks": stacks}
+            limit["seconds"] = expected["seconds"]
+            attempt(make, settings, before_call, **limit)
         os.close(writer)
         try:
             return watched(reader, stacks, settings, expected)
@@ -38,7 +40,7 @@ def judge(make, settings, expected, before_call=None):
             os.waitpid(pid, 0)
 
 
-def attempt(make, settings, before_call, writer, stacks, seconds):
+def attempt(make, settings, before_call, *, writer, stacks, seconds):
     """In a process of its own: eager first, then compiled, each told as it ends."""
 
     def tell(**what):

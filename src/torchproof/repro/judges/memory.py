@@ -51,5 +51,5 @@ def peak_of(make, settings, before_call, wrap):
     with torch.compiler.set_stance("default" if wrap else "force_eager"):
         for _ in range(3):
             torch.cuda.reset_peak_memory_stats()
-            call_all(called, fn, calls, settings, before_call)
+            call_all(called, fn, calls, settings, before_call=before_call)
     return torch.cuda.max_memory_allocated()

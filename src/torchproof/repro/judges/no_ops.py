@@ -42,7 +42,7 @@ def judge(make, settings, expected, before_call=None):
     with torch.compiler.set_stance("force_eager"):
         fn, calls = made(make, settings)
         with Work() as work:
-            call_all(fn, fn, calls, settings, before_call)
+            call_all(fn, fn, calls, settings, before_call=before_call)
     if not work.count:
         return OTHER, "eager computes nothing either"
     because = expected.get("because")

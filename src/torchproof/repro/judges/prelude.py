@@ -96,7 +96,7 @@ def loss_of(output):
     return torch.stack(means).mean()
 
 
-def call_all(fn, original, calls, settings, before_call=None, after=None):
+def call_all(fn, original, calls, settings, *, before_call=None, after=None):
     """Every call in order; `after(index, output)` sees what each gave."""
     for index, call in enumerate(calls):
         if before_call is not None:
@@ -121,7 +121,7 @@ def failure_in_eager(make, settings, before_call):
     try:
         with torch.compiler.set_stance("force_eager"):
             fn, calls = made(make, settings)
-            call_all(fn, fn, calls, settings, before_call)
+            call_all(fn, fn, calls, settings, before_call=before_call)
     except Exception as error:
         return one_line(error)
     return None
@@ -131,7 +131,8 @@ def run_compiled(make, settings, before_call, **defaults):
     """Compiles and calls it all; the error that was raised, or None."""
     try:
         fn, calls = made(make, settings)
-        call_all(compiled(fn, settings, **defaults), fn, calls, settings, before_call)
+        called = compiled(fn, settings, **defaults)
+        call_all(called, fn, calls, settings, before_call=before_call)
     except Exception as error:
         return error
     return None

@@ -55,7 +55,7 @@ def arm(make, settings, before_call, wrap):
 
     def run():
         with torch.compiler.set_stance(stance):
-            call_all(called, fn, calls, settings, before_call)
+            call_all(called, fn, calls, settings, before_call=before_call)
         if torch.cuda.is_available() and torch.cuda.is_initialized():
             torch.cuda.synchronize()
 

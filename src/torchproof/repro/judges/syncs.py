@@ -25,12 +25,12 @@ def judge(make, settings, expected, before_call=None):
         fn, calls = made(make, settings)
         called = compiled(fn, settings)
         for _ in range(3):
-            call_all(called, fn, calls, settings, before_call)
+            call_all(called, fn, calls, settings, before_call=before_call)
         torch.cuda.synchronize()
         with warnings.catch_warnings(record=True) as seen:
             warnings.simplefilter("always")
             torch.cuda.set_sync_debug_mode("warn")
-            call_all(called, fn, calls, settings, before_call)
+            call_all(called, fn, calls, settings, before_call=before_call)
             torch.cuda.set_sync_debug_mode("default")
     except Exception as error:
         return otherwise(error, make, settings, before_call)
