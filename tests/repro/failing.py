@@ -51,7 +51,7 @@ CASES = (
     Case("value_branch", "graph_break"),
     Case("printed_progress", "graph_break"),
     Case("checksum_call", "graph_break"),
-    Case("library_lengths", "graph_break", forms=("frame",)),
+    Case("library_experts", "graph_break", forms=("frame",)),
     Case("training_script", "graph_break", script=True),
     Case("skipped_loop", "skipped_frame"),
     Case("nothing_compiled", "no_op", (*_QUICK, "--as-written")),

@@ -189,6 +189,7 @@ def _error_symptom(
 def _class_and_message(told: str) -> tuple[str, str]:
     """`InductorError`, `no working compiler` of torch._inductor.exc.InductorError."""
     told = _ADVICE.split(told)[0].removesuffix("...").strip()
+    told = re.sub(r"^\S+\.py:\d+: ", "", told)  # where a measurement failed
     name, _, message = told.partition(": ")
     short = name.rsplit(".", 1)[-1]
     # The last line of a traceback repeats the class.
