@@ -271,3 +271,7 @@ def test_an_error_that_only_a_measurement_met() -> None:
     assert "backend" not in symptom.expected  # code must be generated to see it
     with pytest.raises(UserError):
         chosen(run_of(measurements=(Measurement("eager", error=error),)))
+    placed = Measurement("full", error="/tmp/a/cx.py:731: AssertionError: stride 1==8")
+    symptom = chosen(run_of(measurements=(Measurement("eager"), placed)))
+    assert symptom.expected["error"] == "AssertionError"
+    assert symptom.expected["message"] == "stride N==N"
