@@ -12,7 +12,7 @@ import re
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from torchproof import packs
@@ -32,6 +32,7 @@ from torchproof.target import Target
 from torchproof.version import VERSION
 
 Progress = Callable[[str], None]
+_LONGEST_S = 60.0  # that a repro waits before it calls a compilation hung
 _GRAPHS = 40  # of one target that go into a pack, to be read
 # Evidence of a finding that lies behind the user's line.
 _BEHIND = re.compile(r"in (/.+\.py):(\d+) ")
@@ -67,12 +68,22 @@ def pack(
     command: str,
 ) -> Made:
     """Makes the pack, or raises `Unverified` with what differs."""
-    symptom = chosen(subject.run, asked.select)
+    symptom = _timed(chosen(subject.run, asked.select), subject.options)
     code = symptom.finding.code if symptom.finding else symptom.kind
     dest = dest or Path(f"torchproof-repro-{subject.target.name}-{code}.tar.gz")
     with packs.archive(dest, overwrite=overwrite) as stage:
         manifest = _Making(subject, symptom, asked, progress).into(stage, command)
     return Made(dest, manifest)
+
+
+def _timed(symptom: Symptom, options: Options) -> Symptom:
+    """A hang is one that outlasts --timeout, if that is shorter than a minute."""
+    limit_s = options.timeout_s or _LONGEST_S
+    if symptom.judge != "hang" or limit_s >= _LONGEST_S:
+        return symptom
+    headline = f"torch.compile does not end within {limit_s:.0f} s"
+    expected = {**symptom.expected, "seconds": limit_s}
+    return replace(symptom, headline=headline, expected=expected)
 
 
 class _Making:
