@@ -61,6 +61,23 @@ def compiled(fn, settings, **defaults):
     return torch.compile(fn, **({} if chosen else defaults), **given)
 
 
+@contextlib.contextmanager
+def lighter(settings, defaults):
+    """The same `defaults` for what the program compiles itself."""
+    original = torch.compile
+
+    def light(model=None, **given):
+        chosen = {"backend", "mode", "options"} & set(given)
+        return original(model, **({} if chosen else defaults), **given)
+
+    if settings["as_written"] and defaults:
+        torch.compile = light
+    try:
+        yield
+    finally:
+        torch.compile = original
+
+
 def leaves(value):
     """Everything in nested containers that is none."""
     if isinstance(value, collections.abc.Mapping):
@@ -130,9 +147,10 @@ def failure_in_eager(make, settings, before_call):
 def run_compiled(make, settings, before_call, **defaults):
     """Compiles and calls it all; the error that was raised, or None."""
     try:
-        fn, calls = made(make, settings)
-        called = compiled(fn, settings, **defaults)
-        call_all(called, fn, calls, settings, before_call=before_call)
+        with lighter(settings, defaults):
+            fn, calls = made(make, settings)
+            called = compiled(fn, settings, **defaults)
+            call_all(called, fn, calls, settings, before_call=before_call)
     except Exception as error:
         return error
     return None
