@@ -139,6 +139,19 @@ def test_what_the_failure_needs_is_kept_and_listed() -> None:
     assert "AcmeModel" not in found.source and "'acme'" not in found.source
 
 
+def test_numbers_in_words_are_kept_without_a_try() -> None:
+    source = "LIMIT = float('inf')\ndef make(): return print, [('acme', LIMIT)]\n"
+    tried: list[str] = []
+
+    def fails(candidate: Draft) -> bool:
+        tried.append(candidate.source)
+        return True
+
+    found = anonymous(draft(source), fails, soon())
+    assert "'inf'" in found.source and "acme" not in found.source
+    assert all("'inf'" in each for each in tried)
+
+
 @pytest.mark.parametrize(
     ("before", "gone"),
     [

@@ -10,7 +10,7 @@ from torchproof.repro.programs.naming import anonymous as nameless
 from torchproof.repro.programs.reducing import reduced as reduced_program
 from torchproof.repro.trying import Court
 
-_NAMING_S = 30.0  # to replace names, whatever shrinking took
+_NAMING_S = 90.0  # to replace names, whatever shrinking took
 
 
 def smaller(

@@ -202,9 +202,18 @@ def _texts(source: str) -> list[str]:
         if isinstance(node, ast.Constant) and isinstance(node.value, str | bytes):
             value = node.value
             text = value if isinstance(value, str) else value.decode("latin-1")
-            if text and text not in PLAIN and len(text) > 1:
+            if text not in PLAIN and len(text) > 1 and not _is_number(text):
                 found[text] = None
     return list(found)
+
+
+def _is_number(text: str) -> bool:
+    """`inf` says nothing of its author, and what reads it takes no other word."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _rounded(draft: Draft, fails: Fails, deadline: float) -> Draft:
