@@ -7,8 +7,6 @@ switches of torch. They have to be here what they were when the call was written
 from __future__ import annotations
 
 import contextlib
-import functools
-import types
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,10 +19,10 @@ from torchproof.packs import Contents
 from torchproof.records import one_line
 from torchproof.runtime import following
 from torchproof.runtime.entry import Entry
+from torchproof.runtime.parts import Part
 from torchproof.torch_private import frames, lookups, precompiled
 
 FOLDER = "entries"
-_PUT_ON = (types.FunctionType, types.MethodType, functools.partial)
 _HOOKS = (
     "_forward_hooks",
     "_forward_pre_hooks",
@@ -120,7 +118,8 @@ def put_on(entry: Entry) -> str | None:
     owner = entry.owner
     for path, module in owner.named_modules() if owner is not None else ():
         for name, value in module.__dict__.items():
-            if isinstance(value, _PUT_ON) and hasattr(type(module), name):
+            own = isinstance(value, Part | nn.Module | type) or not callable(value)
+            if not own and hasattr(type(module), name):
                 return f"{name} of {path or 'the model'} is not that of its class"
         for name in _HOOKS:
             if path and module.__dict__.get(name):  # the model's own run outside

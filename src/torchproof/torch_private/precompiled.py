@@ -121,7 +121,7 @@ def rebuilt(
             )
     except AssertionError as error:
         told = str(error).split("Guard fail reason:")[-1].strip().splitlines()
-        raise Unfit(f"this model is another: {told[0] if told else ''}") from None
+        raise Unfit(f"its guards fail here: {told[0] if told else ''}") from None
     except (LookupError, AttributeError, TypeError, NameError) as error:
         raise Unfit(f"this model is another: {error}") from None
 

@@ -1,0 +1,176 @@
+"""What calls without tracing are held to, shown without compiling anything."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from torchproof import runtime
+from torchproof.deploy import trials
+from torchproof.loading import entries, inputs
+from torchproof.runtime.entry import Entry
+from torchproof.torch_private import guardtexts, precompiled
+from torchproof.torch_private.sizemarks import marks_of
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(4, 4)
+        self.scale = 2.0
+        self.unused = 3
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner(x) * self.scale
+
+
+def entry_of(model: nn.Module) -> Entry:
+    return runtime.entry_of(runtime.compile(model, strategy="full", backend="eager"))
+
+
+# -- names that hold in every process --------------------------------------------------
+
+
+def one(x: int) -> int:
+    return x + 1
+
+
+def other(x: int) -> int:
+    return x + 2
+
+
+def test_code_is_known_by_what_it_does() -> None:
+    again: dict[str, Any] = {}
+    exec("\n\n\ndef one(x: int) -> int:\n    return x + 1\n", again)
+    mark = guardtexts.code_mark(one.__code__)
+    assert mark == guardtexts.code_mark(again["one"].__code__)
+    assert mark != guardtexts.code_mark(other.__code__)
+
+
+@pytest.mark.parametrize(
+    ("value", "name"),
+    [
+        (None, "None"),
+        (torch.float32, "torch.float32"),
+        (nn.Linear, "class torch.nn.modules.linear.Linear"),
+        (torch, "module torch"),
+        (len, "built-in builtins.len"),
+    ],
+)
+def test_what_has_a_name_is_told_by_it(value: Any, name: str) -> None:
+    assert guardtexts.described(value) == name
+
+
+@pytest.mark.parametrize("value", [object(), nn.Linear(1, 1), torch.ones(1), [1]])
+def test_what_has_no_name_is_not_told(value: Any) -> None:
+    assert guardtexts.described(value) is None
+
+
+def test_guards_that_read_otherwise_are_told() -> None:
+    precompiled._assert_same(("a", "b"), "a\nb")
+    with pytest.raises(precompiled.Unfit, match=r"L\['self'\].scale == 3.0"):
+        precompiled._assert_same(
+            ("+- EQUALS: L['self'].scale == 3.0",), "+- EQUALS: L['self'].scale == 2.0"
+        )
+
+
+# -- inputs ----------------------------------------------------------------------------
+
+
+def test_made_inputs_have_the_marks_of_the_given_ones() -> None:
+    given, plain = torch.ones(4, 5), torch.ones(2)
+    torch._dynamo.mark_dynamic(given, 0, min=2, max=9)
+    torch._dynamo.maybe_mark_dynamic(given, 1)
+    written = json.loads(json.dumps(inputs.described((given, plain))))
+    made = inputs.made(written)
+    assert marks_of(made[0]) == marks_of(given) != {}
+    assert marks_of(made[1]) == {}
+
+
+# -- what guards overlook --------------------------------------------------------------
+
+
+def test_nothing_is_put_on_a_plain_model() -> None:
+    model = Net()
+    model.register_forward_hook(lambda *_: None)  # runs outside of compiled code
+    assert entries.put_on(entry_of(model)) is None
+
+
+def test_a_hook_inside_is_seen() -> None:
+    model = Net()
+    model.inner.register_forward_pre_hook(lambda *_: None)
+    assert entries.put_on(entry_of(model)) == "inner has hooks"
+
+
+def test_a_method_of_one_module_is_seen() -> None:
+    model = Net()
+    model.inner.forward = torch.tanh  # type: ignore[method-assign]
+    told = entries.put_on(entry_of(model))
+    assert told == "forward of inner is not that of its class"
+
+
+def test_a_switch_that_is_another_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = entry_of(Net())
+    then = entries.switches()
+    assert entries._changed(entry, then) is None
+    config: Any = torch._inductor.config
+    with config.patch(max_autotune=True):
+        told = entries._changed(entry, then)
+    assert told == "torch._inductor.config.max_autotune is True here, and was not set"
+    assert entries._changed(entry, then) is None  # set back, it is as it was
+
+
+@pytest.mark.parametrize("strategy", ["regional", "full+graph"])
+def test_other_strategies_are_traced(strategy: str) -> None:
+    entry = entry_of(Net())
+    entry.options = type(entry.options)(strategy, "", 1.0)
+    assert strategy in (entries.why_none(entry) or "")
+
+
+# -- changes that have to be noticed ---------------------------------------------------
+
+
+class Held:
+    """Stands for a call in force: its guards are a function of the state."""
+
+    def __init__(self, model: Net, notices: bool) -> None:
+        self.model, self.notices = model, notices
+
+    def accepts(self, args: Any, kwargs: Any) -> bool:
+        usual = self.model.scale == 2.0 and args[0].shape == (3, 4)
+        usual &= args[0].dtype == torch.float32 and not torch.is_grad_enabled()
+        usual &= self.model.inner.weight.dtype == torch.float32
+        usual &= not torch.is_autocast_enabled("cpu")
+        return usual if self.notices else True
+
+
+def tried(model: Net, held: Any) -> str | None:
+    entry = entry_of(model)
+    told = {
+        "inputs": inputs.described((torch.ones(3, 4),)),
+        "state": {"training": True, "others": []},
+        "gradients": False,
+    }
+
+    def stale(x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.linear(x, model.inner.weight, model.inner.bias) * 2.0
+
+    return trials.wrongly_taken(entry, held, told, stale)
+
+
+def test_guards_that_refuse_every_change_pass() -> None:
+    model = Net()
+    assert tried(model, Held(model, notices=True)) is None
+    assert (model.scale, model.unused) == (2.0, 3)
+    assert model.training and model.inner.weight.dtype == torch.float32
+
+
+def test_a_change_that_is_taken_and_matters_is_found() -> None:
+    model = Net()
+    told = tried(model, Held(model, notices=False))
+    assert told is not None and told.startswith("scale = 5.0: output")
+    assert model.scale == 2.0
