@@ -27,7 +27,7 @@ import modes  # noqa: E402
 import precision  # noqa: E402
 import reliability  # noqa: E402
 import results  # noqa: E402
-from test_layers import DESK, MAY_IMPORT, MAY_IMPORT_LATE  # noqa: E402
+from import_table import DESK, MAY_IMPORT, MAY_IMPORT_LATE  # noqa: E402
 
 from torchproof import report  # noqa: E402
 from torchproof.records import CATEGORIES  # noqa: E402

@@ -22,7 +22,7 @@ import tune_runs
 from commands import Done
 from test_cli import COUNT_FIELDS, FINDING_FIELDS, FLAGS, RUN_FIELDS
 
-from torchproof import api, cli, measure, tuning
+from torchproof import api, cli, measure, packs, tuning
 from torchproof.records import Measurement, Run
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -31,10 +31,12 @@ DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *PAGES]
 CHECK = ROOT / "docs" / "check.md"
 BENCH = ROOT / "docs" / "bench.md"
 TUNE = ROOT / "docs" / "tune.md"
+PACKS = ROOT / "docs" / "packs.md"
 # Measuring takes its time: commands of these verbs, and the programs of these pages, go
 # through everything but the measuring, and are run where slow tests are.
-MEASURING = ("bench", "compare", "tune")
+MEASURING = ("bench", "compare", "pack", "tune")
 MEASURED = (BENCH, TUNE)
+RUN_WHOLE = (*MEASURED, PACKS)  # the program of the last needs what its commands make
 ON_GPU = "benchmarks/gpt2.py"  # shown with what it printed there, and not run elsewhere
 
 sys.path.insert(0, str(ROOT / "docs"))
@@ -94,6 +96,16 @@ def write_runs(folder: Path) -> Run:
     return run
 
 
+def write_packs(folder: Path) -> None:
+    """The packs that commands name, with a repro that says that it fails."""
+    repro = packs.Manifest("repro", "model", "0")
+    with packs.archive(folder / "bug.tar.gz") as stage:
+        (stage.path / "repro.py").write_text("raise SystemExit(1)")
+        stage.seal(repro)
+    with packs.folder(folder / "served-pack") as stage:
+        stage.seal(packs.Manifest("deploy", "served", "0"))
+
+
 def run_line(line: str, folder: Path, *, patience_s: int = 300) -> Done:
     """A command line as a shell runs it; those of one program are forked."""
     words = shlex.split(line, comments=True)
@@ -119,7 +131,7 @@ def in_shell(line: str, folder: Path, patience_s: int) -> Done:
     )
 
 
-RUNNERS = {"torchproof": {0, 1}, "python": {0}, "pytest": {0}}
+RUNNERS = {"torchproof": {0, 1}, "python": {0}, "pytest": {0}, "tar": {1}}
 PRINTED = {
     "README.md": "GB102",
     "check.md": "GB102",
@@ -158,6 +170,7 @@ def test_commands_of_a_document_run(path: Path, tmp_path: Path) -> None:
     """One after the other in one folder, where its files lie."""
     write_files(tmp_path)
     write_runs(tmp_path)
+    write_packs(tmp_path)
     for line in FIRST[path]:
         done = run_line(line, tmp_path)
         assert done.returncode in RUNNERS[program(line)], f"{line}: {done.stderr}"
@@ -173,6 +186,13 @@ def unsearched(search: Any, *_: Path) -> None:
     search.search, search.probed = None, {"environment": bench_runs.ENVIRONMENT}
 
 
+def unpacked(*_: Any, purpose: Any, dest: str, **__: Any) -> packs.Made:
+    """A pack without anything in it."""
+    with (packs.archive if purpose == "repro" else packs.folder)(dest) as stage:
+        made = stage.seal(packs.Manifest(purpose, "model", "0"))
+    return packs.Made(Path(dest), made)
+
+
 @pytest.fixture
 def unmeasured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A folder with what commands name, where measuring ends before it begins."""
@@ -186,6 +206,7 @@ def unmeasured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
     monkeypatch.setattr(api, "_counted", lambda *_: {})
     monkeypatch.setattr(tuning._Tuning, "run", unsearched)
     monkeypatch.setattr(tuning.answer, "run_of", lambda *_, **__: tune_runs.tune())
+    monkeypatch.setattr(api, "pack", unpacked)
     handler = signal.getsignal(signal.SIGTERM)
     yield
     signal.signal(signal.SIGTERM, handler)
@@ -197,7 +218,7 @@ def test_long_command_in_the_documents_is_understood(
     line: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments = shlex.split(line, comments=True)[1:]
-    if "-o" in arguments:
+    if "-o" in arguments and arguments[0] != "pack":
         Path(arguments[arguments.index("-o") + 1]).unlink()
     assert cli.main(arguments) == 0, capsys.readouterr().err
 
@@ -212,7 +233,7 @@ def test_long_program_in_the_documents_is_understood(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("path", [*MEASURED, DOCUMENTS[0]], ids=lambda p: p.name)
+@pytest.mark.parametrize("path", [*RUN_WHOLE, DOCUMENTS[0]], ids=lambda p: p.name)
 def test_every_command_of_a_document_runs(path: Path, tmp_path: Path) -> None:
     """In a shell, as a user runs them, with all their measuring."""
     write_files(tmp_path)
@@ -225,7 +246,7 @@ def test_every_command_of_a_document_runs(path: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", [p for p in programs()[1] if p not in MEASURED], ids=lambda p: p.name
+    "path", [p for p in programs()[1] if p not in RUN_WHOLE], ids=lambda p: p.name
 )
 def test_python_in_the_documents_runs(path: Path, tmp_path: Path) -> None:
     write_files(tmp_path)
@@ -274,6 +295,7 @@ NAMES = {
     CHECK: FLAGS["check"] | FIELDS,
     BENCH: FLAGS["bench"] | FLAGS["compare"] | set(Measurement("eager").to_json()),
     TUNE: FLAGS["tune"] | set(tune_runs.TUNING) | set(tune_runs.TRIALS[0]),
+    PACKS: FLAGS["pack"] - {"TARGET | RUN"} | {"--caches", "--clear"},
 }
 
 

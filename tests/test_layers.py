@@ -28,8 +28,8 @@ SPECIMENS = tuple(
     ROOT / "tests" / name for name in ("rules", "models", "static/programs")
 )
 PAGES = (
-    "architecture bench check ci coverage decide graphs limitations log precision "
-    "recipes reliability reports results rules runtime tune workloads"
+    "architecture bench check ci coverage decide graphs limitations log packs "
+    "precision recipes reliability reports results rules runtime tune workloads"
 )
 DOCS = {"README.md", "CHANGELOG.md", "CONTRIBUTING.md"}
 DOCS |= {f"docs/{name}.md" for name in PAGES.split()}
