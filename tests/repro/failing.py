@@ -56,7 +56,7 @@ CASES = (
     Case("skipped_loop", "skipped_frame"),
     Case("nothing_compiled", "no_op", (*_QUICK, "--as-written")),
     Case("guarded_reshape", "compile_error"),
-    Case("decimal_tariff", "compile_error"),
+    Case("decimal_tariff", "compile_error", (*_QUICK, "--select", "CE799")),
     Case("gradient_penalty", "compile_error", (*_QUICK, "--as-written", "--train")),
     Case("unbacked_batch", "compile_error", _NORMAL, _BELOW),
     Case("step_counter", "recompile_limit"),

@@ -56,6 +56,13 @@ PRINT = {
     "names": ["print"],
 }
 AS_WRITTEN = {"as_written": True}
+UNUSED = PLAIN.replace("make():\n", "make():\n    torch.compile(f)\n", 1)
+OFF = PLAIN.replace(
+    "make():\n    return f",
+    "make():\n    inner = torch.compiler.disable(f)\n"
+    "    return torch.compile(lambda x: inner(x), backend='eager')",
+    1,
+)
 LOG = "log = __import__('logging').getLogger('torch._inductor.{}.__cudagraphs')"
 SKIPS = backend(
     LOG.format("cudagraph_utils"),
@@ -168,6 +175,12 @@ CASES = {
     ),
     "nothing to compile": Case(
         "no_ops", {"because": None}, LOOPS, PRINTS, function("return x")
+    ),
+    "compiled in vain": Case(
+        "no_ops", {"because": None, "called": False}, UNUSED, EAGER, PLAIN, AS_WRITTEN
+    ),
+    "compiled in vain, and called": Case(
+        "no_ops", {"because": None, "called": True}, OFF, EAGER, UNUSED, AS_WRITTEN
     ),
     "wrong values": Case(
         "answers",

@@ -113,7 +113,7 @@ CASES: dict[str, tuple[Finding, str, dict[str, Any]]] = {
             cause="every frame was skipped, first because of: Data-dependent branching",
         ),
         "no_ops",
-        {"because": "Data-dependent branching"},
+        {"because": "Data-dependent branching", "called": True},
     ),
     "numerics": (
         finding(

@@ -27,6 +27,8 @@ _GB_ID = re.compile(r"^GB\d{4}\b")
 _ADVICE = re.compile(r"\s*Set TORCHDYNAMO_VERBOSE=1|\s*from user code:", re.IGNORECASE)
 # Errors of what comes after Dynamo: only there is code generated.
 _BACKENDS = ("BackendCompilerFailed", "InductorError", "LoweringException")
+# What was compiled is called, and is not what runs.
+_CALLED = frozenset({"NC804", "NC805"})
 _NO_RUN = frozenset({"config", "hazard"})
 
 
@@ -210,7 +212,7 @@ def _no_op(finding: Finding, run: Run) -> Symptom:
         "no_ops",
         "torch.compile compiles nothing"
         + (f", because of: {because}" if because else ""),
-        {"because": because},
+        {"because": because, "called": finding.code in _CALLED},
         search=f'"{because}"' if because else "torch.compile no graph compiled",
         finding=finding,
     )
