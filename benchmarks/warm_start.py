@@ -7,7 +7,8 @@ Every start is a fresh process with empty caches. Its clock runs from a model th
 built, on its device, to the end of the first call: for `cold` that is torch.compile and
 the call, for `torchproof` torchproof.compile and the call, for `pack` torchproof.load,
 which warms every shape of the pack, and the call. Imports of torch and building the
-model are in none of them; what is imported to compile is in all.
+model are in none of them; what is imported to compile is in all, and `imports` is that
+alone.
 
 Each row ends as FOLDER/ROW.json. Starts that are in it are not repeated, so that a
 second run goes on where the first ended; packs are kept likewise.
@@ -30,7 +31,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results" / "warm-start"
-ARMS = ("cold", "pack", "torchproof")
+ARMS = ("cold", "pack", "imports", "torchproof")
 _STEPS = "benchmarks/step_targets.py"
 
 
@@ -63,6 +64,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--packs", type=Path, help="where packs are kept (OUT/packs)")
+    parser.add_argument("--arms", default=",".join(ARMS), help="which starts to make")
     parser.add_argument("--list", action="store_true")
     options = parser.parse_args(arguments)
     if options.list:
@@ -74,12 +76,15 @@ def main(arguments: Sequence[str]) -> int:
     known = {row.name: row for row in ROWS}
     for name in options.rows.split(","):
         file = options.out / f"{name}.json"
-        measure(known[name], file, kept / name, options.repeat)
+        arms = [arm for arm in ARMS if arm in options.arms.split(",")]
+        measure(known[name], file, kept / name, options.repeat, arms=arms)
         print(told(json.loads(file.read_text())), flush=True)
     return 0
 
 
-def measure(row: Row, file: Path, pack: Path, repeat: int) -> None:
+def measure(
+    row: Row, file: Path, pack: Path, repeat: int, *, arms: Sequence[str] = ARMS
+) -> None:
     """Makes the pack if there is none, and the starts that are missing."""
     found: dict[str, Any] = {"row": row.name, "at_most": row.at_most, "starts": []}
     if file.exists():
@@ -87,7 +92,7 @@ def measure(row: Row, file: Path, pack: Path, repeat: int) -> None:
     if not pack.exists():
         found["pack_seconds"] = _packed(row, pack)
     for number in range(repeat):
-        for arm in ARMS:
+        for arm in arms:
             if any((s["arm"], s["number"]) == (arm, number) for s in found["starts"]):
                 continue
             print(f"{row.name}: {arm} {number + 1} of {repeat}", file=sys.stderr)
@@ -95,6 +100,7 @@ def measure(row: Row, file: Path, pack: Path, repeat: int) -> None:
             found["starts"].append({"arm": arm, "number": number, **begun})
             found["ratio"] = ratio(found["starts"], "cold")
             found["ratio_to_torchproof"] = ratio(found["starts"], "torchproof")
+            found["ratio_without_imports"] = beyond_imports(found["starts"])
             file.write_text(json.dumps(found, indent=1) + "\n")
 
 
@@ -107,6 +113,19 @@ def ratio(starts: Sequence[dict[str, Any]], base: str) -> float | None:
     if not all(times):
         return None
     return statistics.median(times[0]) / statistics.median(times[1])
+
+
+def beyond_imports(starts: Sequence[dict[str, Any]]) -> float | None:
+    """The ratio to cold of what starts take beside importing the compiler."""
+    middle = {
+        arm: statistics.median(times)
+        for arm in ARMS
+        if (times := [s["seconds"] for s in starts if s["arm"] == arm])
+    }
+    if not {"cold", "pack", "imports"} <= middle.keys():
+        return None
+    pack, cold = (middle[arm] - middle["imports"] for arm in ("pack", "cold"))
+    return pack / cold
 
 
 def told(found: dict[str, Any]) -> str:
@@ -123,6 +142,9 @@ def told(found: dict[str, Any]) -> str:
             )
     share = "-" if found["ratio"] is None else f"{found['ratio']:.3f}"
     lines.append(f"{found['row']:24}pack / cold {share}, at most {found['at_most']}")
+    rest = found.get("ratio_without_imports")
+    if rest is not None:
+        lines.append(f"{found['row']:24}pack / cold {rest:.3f} without the imports")
     return "\n".join(lines)
 
 
@@ -184,6 +206,11 @@ def start(told: dict[str, Any]) -> dict[str, Any]:
     job = {"device": None, "size": told["size"], "train": told["train"]}
     loaded = calls.fresh(parse(told["target"]), job)
     call, train = loaded.calls[0], told["train"]
+    if told["arm"] == "imports":
+        from torchproof.ledger import Ledger
+
+        found = {"seconds": Ledger().open(), "size": job["size"]}
+        return found | {"environment": environment.describe(job)}
     with torch.set_grad_enabled(train):
         begin = time.perf_counter()
         model = _prepared(told, loaded.fn)

@@ -6,7 +6,9 @@ Nothing here loads torch.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
 import json
 import tempfile
 from collections.abc import Callable, Mapping
@@ -31,7 +33,7 @@ _ABOUT = {
     "torchproof.toml": "how the model is compiled; class names of the model",
     "graphs.json": "what torch looks its graphs up by: hashes, settings, shapes",
     "caches/": "compiled code of the model's graphs, without weights",
-    "entries/": "what tracing a call found: names and plain values of the model",
+    "entries/": "a call that needs no tracing: names and plain values of the model",
 }
 
 
@@ -79,30 +81,40 @@ def pack(
             environment=facts["environment"],
             details=facts["details"],
         )
-        about = {name: _about(name, facts["about"]) for name in stage.names()}
-        stage.seal(manifest, about, asked.key)
+        seal = functools.partial(_sealed, stage, facts["about"], asked.key)
+        seal(manifest)
         progress("loading it in another fresh process")
         proof = _child({**job, "role": "verify"}, options, progress).last("facts")
         details = facts["details"]
         if dropped := proof.get("unnoticed"):
             details = _without(details, dropped, stage.path)
-            stage.seal(dataclasses.replace(manifest, details=details), about, asked.key)
+            seal(dataclasses.replace(manifest, details=details))
             proof = _child({**job, "role": "verify"}, options, progress).last("facts")
         details = {**details, "verified": proof}
         manifest = dataclasses.replace(manifest, details=details)
-        manifest = stage.seal(manifest, about, asked.key)
+        manifest = seal(manifest)
     return Made(dest, manifest, tuple(proof.get("notes", ())))
+
+
+def _sealed(
+    stage: packs.Stage, about: Mapping[str, str], key: bytes | None, manifest: Manifest
+) -> Manifest:
+    told = {name: _about(name, about) for name in stage.names()}
+    return stage.seal(manifest, told, key)
 
 
 def _without(
     details: Mapping[str, Any], dropped: Mapping[str, str], stage: Path
 ) -> dict[str, Any]:
     """Calls that would not notice a change are traced at start instead."""
-    told = list(details["calls"])
-    for number, why in dropped.items():
-        call = told[int(number)]
-        (stage / call["entry"]["file"]).unlink()
-        told[int(number)] = {**call, "entry": {"why_not": why}}
+    told = []
+    for call in details["calls"]:
+        why = dropped.get(call["entry"].get("file"))
+        told.append(call if why is None else {**call, "entry": {"why_not": why}})
+    for file in dropped:
+        (stage / file).unlink()
+        with contextlib.suppress(OSError):  # the folder has others
+            (stage / file).parent.rmdir()
     return {**details, "calls": told}
 
 
@@ -154,6 +166,8 @@ def _child(job: Mapping[str, Any], options: Options, progress: Progress) -> Foll
         raise UserError(f"not done within --timeout {options.timeout_s:g} s")
     if seen.code or not seen.of("facts"):
         why = seen.failure(script=False) or "its process ended without an answer"
+        if job["role"] == "verify":  # loading it ends the process: torch's own fault
+            raise Unverified(f"it does not load in a fresh process: {why}")
         raise UserError(f"making the pack failed: {why}")
     return seen
 
