@@ -39,7 +39,7 @@ BENCH = "gpt2-inference"  # the runs whose text is shown
 TUNE = "tuning/gpt2-inference-tuned"
 FOLDERS = {
     "tests/": "one file a module; rules/CODE/ holds programs that trigger a rule",
-    "docs/": "every verb and rule, recipes, the workloads, results, the architecture",
+    "docs/": "every verb and rule, recipes, packs, the workloads, results, architecture",
     "benchmarks/": "targets and programs behind the results, and the results",
 }
 
@@ -105,7 +105,7 @@ def file_tree() -> str:
     for path in sorted(package.rglob("*.py"), key=lambda p: (p.parent, p.name)):
         parts = path.relative_to(package).parts
         if len(parts) > 1 and path.name == "__init__.py":
-            rows.append(("  " * (len(parts) - 1) + f"{parts[0]}/", _summary(path)))
+            rows.append(("  " * (len(parts) - 1) + f"{parts[-2]}/", _summary(path)))
         else:
             rows.append(("  " * len(parts) + path.name, _summary(path)))
     rows += FOLDERS.items()
