@@ -125,7 +125,7 @@ def beyond_imports(starts: Sequence[dict[str, Any]]) -> float | None:
     if not {"cold", "pack", "imports"} <= middle.keys():
         return None
     pack, cold = (middle[arm] - middle["imports"] for arm in ("pack", "cold"))
-    return pack / cold
+    return float(pack / cold)
 
 
 def told(found: dict[str, Any]) -> str:

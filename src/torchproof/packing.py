@@ -51,7 +51,7 @@ def pack(
         return deploy.pack(what, options, asked=given, **talk)
     wanted = asked if isinstance(asked, repro.Asked) else repro.Asked()
     if isinstance(what, Run):
-        subject = _of_run(what)
+        subject = _of_run(what, options)
     else:
         run = check(
             what,
@@ -66,8 +66,8 @@ def pack(
     return repro.pack(subject, wanted, **talk)
 
 
-def _of_run(run: Run) -> repro.Subject:
-    """What a run of `check` ran, and how."""
+def _of_run(run: Run, now: Options) -> repro.Subject:
+    """What a run of `check` ran, and how; limits and silence are those asked for."""
     from torchproof import repro
 
     if run.verb != "check":
@@ -75,5 +75,6 @@ def _of_run(run: Run) -> repro.Subject:
     given = dict(run.options)
     target = parse_target(run.target, given.get("arguments", ()))
     names = ("compile", "as_written", "train", "device", "size")
-    options = Options(**{name: given[name] for name in names if name in given})
+    told = {name: given[name] for name in names if name in given}
+    options = Options(**told, timeout_s=now.timeout_s, quiet=now.quiet)
     return repro.Subject(run, target, options)

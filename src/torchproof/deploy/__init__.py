@@ -78,7 +78,7 @@ def pack(
             torchproof=VERSION,
             target=redact(target.text),
             command=redact(command),
-            environment=facts["environment"],
+            environment=_without_folders(facts["environment"]),
             details=facts["details"],
         )
         seal = functools.partial(_sealed, stage, facts["about"], asked.key)
@@ -116,6 +116,14 @@ def _without(
         with contextlib.suppress(OSError):  # the folder has others
             (stage / file).parent.rmdir()
     return {**details, "calls": told}
+
+
+def _without_folders(environment: Mapping[str, Any]) -> dict[str, Any]:
+    """The caches that the pack was made in were this command's own."""
+    steering = environment.get("variables", {})
+    kept = {k: v for k, v in steering.items() if not k.endswith("_CACHE_DIR")}
+    shown: dict[str, Any] = Redactor.here().json({**environment, "variables": kept})
+    return shown
 
 
 def _assert_makeable(target: Target, options: Options, asked: Asked) -> None:
