@@ -190,6 +190,14 @@ CASES = {
         backend("return lambda *a: [v * torch.nan for v in graph.forward(*a)]"),
         AS_WRITTEN,
     ),
+    "infinite inside": Case(
+        "answers",
+        {"how": "infinity", "error": 1.0},
+        backend("return lambda *a: [v * 0 for v in graph.forward(*a)]"),
+        EAGER,
+        backend("return lambda *a: [v * 1.001 for v in graph.forward(*a)]"),
+        AS_WRITTEN,
+    ),
     "wrong by less": Case(
         "answers",
         {"how": "value", "error": 0.5},
