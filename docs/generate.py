@@ -39,7 +39,7 @@ BENCH = "gpt2-inference"  # the runs whose text is shown
 TUNE = "tuning/gpt2-inference-tuned"
 FOLDERS = {
     "tests/": "one file a module; rules/CODE/ holds programs that trigger a rule",
-    "docs/": "every verb and rule, recipes, packs, the workloads, results, architecture",
+    "docs/": "every verb and rule, recipes, packs, workloads, results, architecture",
     "benchmarks/": "targets and programs behind the results, and the results",
 }
 
