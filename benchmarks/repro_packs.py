@@ -1,6 +1,6 @@
 """Repro packs of programs that fail in many ways, each run where there is torch alone.
 
-    python benchmarks/repro_packs.py [NAME ...] [--minify] [--write]
+    python benchmarks/repro_packs.py [NAME ...] [--minify] [--budget TIME] [--write]
 
 Each program of tests/repro/failures is packed by the command and unpacked into an empty
 folder; `python -I repro.py` then runs in an environment with torch and what torch
@@ -38,6 +38,7 @@ def outcome(case: failing.Case, python: Path, more: list[str]) -> dict[str, Any]
             "kind": case.kind,
             "about": failing.about(case),
             "minified": "--minify" in more,
+            "budget": more[1],
             "exit_code": packed.code,
             "seconds": round(packed.seconds, 1),
             "form": None,
@@ -87,9 +88,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("names", nargs="*", metavar="NAME")
     parser.add_argument("--minify", action="store_true", help="shrink each further")
+    parser.add_argument("--budget", default="2m", help="for shrinking each (2m)")
     parser.add_argument("--write", action="store_true", help="keep the outcomes")
     given = parser.parse_args()
-    more = ["--minify"] if given.minify else []
+    more = ["--budget", given.budget, *(["--minify"] if given.minify else [])]
     failed = 0
     with tempfile.TemporaryDirectory() as scratch:
         python = failing.bare_python(Path(scratch) / "venv")

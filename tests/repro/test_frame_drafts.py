@@ -195,3 +195,30 @@ def test_modules_of_torch_are_built_by_their_constructor(
     module = getattr(torch.nn, kind)
     expected = repr(eval(f"module({arguments})", {"module": module}))
     assert ran(found) == [(expected, False)]
+
+
+INDEXED = """
+import torch
+
+class Experts(torch.nn.ModuleDict):
+    def forward(self, x, which):
+        return self[f"expert_{which}"](x)  # here
+
+class Stages(torch.nn.ModuleList):
+    def forward(self, x, which):
+        return self[which](x)  # there
+
+def make():
+    experts = Experts({"expert_0": torch.nn.ReLU(), "expert_1": torch.nn.Sigmoid()})
+    stages = Stages([torch.nn.ReLU(), torch.nn.Sigmoid()])
+    return lambda x, n: experts(x, n) + stages(x, n), [(torch.ones(2) * 0, 1)]
+"""
+
+
+@pytest.mark.parametrize("mark", ["# here", "# there"])
+def test_children_that_are_asked_for_by_index_are_there(
+    mark: str, tmp_path: Path
+) -> None:
+    found = drafts(tmp_path, INDEXED, mark)[0]
+    assert [list(given.shape) for given in ran(found)] == [[2]]
+    assert "Sigmoid" in found.source

@@ -58,6 +58,8 @@ _PLACES: tuple[tuple[str, Any], ...] = (
     ("torch.Tensor", torch.Tensor),
 )
 _DEPTH = 40
+# Their children are asked for by what no code spells.
+_INDEXED = (torch.nn.ModuleDict, torch.nn.ModuleList, torch.nn.Sequential)
 
 
 class Scribe:
@@ -148,9 +150,13 @@ class Scribe:
         given = []
         for attribute in self.attributes(thing):
             try:
-                given.append(f"{attribute}={self.value(getattr(thing, attribute))}")
+                value = self.value(getattr(thing, attribute))
             except Unsuitable:
-                given.append(f"{attribute}=None")
+                value = "None"
+            plain = attribute.isidentifier()
+            given.append(
+                f"{attribute}={value}" if plain else f"**{{{attribute!r}: {value}}}"
+            )
         self.lines.remove(f"{name} = {kind}()")  # after what it holds
         self.lines.append(f"{name} = {kind}({', '.join(given)})")
         return name
@@ -167,8 +173,11 @@ class Scribe:
                 held.pop("training", None)
         elif isinstance(thing, dict):
             held |= {k: v for k, v in thing.items() if isinstance(k, str)}
+        used = set(held) & self._used
+        if isinstance(thing, _INDEXED):
+            used |= set(dict(thing.named_children()))
         fixed = {n for n in held if isinstance(getattr(type(thing), n, None), property)}
-        return sorted((set(held) & self._used) - fixed - {"forward"})
+        return sorted(used - fixed - {"forward"})
 
     def _kept(self, thing: Any, source: str, prefix: str) -> str:
         """Under a name of its own, so that it is one and the same wherever it is."""

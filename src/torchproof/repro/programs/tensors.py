@@ -91,7 +91,8 @@ def module_like(module: torch.nn.Module, value: Any) -> str:
 def _arguments(module: torch.nn.Module) -> str:
     written = []
     for name, parameter in _parameters(module).items():
-        if name in {"self", "device", "dtype"} or name.startswith("_"):
+        any_number = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+        if name in {"self", "device", "dtype"} or name.startswith("_") or any_number:
             continue
         given = getattr(module, name, inspect.Parameter.empty)
         if name == "bias" and not isinstance(given, bool):
