@@ -63,8 +63,9 @@ prove: $(INSTALLED)
 	@echo "the thousand as well (soak.py); it adds at most 2 us to a call"
 	@echo "(call_overhead.py), and with wait=False no pause is longer than a fifth of the"
 	@echo "time that compiling takes (stall.py); what the page on limitations says of the"
-	@echo "installed torch still holds (limitations.py), and what was judged of the"
-	@echo "reading of transformers is still found (precision.py)."
+	@echo "installed torch still holds (limitations.py), what was judged of the reading of"
+	@echo "transformers is still found (precision.py), and packs of programs that fail in"
+	@echo "many ways fail where there is torch alone (repro_packs.py)."
 	@# Trials on a Ray cluster: without the extra, its tests are skipped.
 	$(PIP) install -c constraints.txt -e '.[ray]'
 	@# Exit code 5: no slow test exists.
@@ -79,6 +80,7 @@ prove: $(INSTALLED)
 	$(BIN)/python -m benchmarks.stall --write
 	$(BIN)/python benchmarks/limitations.py --write
 	$(BIN)/python benchmarks/precision.py
+	$(BIN)/python benchmarks/repro_packs.py --write
 	$(BIN)/python docs/generate.py
 
 clean:
