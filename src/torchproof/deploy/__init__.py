@@ -141,6 +141,8 @@ def _assert_makeable(target: Target, options: Options, asked: Asked) -> None:
         raise UserError("--compile: give --strategy, such as full:max-autotune")
     if asked.recipe and asked.strategy:
         raise UserError("--recipe and --strategy: the recipe names the strategy")
+    if asked.key is not None:
+        packs.usable_key(asked.key)
     assert_size(target, options.size)
 
 

@@ -27,38 +27,52 @@ def write(
     compiled = runtime.compile(loaded.fn, recipe=recipe.load(stage / recipe.FILE))
     entry = runtime.entry_of(compiled)
     reason = entries.why_none(entry) or entries.put_on(entry)
-    switches, told = entries.switches(), []
-    for number, call in enumerate(details["calls"]):
+    switches, told, held = entries.switches(), [], dict[int, precompiled.InForce]()
+    for call in details["calls"]:
         why = reason or call["inputs"].get("why_not")
-        found = {"why_not": why} if why else _written(entry, call, number, stage)
+        found = {"why_not": why} if why else _written(entry, call, stage, held)
         told.append({**call, "entry": found})
+    for each in held.values():
+        each.remove()
     installing.collect(Path(job["cache"]), stage)
     return {**details, "calls": told, "switches": switches}
 
 
-def _written(entry: Any, told: Any, number: int, stage: Path) -> dict[str, Any]:
+def _written(
+    entry: Any, told: Any, stage: Path, held: dict[int, precompiled.InForce]
+) -> dict[str, Any]:
+    """A call as a file of its own, or an earlier one that takes it as well."""
+    number = len(held)
     try:
         with entries.as_told(entry, told) as (fn, args, kwargs):
+            for earlier, each in held.items():
+                if each.accepts(args, kwargs):
+                    return {"file": _file(earlier)}
             raw = precompiling.capture(fn, args, kwargs, entry.options.compile_with)
+            held[number] = precompiled.put_in_force(raw, fn, args, kwargs)
     except precompiled.Unfit as error:
         return {"why_not": one_line(str(error), 300)}
     except Exception as error:  # of the compiler, which may not know how to
         return {"why_not": _first_line(error)}
-    file = f"{entries.FOLDER}/{number}.bin"
     (stage / entries.FOLDER).mkdir(exist_ok=True)
-    (stage / file).write_bytes(raw)
-    return {"file": file}
+    (stage / _file(number)).write_bytes(raw)
+    return {"file": _file(number)}
+
+
+def _file(number: int) -> str:
+    return f"{entries.FOLDER}/{number}.bin"
 
 
 def unnoticed(contents: Contents, compiled: Any) -> dict[str, str]:
-    """For each call that takes what it should not, by number, what that is."""
+    """For each file whose call takes what it should not, what that is."""
     entry, details = runtime.entry_of(compiled), contents.manifest.details
     found = entries.put_in_force(contents, entry, details)
-    wrong = {}
+    wrong: dict[str, str] = {}
     for number, held in found.calls.items():
         told = details["calls"][number]
-        if why := trials.wrongly_taken(entry, held, told, compiled):
-            wrong[str(number)] = f"it does not notice {why}"
+        if told["entry"]["file"] not in wrong:
+            why = trials.wrongly_taken(entry, held, told, compiled)
+            wrong |= {told["entry"]["file"]: f"it does not notice {why}"} if why else {}
     return wrong
 
 

@@ -59,6 +59,7 @@ def put_in_force(
         reason = why_none(entry) or _changed(entry, details.get("switches", {}))
     except Exception as error:
         reason = one_line(f"{type(error).__name__}: {error}", 200)
+    by_file: dict[str, precompiled.InForce] = {}
     for number, told in enumerate(details["calls"]):
         name = told.get("entry", {}).get("file")
         if name is None:
@@ -66,11 +67,7 @@ def put_in_force(
         why = reason
         try:
             if why is None:
-                with as_told(entry, told) as (fn, args, kwargs):
-                    raw = contents.read(name)
-                    found.calls[number] = precompiled.put_in_force(
-                        raw, fn, args, kwargs
-                    )
+                found.calls[number] = _one(contents.read, entry, told, by_file)
         except precompiled.Unfit as error:
             why = one_line(str(error), 300)
         except Exception as error:  # a service starts, if not as fast
@@ -78,6 +75,22 @@ def put_in_force(
         if why is not None:
             found.notes.append(f"call {number} is traced: {why}")
     return found
+
+
+def _one(
+    read: Callable[[str], bytes],
+    entry: Entry,
+    told: Mapping[str, Any],
+    by_file: dict[str, precompiled.InForce],
+) -> precompiled.InForce:
+    """What takes this call: calls that differ in sizes alone may have it in common."""
+    name = told["entry"]["file"]
+    with as_told(entry, told) as (fn, args, kwargs):
+        if name not in by_file:
+            by_file[name] = precompiled.put_in_force(read(name), fn, args, kwargs)
+        elif not by_file[name].accepts(args, kwargs):
+            raise precompiled.Unfit("its guards fail here")
+    return by_file[name]
 
 
 @contextlib.contextmanager

@@ -33,6 +33,7 @@ PROBES: dict[str, tuple[str, ...]] = {
     ),
 }
 
+_CLASS = re.compile(r"<class '([\w.]+)'>")
 _ADDRESS = re.compile(r"(?<![\w.])\d{6,}(?![\w.])")
 _BUILT_IN = (
     types.BuiltinFunctionType,
@@ -74,9 +75,13 @@ def built(
     *,
     shape_parts: Any = None,
     save: bool = False,
+    named: Callable[[str], str] = str,
     gone: Callable[[], None] = lambda: None,
 ) -> Guards:
-    """The guards of a graph; `gone` is called when an object dies that they ask for."""
+    """The guards of a graph; `gone` is called when an object dies that they ask for.
+
+    `named` tells the name that a module of this process goes by in the lines.
+    """
     made = _manager_class()(
         code,
         output_graph,
@@ -86,7 +91,9 @@ def built(
         strict_error=save,
     )
     made.gone = gone
-    lines = sorted(_told(made, line) for line in str(made.guard_manager).splitlines())
+    told = str(made.guard_manager).splitlines()
+    lines = sorted(_told(made.objects, line, named) for line in told)
+    made.objects.clear()  # none of them is to live longer for being guarded
     unnamed = tuple(dict.fromkeys(made.unnamed))
     return Guards(
         made.guard_manager, tuple(lines), unnamed, made.kept, made.shape_code_parts
@@ -101,16 +108,15 @@ def _manager_class() -> Any:
         gone: Callable[[], None] = staticmethod(lambda: None)
 
         def __init__(self, *args: Any, **kwargs: Any) -> None:
-            self.names: dict[str, str] = {}
+            self.objects: dict[str, Any] = {}  # by address
             self.unnamed: list[str] = []
             self.kept: Any = None
             super().__init__(*args, **kwargs)
 
         def id_ref(self, obj: Any, obj_str: str) -> int:
-            name = described(obj)
-            if name is None:
+            if described(obj) is None:
                 self.unnamed.append(f"{obj_str} (a {type(obj).__name__})")
-            self.names[str(id(obj))] = name or f"some {type(obj).__name__}"
+            self.objects[str(id(obj))] = obj
             return int(super().id_ref(obj, obj_str))
 
         def serialize_guards(self, builder: Any, guards: Any, graph: Any) -> bytes:
@@ -124,7 +130,7 @@ def _manager_class() -> Any:
                 # Of one model alone: others of its class are compiled as they were.
                 owner = builder.scope["L"]["self"]
                 address = super().id_ref(owner, "L['self']")
-                found.add_id_match_guard(address, ["L['self'] is the model"], None)
+                found.add_id_match_guard(address, ["L['self'] is itself"], None)
             return builder, manager
 
         def invalidate(self, obj_str: str) -> None:
@@ -134,25 +140,37 @@ def _manager_class() -> Any:
     return Manager
 
 
-def _told(made: Any, line: str) -> str:
-    told = _ADDRESS.sub(lambda found: made.names.get(found[0], found[0]), line).strip()
+def _told(objects: Any, line: str, named: Callable[[str], str]) -> str:
+    def name(found: re.Match[str]) -> str:
+        if found[0] not in objects:
+            return found[0]
+        value = objects[found[0]]
+        return described(value, named) or f"some {type(value).__name__}"
+
+    told = _ADDRESS.sub(name, line).strip()
+    told = _CLASS.sub(lambda found: f"<class '{_class_told(found[1], named)}'>", told)
     # Torch 2.11 adds the object as it prints itself, with its address.
     return told.split(", type=")[0] if "___check_obj_id(" in told else told
 
 
-def described(value: Any) -> str | None:
+def _class_told(name: str, named: Callable[[str], str]) -> str:
+    home, _, last = name.rpartition(".")
+    return f"{named(home)}.{last}" if home else name
+
+
+def described(value: Any, named: Callable[[str], str] = str) -> str | None:
     """An object by a name that it has in every process, else None."""
     if value is None or value is ... or isinstance(value, _SINGLE):
         return repr(value)
     if isinstance(value, types.ModuleType):
-        return f"module {value.__name__}"
+        return f"module {named(value.__name__)}"
     if isinstance(value, type):
-        return f"class {value.__module__}.{value.__qualname__}"
+        return f"class {named(value.__module__)}.{value.__qualname__}"
     if isinstance(value, types.CodeType):
         return f"code {value.co_qualname} {code_mark(value)}"
     if isinstance(value, types.FunctionType):
         mark = code_mark(value.__code__)
-        return f"function {value.__module__}.{value.__qualname__} {mark}"
+        return f"function {named(value.__module__)}.{value.__qualname__} {mark}"
     if isinstance(value, _BUILT_IN):
         owner = getattr(value, "__objclass__", getattr(value, "__self__", None))
         home = getattr(value, "__module__", None) or _class_name(owner)

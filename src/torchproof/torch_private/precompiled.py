@@ -8,15 +8,20 @@ the calls that they refuse.
 from __future__ import annotations
 
 import builtins
+import contextlib
 import dataclasses
+import hashlib
 import importlib
 import inspect
+import io
+import os
 import pickle
 import sys
 import types
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from torchproof.torch_private import guardtexts
@@ -41,6 +46,77 @@ PROBES: dict[str, tuple[str, ...]] = {
 
 class Unfit(Exception):
     """Why a call cannot be written, or is not put in force, in one line."""
+
+
+class Modules:
+    """Modules by the names they had where a call was written, known by their files.
+
+    A service may load the same file under another name than the build did.
+    """
+
+    def __init__(self, files: Mapping[str, tuple[str, str]]) -> None:
+        self.files = files
+        self._written = {self.here(name).__name__: name for name in files}
+
+    def here(self, name: str) -> types.ModuleType:
+        with contextlib.suppress(ImportError):
+            return importlib.import_module(name)
+        mark = self.files.get(name, ("", ""))
+        for module in list(sys.modules.values()):
+            path = getattr(module, "__file__", None) or ""
+            if os.path.basename(path) == mark[0] and file_mark(module) == mark:
+                return module
+        raise Unfit(f"there is no module {name} here")
+
+    def written(self, name: str) -> str:
+        """The name that a module of this process had."""
+        return self._written.get(name, name)
+
+    def found(self, origin: tuple[str, ...]) -> Any:
+        """What an origin names here; `Unfit` if there is no such thing."""
+        kind, *where = origin
+        if kind == "builtins":
+            return builtins.__dict__
+        value: Any = self.here(where[0])
+        try:
+            for name in where[1].split(".") if len(where) > 1 else ():
+                value = inspect.getattr_static(value, name)
+        except AttributeError as error:
+            raise Unfit(str(error)) from None
+        if kind == "globals":
+            return value.__dict__
+        return value.__new__.__globals__ if kind == "namedtuple" else value
+
+    def code(self, module: str, name: str) -> Any:
+        value = self.found(("object", module, name))
+        value = getattr(value, "__func__", value)
+        return getattr(getattr(value, "fget", None) or value, "__code__", None)
+
+    def loads(self, raw: bytes) -> Any:
+        return _Unpickler(self, raw).load()
+
+
+def file_mark(module: Any) -> tuple[str, str] | None:
+    """The name and a hash of the file that a module came from."""
+    path = getattr(module, "__file__", None)
+    try:
+        raw = Path(path).read_bytes() if path else None
+    except OSError:
+        return None
+    if path is None or raw is None:
+        return None
+    return os.path.basename(path), hashlib.sha256(raw).hexdigest()
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, modules: Modules, raw: bytes) -> None:
+        super().__init__(io.BytesIO(raw))
+        self._modules = modules
+
+    def find_class(self, module: str, name: str) -> Any:
+        known = self._modules.files
+        here = self._modules.here(module).__name__ if module in known else module
+        return super().find_class(here, name)
 
 
 @dataclass
@@ -72,10 +148,11 @@ def put_in_force(
     that was written, in the same mode; none of its values count.
     """
     held = pickle.loads(raw)
-    head = pickle.loads(held["head"])
+    modules = Modules(held["files"])
+    head = modules.loads(held["head"])
     plain = plain_function(fn)
     put = InForce(fn, None)
-    guards = rebuilt(head, fn, args, kwargs, put)
+    guards = rebuilt(head, modules, fn, (args, kwargs), gone=_removing(put))
     _assert_same(guards.lines, zlib.decompress(held["lines"]).decode())
     compiled = _loaded(held["artifact"])
     disable = importlib.import_module("torch._dynamo").disable
@@ -89,16 +166,17 @@ def put_in_force(
 
 def rebuilt(
     head: Mapping[str, Any],
+    modules: Modules,
     fn: Callable[..., Any],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    put: InForce | None = None,
+    call: tuple[tuple[Any, ...], dict[str, Any]],
+    *,
+    gone: Callable[[], None] = lambda: None,
 ) -> guardtexts.Guards:
     """The guards that were written, built on this call of the live function."""
     plain = plain_function(fn)
-    _assert_code(head, plain)
+    _assert_code(head, plain, modules)
     for name, origin in head["names"].items():
-        value = found_at(origin)
+        value = modules.found(origin)
         if plain.__globals__.setdefault(name, value) is not value:
             raise Unfit(f"{name} stands for something else here")
     graph: Any = importlib.import_module(GRAPH)
@@ -106,7 +184,7 @@ def rebuilt(
     ordered = importlib.import_module("torch.utils._ordered_set").OrderedSet
     state = dataclasses.replace(
         head["state"],
-        local_scope=frame_of(fn, args, kwargs).locals,
+        local_scope=frame_of(fn, *call).locals,
         global_scope=plain.__globals__,
         _guards=context.GuardsSet(ordered(head["guards"])),
         skip_guards_check=False,
@@ -117,7 +195,8 @@ def rebuilt(
                 plain.__code__,
                 graph.OutputGraphCommon(state),
                 shape_parts=head["shapes"],
-                gone=_removing(put),
+                named=modules.written,
+                gone=gone,
             )
     except AssertionError as error:
         told = str(error).split("Guard fail reason:")[-1].strip().splitlines()
@@ -126,21 +205,23 @@ def rebuilt(
         raise Unfit(f"this model is another: {error}") from None
 
 
-def _removing(put: InForce | None) -> Callable[[], None]:
+def _removing(put: InForce) -> Callable[[], None]:
     """An address may soon be that of another object: nothing may ask for it then."""
 
     def gone() -> None:
-        if put is not None and put.put and not sys.is_finalizing():
+        if put.put and not sys.is_finalizing():
             put.remove()
 
     return gone
 
 
-def _assert_code(head: Mapping[str, Any], plain: types.FunctionType) -> None:
+def _assert_code(
+    head: Mapping[str, Any], plain: types.FunctionType, modules: Modules
+) -> None:
     if guardtexts.code_mark(plain.__code__) != head["code"]:
         raise Unfit(f"the code of {plain.__qualname__} is another")
     for module, name, mark in head["traced"]:
-        code = code_at(module, name)
+        code = modules.code(module, name)
         if code is None or guardtexts.code_mark(code) != mark:
             raise Unfit(f"the code of {module}.{name} is another here")
 
@@ -173,28 +254,6 @@ def frame_of(
     fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     return importlib.import_module(CONVERT)._get_frame(fn, args, kwargs)
-
-
-def found_at(origin: tuple[str, ...]) -> Any:
-    """What an origin names in this process; `Unfit` if there is no such thing."""
-    kind, *where = origin
-    if kind == "builtins":
-        return builtins.__dict__
-    try:
-        value: Any = importlib.import_module(where[0])
-        for name in where[1].split(".") if len(where) > 1 else ():
-            value = inspect.getattr_static(value, name)
-    except (ImportError, AttributeError) as error:
-        raise Unfit(str(error)) from None
-    if kind == "globals":
-        return value.__dict__
-    return value.__new__.__globals__ if kind == "namedtuple" else value
-
-
-def code_at(module: str, name: str) -> Any:
-    value = found_at(("object", module, name))
-    value = getattr(value, "__func__", value)
-    return getattr(getattr(value, "fget", None) or value, "__code__", None)
 
 
 def code_from(serialized: Any) -> types.CodeType:

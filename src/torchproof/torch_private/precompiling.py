@@ -29,10 +29,10 @@ from torchproof.torch_private.precompiled import (
     CONVERT,
     GRAPH,
     TYPES,
+    Modules,
     Unfit,
-    code_at,
     code_from,
-    found_at,
+    file_mark,
     plain_function,
     rebuilt,
 )
@@ -50,6 +50,7 @@ PROBES: dict[str, tuple[str, ...]] = {
 # Compiled by torch itself, so that the versions in a manifest stand for them.
 _OF_TORCH = ("torch", "_operator", "operator", "builtins", "math", "einops")
 _NAMESPACES = ("aten", "prim", "prims", "quantized", "_c10d_functional", "higher_order")
+_HERE = Modules({})
 _BUNDLED = {
     "strict_autograd_cache": True,
     "bypass_autograd_cache_key": True,
@@ -95,12 +96,25 @@ def capture(
         "guards": [_thin(guard) for guard in guards.kept],
         "shapes": guards.shape_parts,
     }
-    raw = _dumps(head)
-    again = rebuilt(pickle.loads(raw), fn, args, kwargs)
+    raw, modules = _dumps(head), Modules(_files(head))
+    again = rebuilt(modules.loads(raw), modules, fn, (args, kwargs))
     if again.unnamed:
         raise Unfit(f"it asks for the identity of {again.unnamed[0]}")
     lines = zlib.compress("\n".join(again.lines).encode())
-    return pickle.dumps({"head": raw, "lines": lines, "artifact": compiled})
+    held = {"files": modules.files, "lines": lines, "artifact": compiled}
+    return pickle.dumps({**held, "head": raw})
+
+
+def _files(head: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
+    """The modules that are asked for by name, but for those that Python comes with."""
+    names = {module for module, _, _ in head["traced"]}
+    names |= {origin[1] for origin in head["names"].values() if len(origin) > 1}
+    found = {}
+    for name in sorted(names):
+        mark = file_mark(sys.modules.get(name))
+        if mark and name.split(".")[0] not in ("torch", *sys.stdlib_module_names):
+            found[name] = mark
+    return found
 
 
 def _backend(arguments: Mapping[str, Any]) -> Any:
@@ -201,7 +215,7 @@ def _origin(value: Any) -> tuple[str, ...]:
         return ("module", value.__name__)
     if isinstance(value, type | types.FunctionType):
         origin = ("object", value.__module__, value.__qualname__)
-        if found_at(origin) is value:
+        if _HERE.found(origin) is value:
             return origin
     if isinstance(value, dict):
         module = sys.modules.get(value.get("__name__", ""))
@@ -268,7 +282,7 @@ def _resolvable(codes: Any) -> list[tuple[str, str, str]]:
         if module is None or "<" in code.co_qualname:
             continue
         with contextlib.suppress(Unfit):
-            if code_at(module.__name__, code.co_qualname) is code:
+            if _HERE.code(module.__name__, code.co_qualname) is code:
                 mark = guardtexts.code_mark(code)
                 known.append((module.__name__, code.co_qualname, mark))
     return sorted(set(known))
