@@ -23,7 +23,7 @@ class JointLimits:
             raise ValueError("the lowest position has to lie below the highest")
         self.lowest, self.highest = lowest, highest
 
-    def middle(self) -> float:
+    def resting_point(self) -> float:
         return (self.lowest + self.highest) / 2
 
 
@@ -34,7 +34,7 @@ class ArmController(nn.Module):
         super().__init__()
         limits = JointLimits(-1.0, 1.0)
         self.law = FeedbackLaw(0.4)
-        self.register_buffer("rest", torch.full((4,), limits.middle()))
+        self.register_buffer("rest", torch.full((4,), limits.resting_point()))
 
     def forward(self, position: torch.Tensor) -> torch.Tensor:
         return self.law(self.rest - position)
