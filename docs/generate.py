@@ -24,6 +24,7 @@ import covered  # noqa: E402
 import examples  # noqa: E402
 import limits  # noqa: E402
 import modes  # noqa: E402
+import packed  # noqa: E402
 import precision  # noqa: E402
 import reliability  # noqa: E402
 import results  # noqa: E402
@@ -312,6 +313,7 @@ def documents(shown: str | None = None) -> dict[Path, str]:
         ROOT / "docs" / "coverage.md": covered.page(),
         ROOT / "docs" / "limitations.md": _with_tables("limitations.md", limits.TABLES),
         ROOT / "docs" / "decide.md": _with_tables("decide.md", modes.TABLES),
+        ROOT / "docs" / "packs.md": _with_tables("packs.md", packed.TABLES),
         ROOT / "docs" / "precision.md": _with_tables("precision.md", precision.TABLES),
     }
 
