@@ -50,6 +50,7 @@ def outcome(case: failing.Case, python: Path, more: list[str]) -> dict[str, Any]
             return found | {"why": packed.stderr.strip().splitlines()[-1:]}
         details = packed.manifest["details"]
         ran = failing.ran(failing.unpacked(packed.path, folder / "empty"), python)
+        found["kind"] = details["symptom"]["kind"]
         found |= {"form": details["form"], "size": details["size"]}
         found["lines"] = failing.program_lines(packed)
         found |= {"verdict": ran.verdict, "same": ran.code == 1}

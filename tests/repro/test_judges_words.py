@@ -108,3 +108,9 @@ GUARDS = {
 @pytest.mark.parametrize("reason", GUARDS)
 def test_guards_are_told_apart_without_names_and_values(reason: str) -> None:
     assert words.kind_of_guard(reason) == GUARDS[reason]
+
+
+def test_where_a_stack_ends_is_no_part_of_its_error() -> None:
+    told = "maximum recursion depth exceeded"
+    assert words.without_values(f"{told} in comparison") == told
+    assert words.without_values(f"{told} while calling a Python object") == told

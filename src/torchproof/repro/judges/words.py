@@ -62,6 +62,8 @@ def innermost(message: str) -> str:
 def without_values(text: str) -> str:
     """A message without its paths, addresses, numbers and quoted names."""
     text = re.sub(r"0x[0-9a-fA-F]+", "N", text)
+    # Where the stack ends is chance.
+    text = re.sub(r"(maximum recursion depth exceeded) .*", r"\1", text)
     text = re.sub(r"(?:[\w.~-]*/)+[\w.-]+", "PATH", text)
     text = re.sub(r"[LG]\['\w+'\]", "NAME", text)
     text = re.sub(r"(['\"`])(?:(?!\1).)*\1", _quoted, text)
