@@ -38,8 +38,10 @@ def pack(
     `what` is a target, or for a repro a saved run of `check` too; without one, the
     target is checked first.
     """
-    from torchproof import deploy, repro
+    from torchproof import deploy, packs, repro
 
+    if dest is not None:
+        packs.assert_placeable(Path(dest), overwrite)
     what = parse_target(what) if isinstance(what, str) else what
     options = options or Options()
     talk: dict[str, Any] = {"progress": progress, "command": command}

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import io
 import logging
 import os
 import tarfile
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -233,3 +235,15 @@ def test_a_cache_folder_that_others_write_in_is_refused(
     pack = fabricated(tmp_path / "pack", Net())
     assert "others can write in torch's cache" in seen_cold(pack, caplog, Net())
     assert not (cache / "ab").exists()
+
+
+def test_a_cache_folder_that_takes_no_files_starts_cold(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pack = fabricated(tmp_path / "pack", Net())
+
+    def full(**_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(tempfile, "mkstemp", full)
+    assert "cannot be used: No space left" in seen_cold(pack, caplog, Net())

@@ -40,7 +40,7 @@ def load(
     """
     if os.environ.get("TORCHPROOF_DISABLE") == "1" and model is not None:
         return model
-    secret = key if isinstance(key, bytes) else packs.read_key(key)
+    secret = _secret(key)
     if not os.path.lexists(pack):
         raise UserError(
             f"no pack {os.fspath(pack)}: torchproof pack TARGET --for deploy makes one"
@@ -57,3 +57,7 @@ def load(
         from torchproof.loading import opening
 
         return opening.cold(model, os.fspath(pack), str(error))
+
+
+def _secret(key: Key) -> bytes | None:
+    return packs.usable_key(key) if isinstance(key, bytes) else packs.read_key(key)

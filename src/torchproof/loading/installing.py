@@ -7,18 +7,16 @@ name: several processes may install the same pack at once.
 from __future__ import annotations
 
 import os
-import stat
 import tempfile
 from pathlib import Path
 
-from torchproof.packs import Contents, Refused
+from torchproof.packs import Contents, Refused, folders
 from torchproof.torch_private import lookups
 
 FOLDER = "caches"
 # Triton's lists of files name them by their whole path: this stands for the folder.
 HERE = b"@torchproof-cache@"
 _LEFT_OUT = ("locks", "tmp")
-_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 def collect(cache: Path, stage: Path) -> int:
@@ -41,28 +39,29 @@ def collect(cache: Path, stage: Path) -> int:
 def install(contents: Contents) -> Path:
     """Puts the files into torch's cache folder, which has to be this user's alone."""
     folder = Path(lookups.present_cache_folder())
-    _assert_own(folder)
-    for name in contents.names():
-        if name.startswith(f"{FOLDER}/"):
-            _put(contents.read(name), *_place(Path(name).relative_to(FOLDER), folder))
+    try:
+        _assert_own(folder)
+        for name in contents.names():
+            if name.startswith(f"{FOLDER}/"):
+                where = _place(Path(name).relative_to(FOLDER), folder)
+                _put(contents.read(name), *where)
+    except OSError as error:
+        raise Refused(
+            f"torch's cache folder {folder} cannot be used: {error.strerror};"
+            " set TORCHINDUCTOR_CACHE_DIR to a folder of your own"
+        ) from None
     return folder
 
 
 def _assert_own(folder: Path) -> None:
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        status = folder.stat()
-    except OSError as error:
-        raise Refused(
-            f"torch's cache folder {folder} cannot be used: {error.strerror};"
-            " set TORCHINDUCTOR_CACHE_DIR"
-        ) from None
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    status = folder.stat()
     if status.st_uid not in (os.geteuid(), 0):
         raise Refused(
             f"torch's cache folder {folder} belongs to user {status.st_uid}: set"
             " TORCHINDUCTOR_CACHE_DIR to a folder of your own"
         )
-    if status.st_mode & _OTHERS_WRITE:
+    if folders.others_write(folder):
         raise Refused(
             f"others can write in torch's cache folder {folder}: chmod go-w {folder},"
             " or set TORCHINDUCTOR_CACHE_DIR to a folder of your own"

@@ -30,6 +30,10 @@ _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _GZIP = b"\x1f\x8b"
 
 
+class _Missing(Refused):
+    """A file that is not there, or not there any more."""
+
+
 class Contents:
     """An open pack: its manifest, and its files once they are asked for."""
 
@@ -125,8 +129,10 @@ def open_pack(path: str | os.PathLike[str]) -> Contents:
         # A link to a pack is followed; within a pack there are none.
         real = given.resolve(strict=True)
         handle = os.open(real, _FLAGS)
-    except OSError as error:
+    except FileNotFoundError as error:
         raise UserError(f"cannot open {given}: {error.strerror}") from None
+    except OSError as error:
+        raise Refused(f"cannot open {given}: {error.strerror}") from None
     try:
         found = os.fstat(handle)
         if stat.S_ISDIR(found.st_mode):
@@ -186,7 +192,7 @@ class _Folder(Contents):
         try:
             with self._opened(name) as file:
                 return file.read(most + 1)
-        except FileNotFoundError:
+        except _Missing:
             return None
 
     def _opened(self, name: str) -> BinaryIO:
@@ -203,7 +209,7 @@ class _Folder(Contents):
             try:
                 below = os.open(part, _FLAGS, dir_fd=handle)
             except FileNotFoundError:
-                raise
+                raise _Missing(f"{name!r} is missing") from None
             except OSError as error:
                 raise Refused(
                     f"{name} in it cannot be read: {error.strerror}"
@@ -221,6 +227,10 @@ class _Folder(Contents):
                 listed = [
                     (entry.name, entry.stat(follow_symlinks=False)) for entry in found
                 ]
+        except OSError as error:
+            raise Refused(
+                f"{folder or 'it'} cannot be read: {error.strerror}"
+            ) from None
         finally:
             os.close(handle)
         for part, status in sorted(listed):

@@ -30,11 +30,16 @@ def read_key(
         raise UserError(f"cannot read the key {path}: {error.strerror}") from None
     with os.fdopen(handle, "rb") as opened:
         _assert_private(path, os.fstat(handle))
-        key = opened.read(_MOST_BYTES).strip()
+        return usable_key(opened.read(_MOST_BYTES), str(path))
+
+
+def usable_key(key: bytes, file: str = "KEYFILE") -> bytes:
+    """The key without the end of its line; with an empty one anybody could sign."""
+    key = key.strip()
     if len(key) < _LEAST_BYTES:
         raise UserError(
-            f"the key {path} has {len(key)} bytes, at least {_LEAST_BYTES} are needed:"
-            f" openssl rand -hex 32 > {path}"
+            f"the key {file} has {len(key)} bytes, at least {_LEAST_BYTES} are needed:"
+            f" openssl rand -hex 32 > {file}"
         )
     return key
 
@@ -51,7 +56,7 @@ def _assert_private(path: Path, status: os.stat_result) -> None:
 
 def signature(key: bytes, manifest: bytes) -> bytes:
     """What `manifest.sig` holds: the HMAC-SHA256 of the manifest, as a line of hex."""
-    return hmac.new(key, manifest, hashlib.sha256).hexdigest().encode() + b"\n"
+    return hmac.new(key.strip(), manifest, hashlib.sha256).hexdigest().encode() + b"\n"
 
 
 def fits(key: bytes, manifest: bytes, signed: bytes) -> bool:

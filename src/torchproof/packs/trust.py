@@ -6,7 +6,7 @@ import os
 import stat
 from pathlib import Path
 
-from torchproof.packs import keys
+from torchproof.packs import folders, keys
 from torchproof.packs.contents import Contents
 from torchproof.packs.refusal import Refused
 
@@ -60,8 +60,7 @@ def _assert_closed(folder: Path) -> None:
 
     Its owner can too, but only for something that is this user's or root's as well.
     """
-    mode = folder.stat().st_mode
-    if mode & _OTHERS_WRITE and not mode & stat.S_ISVTX:
+    if folders.others_write(folder) and not folder.stat().st_mode & stat.S_ISVTX:
         raise Refused(
             f"others can write in {folder}, where it lies: chmod go-w {folder}, or load"
             " it with the key that signed it"

@@ -1,0 +1,117 @@
+"""Keys that anybody has, groups of one user, and files that are gone meanwhile."""
+
+from __future__ import annotations
+
+import errno
+import grp
+import os
+import pwd
+from pathlib import Path
+
+import made_packs
+import pytest
+
+import torchproof
+from torchproof import packs
+from torchproof.packs import folders
+from torchproof.packs.trust import assert_origin
+from torchproof.records import UserError
+
+ANN = pwd.struct_passwd(("ann", "x", 1500, 1500, "", "/home/ann", "/bin/sh"))
+BOB = pwd.struct_passwd(("bob", "x", 1501, 1500, "", "/home/bob", "/bin/sh"))
+
+
+@pytest.mark.parametrize("key", [b"", b"\n", b"short"])
+def test_an_empty_key_opens_no_pack(key: bytes, tmp_path: Path) -> None:
+    """Else whoever signs with nothing would have signed for everybody."""
+    pack = made_packs.folder(tmp_path / "p", key=key)
+    with pytest.raises(UserError, match="at least 16 are needed"):
+        torchproof.load(pack, object(), key=key)
+
+
+def test_a_key_read_by_hand_has_the_end_of_its_line(tmp_path: Path) -> None:
+    pack = made_packs.folder(tmp_path / "p", key=made_packs.KEY)
+    with packs.open_pack(pack) as contents:
+        packs.assert_trusted(contents, made_packs.KEY + b"\n")
+
+
+@pytest.mark.parametrize(
+    ("accounts", "members", "named", "listed", "others"),
+    [
+        ([ANN], [], "ann", [], False),
+        ([ANN], ["ann"], "ann", [], False),
+        ([ANN], ["bob"], "ann", [], True),
+        ([ANN, BOB], [], "ann", [], True),
+        ([ANN], [], "staff", [], True),
+        ([ANN], [], "ann", ["system.posix_acl_access"], True),
+    ],
+)
+def test_a_group_of_one_user_is_no_other(
+    accounts: list[pwd.struct_passwd],
+    members: list[str],
+    named: str,
+    listed: list[str],
+    others: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    project = tmp_path / "project"
+    project.mkdir()
+    pack = made_packs.folder(project / "p")
+    project.chmod(0o775)
+    gid = project.stat().st_gid
+    ours = [pwd.struct_passwd((*a[:3], gid, *a[4:])) for a in accounts]
+    group = grp.struct_group((named, "x", gid, members))
+    monkeypatch.setattr(folders.pwd, "getpwuid", lambda uid: ours[0])
+    monkeypatch.setattr(folders.pwd, "getpwall", lambda: ours)
+    monkeypatch.setattr(folders.grp, "getgrgid", lambda gid: group)
+    monkeypatch.setattr(folders.os, "listxattr", lambda path: listed)
+    with packs.open_pack(pack) as contents:
+        owner = os.geteuid()
+        monkeypatch.setattr(os, "geteuid", lambda: owner or 1500)
+        monkeypatch.setattr(type(contents), "owned", lambda self: iter(()))
+        if others:
+            with pytest.raises(packs.Refused, match=r"others can write in .*project"):
+                assert_origin(contents)
+        else:
+            assert_origin(contents)
+
+
+def test_roots_group_is_that_of_others(tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root has root's group for its own")
+    tmp_path.chmod(0o775)
+    assert folders.others_write(tmp_path)
+
+
+def test_a_file_that_is_gone_meanwhile_is_a_refusal(tmp_path: Path) -> None:
+    pack = made_packs.folder(tmp_path / "p")
+    with packs.open_pack(pack) as contents:
+        (pack / "repro.py").unlink()
+        with pytest.raises(packs.Refused, match=r"'repro\.py' is missing"):
+            packs.assert_trusted(contents)
+        with pytest.raises(packs.Refused, match=r"'repro\.py' is missing"):
+            contents.read("repro.py")
+
+
+def test_a_pack_that_may_not_be_read_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pack, opened = made_packs.folder(tmp_path / "p"), os.open
+
+    def deny(path: object, *rest: object, **more: object) -> int:
+        if path == pack:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        return opened(path, *rest, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(os, "open", deny)
+    with pytest.raises(packs.Refused, match="Permission denied"):
+        packs.open_pack(pack)
+
+
+def test_a_bad_place_is_told_before_anything_runs(tmp_path: Path) -> None:
+    """Neither the target is looked for nor a process started."""
+    nowhere = tmp_path / "nowhere" / "a.tar.gz"
+    for purpose in ("repro", "deploy"):
+        with pytest.raises(UserError, match="is no folder to write in"):
+            torchproof.pack("no_such.py:make", purpose=purpose, dest=nowhere)  # type: ignore[arg-type]
