@@ -137,6 +137,7 @@ PRINTED = {
     "check.md": "GB102",
     "decide.md": "regional: 13.42 billion",
     "bench.md": "reference",
+    "packs.md": "pack: calls without tracing: 1",
     "graphs.md": "8x512              1   2.4%    24.0 MiB",
     "recipes.md": "old.toml is not followed: torch 2.0.1 in the recipe",
     "reliability.md": "in tracing: compiling took too long",
@@ -243,6 +244,7 @@ def test_every_command_of_a_document_runs(path: Path, tmp_path: Path) -> None:
         done = in_shell(line, tmp_path, 1200)
         assert done.returncode in {0, 1}, f"{line}: {done.stderr}"
         assert "Traceback" not in done.stderr, line
+    assert PRINTED[path.name] in done.stdout
 
 
 @pytest.mark.parametrize(

@@ -158,7 +158,7 @@ def _pack(item: Mapping[str, Any]) -> list[str]:
         f" in {item['seconds']:.1f} s"
     ]
     if item["untraced"]:
-        lines.append(f"pack: {len(item['untraced'])} calls of it need no tracing")
+        lines.append(f"pack: calls without tracing: {len(item['untraced'])}")
     lines += [f"pack differs: {each}" for each in item["differs"]]
     lines += [f"not from the pack: {each}" for each in item["misses"]]
     return lines + [f"pack: {each}" for each in item["notes"]]

@@ -96,7 +96,7 @@ def capture(
         "guards": [_thin(guard) for guard in guards.kept],
         "shapes": guards.shape_parts,
     }
-    raw, modules = _dumps(head), Modules(_files(head))
+    raw, modules = _dumps(head), Modules(_files(head, fn))
     again = rebuilt(modules.loads(raw), modules, fn, (args, kwargs))
     if again.unnamed:
         raise Unfit(f"it asks for the identity of {again.unnamed[0]}")
@@ -105,9 +105,14 @@ def capture(
     return pickle.dumps({**held, "head": raw})
 
 
-def _files(head: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
+def _files(
+    head: Mapping[str, Any], fn: Callable[..., Any]
+) -> dict[str, tuple[str, str]]:
     """The modules that are asked for by name, but for those that Python comes with."""
-    names = {module for module, _, _ in head["traced"]}
+    owner: Any = getattr(fn, "__self__", None)
+    parts = owner.modules() if hasattr(owner, "modules") else ()
+    names = {plain_function(fn).__module__, *(type(part).__module__ for part in parts)}
+    names |= {module for module, _, _ in head["traced"]}
     names |= {origin[1] for origin in head["names"].values() if len(origin) > 1}
     found = {}
     for name in sorted(names):
