@@ -15,7 +15,7 @@ from failing import CASES, FAILURES, Case, Packed
 
 SHARED = {"make", "forward", "before_call"}
 WORDS = re.compile(r"[A-Za-z]\w{5,}")
-SMALL = ("lorentz_distance", "value_branch", "shape_storm", "frozen_switch")
+SMALL = ("lorentz_distance", "item_read", "printed_progress", "library_experts")
 
 
 @pytest.fixture(scope="session")
@@ -116,7 +116,7 @@ def test_a_minified_pack_is_a_quarter_at_most(
     packed = made(case, tmp_path, "--minify", "--budget", "4m")
     size = packed.manifest["details"]["size"]
     whole = size["first"]
-    if size["unit"] != "nodes":
+    if "nodes" not in size["unit"]:
         whole = len((FAILURES / f"{name}.py").read_text().splitlines())
     assert size["last"] <= whole / 4
     assert packed.manifest["details"]["minified"]
@@ -150,7 +150,7 @@ def test_a_saved_run_is_packed_as_its_target_is(tmp_path: Path, stranger: Path) 
     done = commands.torchproof(
         "pack", case.name[:3], "--for", "repro", "-o", str(path), cwd=tmp_path
     )
-    assert done.returncode == 2 and "no such" in done.stderr.lower()
+    assert done.returncode == 2 and "no target" in done.stderr
     (run,) = (tmp_path / ".torchproof" / "runs").iterdir()
     done = commands.torchproof(
         "pack", run.name, "--for", "repro", "-o", str(path), cwd=tmp_path
