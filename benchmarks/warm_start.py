@@ -17,6 +17,7 @@ second run goes on where the first ended; packs are kept likewise.
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
 import statistics
@@ -89,7 +90,7 @@ def measure(
     found: dict[str, Any] = {"row": row.name, "at_most": row.at_most, "starts": []}
     if file.exists():
         found = json.loads(file.read_text())
-    if not pack.exists():
+    if "pack" in arms and not pack.exists():
         found["pack_seconds"] = _packed(row, pack)
     for number in range(repeat):
         for arm in arms:
@@ -207,9 +208,7 @@ def start(told: dict[str, Any]) -> dict[str, Any]:
     loaded = calls.fresh(parse(told["target"]), job)
     call, train = loaded.calls[0], told["train"]
     if told["arm"] == "imports":
-        from torchproof.ledger import Ledger
-
-        found = {"seconds": Ledger().open(), "size": job["size"]}
+        found = {"seconds": imported(), "size": job["size"]}
         return found | {"environment": environment.describe(job)}
     with torch.set_grad_enabled(train):
         begin = time.perf_counter()
@@ -226,6 +225,16 @@ def start(told: dict[str, Any]) -> dict[str, Any]:
         report = torchproof.status(model).pack
         found |= {k: report.get(k) for k in ("graphs", "of", "misses", "why_not")}
     return found | {"environment": environment.describe(job)}
+
+
+def imported() -> float:
+    """Seconds that torch.compile takes to import itself and Inductor."""
+    import torch
+
+    begin = time.perf_counter()
+    torch.compile(torch.relu)
+    importlib.import_module("torch._inductor.compile_fx")
+    return time.perf_counter() - begin
 
 
 def _prepared(told: dict[str, Any], fn: Any) -> Any:
