@@ -272,3 +272,28 @@ def test_a_programs_mode_is_kept_and_the_rest_is_plain(tmp_path: Path) -> None:
         "0o755"
     }
     assert set(modes.values()) == {"0o644"}
+
+
+def test_scratch_folders_of_a_killed_process_go_too(tmp_path: Path) -> None:
+    program = (
+        "import os, signal; from torchproof import packs\n"
+        "with packs.scratch('scratch-') as made:\n"
+        "    (made / 'inside').write_text('x')\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    variables = {**os.environ, "TMPDIR": str(tmp_path)}
+    ended = subprocess.run([sys.executable, "-c", program], env=variables, check=False)
+    assert ended.returncode == -signal.SIGKILL
+    deadline = time.monotonic() + 20
+    while list(tmp_path.iterdir()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not list(tmp_path.iterdir())
+
+
+def test_scratch_folders_go_with_the_block_and_with_an_error() -> None:
+    with packs.scratch("scratch-") as made:
+        (made / "inside").write_text("x")
+    assert not made.exists()
+    with pytest.raises(ValueError, match="no"), packs.scratch("scratch-") as failed:
+        raise ValueError("no")
+    assert not failed.exists()

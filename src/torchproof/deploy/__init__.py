@@ -66,10 +66,10 @@ def pack(
     redact = Redactor.here().text
     with (
         packs.folder(dest, overwrite=overwrite) as stage,
-        tempfile.TemporaryDirectory(prefix="torchproof-deploy-") as scratch,
+        packs.scratch("torchproof-deploy-") as scratch,
     ):
         progress("compiling in a fresh process")
-        job = _job(target, options, asked, stage.path) | {"scratch": scratch}
+        job = _job(target, options, asked, stage.path) | {"scratch": str(scratch)}
         seen = _child({**job, "role": "build"}, options, progress)
         facts = seen.last("facts")
         manifest = Manifest(

@@ -6,7 +6,13 @@ from torchproof.packs.made import Made
 from torchproof.packs.manifest import File, Manifest
 from torchproof.packs.refusal import Refused, Unverified
 from torchproof.packs.trust import assert_trusted
-from torchproof.packs.writing import Stage, archive, assert_placeable, folder
+from torchproof.packs.writing import (
+    Stage,
+    archive,
+    assert_placeable,
+    folder,
+    scratch,
+)
 
 __all__ = [
     "Contents",
@@ -23,5 +29,6 @@ __all__ = [
     "is_pack",
     "open_pack",
     "read_key",
+    "scratch",
     "usable_key",
 ]

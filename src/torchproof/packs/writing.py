@@ -138,6 +138,17 @@ def _stage(dest: Path, overwrite: bool) -> Iterator[Stage]:
         os.close(handle)
 
 
+@contextlib.contextmanager
+def scratch(prefix: str) -> Iterator[Path]:
+    """A folder among the temporary ones that goes as surely as the work folder does."""
+    made = Path(tempfile.mkdtemp(prefix=prefix))
+    with _watched(made):
+        try:
+            yield made
+        finally:
+            shutil.rmtree(made, ignore_errors=True)
+
+
 def assert_placeable(dest: Path, overwrite: bool) -> None:
     """A bad place fails before the work."""
     parent = dest.absolute().parent

@@ -9,7 +9,6 @@ the repro it would be (`trying`), the first that fails in the same way is made s
 from __future__ import annotations
 
 import re
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -97,12 +96,12 @@ class _Making:
 
     def into(self, stage: packs.Stage, command: str) -> Manifest:
         """Everything from the recording to the sealed pack."""
-        with tempfile.TemporaryDirectory(prefix="torchproof-") as folder:
+        with packs.scratch("torchproof-") as folder:
             weights = "weights" in self._asked.include
             seen = captured(
                 self._target,
                 self._options,
-                folder=Path(folder),
+                folder=folder,
                 more={"weights": weights, "place": self._place()},
                 progress=self._progress,
             )
@@ -115,7 +114,7 @@ class _Making:
             settings = self._settings(train=seen.train)
             facts = papers.gathered(self._run.environment, seen)
             top = papers.header(self._symptom, facts)
-            with Court(self._symptom, settings, header=top) as court:
+            with Court(self._symptom, settings, header=top, folder=folder) as court:
                 first = self._found(drafts, court)
                 draft = self._smaller(first, court)
                 text = self._redactor.source(court.text(draft))

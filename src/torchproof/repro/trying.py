@@ -81,10 +81,13 @@ class Court:
         *,
         header: str = "",
         variables: Mapping[str, str] | None = None,
+        folder: Path | None = None,
     ) -> None:
         self.symptom, self.settings, self.header = symptom, settings, header
         self._variables = surroundings(os.environ) | dict(variables or {})
-        self._scratch = tempfile.TemporaryDirectory(prefix="torchproof-court-")
+        self._scratch = tempfile.TemporaryDirectory(
+            prefix="torchproof-court-", dir=folder
+        )
         self._nursery: _Nursery | None = None
         self._lock = threading.Lock()
         self._seats = threading.Semaphore(os.cpu_count() or 1)
