@@ -192,7 +192,7 @@ IN_ARCHIVES: dict[str, tuple[Callable[..., list[made_packs.Member]], str]] = {
     "a pipe": (lambda h: [*h, member("a/d", type=tarfile.FIFOTYPE)], "a named pipe"),
     "a long header": (
         lambda h: [*h, member("a/d", b"30 x=y\n", type=tarfile.XHDTYPE)],
-        "an entry of type b'x'",
+        "tar's long form: unpack it, use the folder",
     ),
     "a file twice": (lambda h: [*h, h[-1]], "is in it twice"),
     "the manifest twice": (lambda h: [*h, h[0]], "is in it twice"),

@@ -6,6 +6,7 @@ import errno
 import grp
 import os
 import pwd
+import tarfile
 from pathlib import Path
 
 import made_packs
@@ -107,6 +108,17 @@ def test_a_pack_that_may_not_be_read_is_refused(
     monkeypatch.setattr(os, "open", deny)
     with pytest.raises(packs.Refused, match="Permission denied"):
         packs.open_pack(pack)
+
+
+@pytest.mark.parametrize("form", [tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+def test_an_archive_by_hand_with_long_names_says_what_next(
+    form: int, tmp_path: Path
+) -> None:
+    pack = made_packs.folder(tmp_path / ("p" * 120))
+    with tarfile.open(tmp_path / "a.tar.gz", "w:gz", format=form) as tar:
+        tar.add(pack, pack.name)
+    with pytest.raises(packs.Refused, match="unpack it, use the folder"):
+        packs.open_pack(tmp_path / "a.tar.gz")
 
 
 def test_a_bad_place_is_told_before_anything_runs(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ _TYPES = {
     b"4": "a device",
     b"6": "a named pipe",
 }
+_LONG_NAMES = (b"L", b"K", b"x", b"g")  # of GNU and of POSIX; what `tar czf` writes
 
 
 class Stream(Protocol):
@@ -78,6 +79,8 @@ def _entry(header: bytes) -> Entry:
     if header[257:263] == b"ustar\0" and header[345]:
         name = f"{_text(header[345:500])}/{name}"
     kind = header[156:157]
+    if kind in _LONG_NAMES:
+        raise Refused("it has names in tar's long form: unpack it, use the folder")
     if kind not in (b"0", b"\0", b"5"):
         told = _TYPES.get(kind, f"an entry of type {kind!r}")
         raise Refused(f"{name!r} in it is {told}; a pack holds plain files")
