@@ -247,3 +247,21 @@ def test_a_cache_folder_that_takes_no_files_starts_cold(
 
     monkeypatch.setattr(tempfile, "mkstemp", full)
     assert "cannot be used: No space left" in seen_cold(pack, caplog, Net())
+
+
+@pytest.mark.parametrize(
+    "papers",
+    [
+        {"calls": [1]},
+        {"calls": [{}]},
+        {"artifact": "aoti"},
+        {"artifact": "torchscript"},
+    ],
+)
+def test_papers_that_lack_something_start_cold(
+    papers: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    pack = fabricated(tmp_path / "pack", Net(), **papers)
+    why = seen_cold(pack, caplog, Net())
+    assert "papers are damaged" in why or "cannot be opened here: KeyError" in why
+    assert not (tmp_path / "cache" / "ab").exists()

@@ -14,6 +14,7 @@ from torchproof.loading.artifacts import ARTIFACTS
 from torchproof.packs import Contents, Refused
 from torchproof.recipe import FILE, Damaged, Recipe, loads
 from torchproof.recipe.adoption import Given
+from torchproof.records import one_line
 from torchproof.runtime.telemetry import log
 from torchproof.torch_private import lookups
 
@@ -29,12 +30,24 @@ def opened(contents: Contents, model: Any, *, warm: bool) -> Any:
     if artifact == "caches":
         return _from_caches(contents, model, warm=warm)
     if artifact in ARTIFACTS:
-        if artifact != "torchscript":  # which holds no machine code
-            _assert_place(contents)
-        return ARTIFACTS[artifact](contents)
+        return _package(contents, artifact)
     raise Refused(
         f"{contents.path} holds {artifact!r}, which this torchproof does not know"
     )
+
+
+def _package(contents: Contents, artifact: str) -> Any:
+    try:
+        if artifact != "torchscript":  # which holds no machine code
+            _assert_place(contents)
+        return ARTIFACTS[artifact](contents)
+    except Refused:
+        raise
+    except Exception as error:  # of torch's loaders, or of papers that lack something
+        told = one_line(f"{type(error).__name__}: {error}", 200)
+        raise Refused(
+            f"{contents.path} is refused: it cannot be opened here: {told}; {_AGAIN}"
+        ) from None
 
 
 def _assert_place(contents: Contents) -> None:
@@ -64,6 +77,7 @@ def _from_caches(contents: Contents, model: Any, *, warm: bool) -> Any:
         recipe = loads(contents.read(FILE).decode(), FILE)
         known: graphs.Packed = json.loads(contents.read(graphs.FILE))
         told = _assert_fits(details, recipe, model)
+        _assert_told(details)
     except (Refused, Damaged) as error:
         raise Refused(f"{path} is refused: {error}; {_AGAIN}") from None
     except (KeyError, TypeError, ValueError, UnicodeDecodeError) as error:
@@ -108,6 +122,15 @@ def _assert_fits(details: Mapping[str, Any], recipe: Recipe, model: Any) -> list
     if reasons:
         raise Refused("; ".join(reasons))
     return [*place.told(then, here)]
+
+
+def _assert_told(details: Mapping[str, Any]) -> None:
+    """All that is read of a pack's papers once its files are installed."""
+    for name in ("graphs", "train", "calls"):
+        details[name]
+    for call in details["calls"]:
+        for name in ("inputs", "state", "gradients"):
+            call[name]
 
 
 def _warm(
