@@ -53,7 +53,7 @@ def _short(verdict: str) -> str:
     return told if len(told) <= _LONGEST else f"{told[:_LONGEST]}..."
 
 
-_STARTS = ("target", "device", "cold", "from the pack", "share")
+_STARTS: tuple[str, ...] = ("target", "device", "cold", "from the pack", "share")
 _STARTS += ("imports", "share without imports", "graphs hit")
 
 

@@ -80,6 +80,7 @@ def net(tmp_path_factory: pytest.TempPathFactory) -> tuple[nn.Module, Path, Any]
     return model, folder, details
 
 
+@pytest.mark.slow
 def test_a_process_without_the_models_code_gives_the_answers(net: Any) -> None:
     _, folder, details = net
     assert "test_exported" in details["without"]
@@ -89,6 +90,7 @@ def test_a_process_without_the_models_code_gives_the_answers(net: Any) -> None:
     assert told["answers"] == len(details["asked"])
 
 
+@pytest.mark.slow
 def test_it_answers_as_the_model_does_and_refuses_what_it_was_not_made_for(
     net: Any,
 ) -> None:

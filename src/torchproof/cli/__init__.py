@@ -67,9 +67,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     from torchproof.version import VERSION
 
-    parser.add_argument(
-        "--version", action="version", version=f"torchproof {VERSION}"
-    )
+    parser.add_argument("--version", action="version", version=f"torchproof {VERSION}")
     verbs = parser.add_subparsers(metavar="VERB", required=True, parser_class=_Parser)
     flags.check_flags(_verb(verbs, check, "torchproof check train.py -- --epochs 1"))
     flags.bench_flags(_verb(verbs, bench, "torchproof bench workload:gpt --modes"))
