@@ -69,5 +69,5 @@ def _asked_of_pack(options: argparse.Namespace) -> Any:
         recipe=options.recipe,
         strategy=options.strategy,
         artifact=options.artifact or "caches",
-        key=packs.read_key(options.key) if options.key else None,
+        key=packs.read_key(options.key),
     )

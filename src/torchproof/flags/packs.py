@@ -96,7 +96,10 @@ def _deploy_flags(parser: argparse.ArgumentParser) -> None:
     how.add_argument(
         "--key",
         metavar="FILE",
-        help="sign the pack with this key; who loads it needs the same",
+        help=(
+            "sign the pack with this key (the file that TORCHPROOF_PACK_KEY names); who"
+            " loads it needs the same"
+        ),
     )
 
 

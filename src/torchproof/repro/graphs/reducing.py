@@ -13,8 +13,8 @@ from torchproof.repro.graphs.variants import Recorded, seeded
 
 Fails = Callable[[Draft], bool]
 
-# Of the time there is. Of 95 nodes, halves leave one after 12 tries where torch's
-# minifier needs three times as many: it gets what is left, and that is looked at again.
+# Of the time there is. Halves come first, since they take a few tries; torch's minifier
+# gets what is left, and that is looked at again.
 _TORCHS_SHARE = 0.35
 _SMALL = 8  # nodes: torch's minifier takes longer to start than this takes to reduce
 
