@@ -41,7 +41,7 @@ def place(finding: Finding) -> str:
 
 # Seconds, not tens of seconds; the others are checked by `make prove`.
 QUICK = {
-    *("gpt2", "vit", "convnext"),
+    *("gpt2", "vit"),
 }
 SLOW = pytest.mark.slow
 NAMES = [name if name in QUICK else pytest.param(name, marks=SLOW) for name in TRUTH]

@@ -112,6 +112,7 @@ def test_compile_error_is_a_finding_and_the_script_goes_on(tmp_path: Path) -> No
     assert "torch.Size([2, 4])" in done.stderr
 
 
+@pytest.mark.slow
 def test_timeout_ends_the_script_and_keeps_what_was_seen(tmp_path: Path) -> None:
     source = """\
     import subprocess, sys, time, torch
@@ -202,6 +203,7 @@ def test_nested_compiled_function_that_is_inlined_is_not_called_unused(
     assert run["findings"] == []
 
 
+@pytest.mark.slow
 def test_switched_off_by_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

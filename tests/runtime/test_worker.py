@@ -144,6 +144,7 @@ def _(x: torch.Tensor) -> torch.Tensor:
     return torch.empty_like(x)
 
 
+@pytest.mark.slow
 def test_what_cannot_be_shipped_is_compiled_here_and_named(
     worker: Worker, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -60,6 +60,7 @@ def test_cured_is_one_graph_for_every_batch(
     assert [event.kind for event in events].count("graph") == 1
 
 
+@pytest.mark.slow
 def test_branch_on_equal_scores_breaks_the_graph(found: Found) -> None:
     breaks = places(found("arrcoc-original"), "graph_break")
     assert place("arrcoc-original", "if high == low:") in breaks

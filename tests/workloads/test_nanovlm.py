@@ -34,7 +34,8 @@ DEFECTS = {
 }
 
 
-@pytest.mark.parametrize("train", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.slow  # test_nanovlm_report looks for them all in one run
+@pytest.mark.parametrize("train", [False, True])
 @pytest.mark.parametrize("defect", DEFECTS)
 def test_defect_is_found_at_its_line(defect: str, train: bool, found: Found) -> None:
     code, kind, text = DEFECTS[defect]

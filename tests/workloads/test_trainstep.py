@@ -94,7 +94,9 @@ def test_the_cured_step_is_two_graphs_and_nothing_is_found(
     assert (graphs, observation.compiled_calls) == (2, 12)
 
 
-@pytest.mark.parametrize("backend", [None, "aot_eager"])
+@pytest.mark.parametrize(
+    "backend", [None, pytest.param("aot_eager", marks=pytest.mark.slow)]
+)
 def test_the_cured_step_trains_as_the_original_does(
     expected: Trained, backend: str | None
 ) -> None:
