@@ -79,6 +79,7 @@ def test_of_ten_at_once_one_has_the_name_and_nine_say_so(
     assert os.listdir(tmp_path) == ["a.tar.gz"]
 
 
+@pytest.mark.slow
 def test_ten_at_once_to_ten_names_are_ten_packs(tmp_path: Path) -> None:
     kinds = ["folder", "archive"] * 5
     begun = [maker(kind, tmp_path / f"{i}") for i, kind in enumerate(kinds)]

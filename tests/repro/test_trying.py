@@ -102,6 +102,7 @@ time.sleep(600)
 """
 
 
+@pytest.mark.slow
 def test_a_late_run_is_ended_with_all_that_it_started(judged: Judged) -> None:
     quick = judged("breaks", EXPECTED, SLEEPS, limit_s=3.0)
     with Court(BREAK, Settings(limit_s=3.0)) as court:

@@ -106,6 +106,7 @@ class Impatient:
             raise KeyboardInterrupt
 
 
+@pytest.mark.slow
 def test_an_interrupted_search_is_saved_and_goes_on() -> None:
     first = tuned("make", watcher=Impatient(1), recipe_file="torchproof.toml")
     assert first.ending == "interrupted" and first.tuning is not None
