@@ -46,7 +46,7 @@ def test_a_clear_gain_pays_and_leaves_the_model_alone() -> None:
         assert module is not None
         return repeated(module.forward, 20), module.forward
 
-    # A busy machine may hide it once: then the interval is wide, and nothing is claimed.
+    # A busy machine may hide it once: the interval is wide then, nothing is claimed.
     for _ in range(5):
         found = measured(make, (x,), {}, owner=model, seconds=1)
         if found.pays(0.05):
