@@ -6,6 +6,7 @@ name: several processes may install the same pack at once.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
 from pathlib import Path
@@ -83,11 +84,9 @@ def _put(raw: bytes, path: Path, folder: Path) -> None:
         for device in _devices(raw):
             raw = raw.replace(HERE + b"/triton/" + device, own)
         raw = raw.replace(HERE, os.fsencode(folder))
-    try:
+    with contextlib.suppress(OSError):  # not there, or not to be read: it is written
         if path.stat().st_size == len(raw) and path.read_bytes() == raw:
             return
-    except OSError:
-        pass
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(prefix=".torchproof-", dir=path.parent)
     try:
