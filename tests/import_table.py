@@ -8,7 +8,11 @@ other rooms it may import; `MAY_IMPORT_LATE` which ones only inside a function o
 MAY_IMPORT: dict[str, set[str]] = {
     "identity": set(),
     "version": set(),
-    "records": set(),
+    # Text of unknown origin, safe to print.
+    "printable": set(),
+    "records": {"printable"},
+    # What the JSON of a run must look like.
+    "schema": {"printable", "records"},
     "modules": set(),
     "samples": set(),
     "lifeline": set(),
@@ -22,7 +26,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "guards": set(),
     "places": {"records"},
     "stacks": {"records"},
-    "store": {"records"},
+    "store": {"records", "schema"},
     "decisive": {"records", "guards"},
     "tracelog": {"records", "decisive", "guards", "stacks"},
     "reads": {"records", "places"},
@@ -30,7 +34,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "anatomy": {"records", "places"},
     "verdict": {"records", "samples"},
     # What a rule says of itself is part of a report.
-    "report": {"cachefolders", "packs", "records", "rules", "verdict", "version"},
+    "report": {"cachefolders", "packs", "printable", "records", "rules", "verdict"}
+    | {"version"},
     # Where compiled code is cached, found without torch.
     "cachefolders": {"records"},
     # What a pack is on disk; production code loads it.
@@ -111,10 +116,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     | {"packing", "questions", "tuning"},
     "flags": {"records"},
     # What a search is doing, live.
-    "board": {"report"},
-    "output": {"board", "packs", "records", "report", "verdict"},
+    "board": {"printable", "report"},
+    "output": {"board", "packs", "printable", "records", "report", "verdict"},
     "showing": {"cachefolders", "output", "packs", "records", "report"},
-    "cli": {"flags", "records", "store", "rules", "report", "target"}
+    "cli": {"flags", "printable", "records", "store", "rules", "report", "target"}
     | {"capture", "journal", "output", "packs", "questions", "showing", "verdict"}
     | {"version", "workloads"},
     "__init__": {"version"},
@@ -137,7 +142,7 @@ DESK: tuple[str, ...] = ("identity", "version", "records", "modules", "samples")
 DESK += ("layout", "places", "guards", "stacks", "reads", "tracelog", "store", "rules")
 DESK += ("verdict", "recipe", "report", "streams", "capture", "measure", "questions")
 DESK += ("checking", "api", "tuning", "flags", "board", "output", "static", "journal")
-DESK += ("cli",)
+DESK += ("cli", "printable", "schema")
 DESK += ("cachefolders", "packing", "showing")
 DESK += ("packs", "redaction", "decisive", "lifeline", "__init__", "__main__")
 # Of those, what only a process of its own loads, where the extra `ray` is installed.
