@@ -7,6 +7,7 @@ is saved, `other` keeps what a newer torchproof wrote and this one does not know
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -55,6 +56,16 @@ def one_line(text: str, limit: int = 600) -> str:
     """Text that may quote a long error of somebody else, fit for one line."""
     words = seen(" ".join(text.split()))
     return words if len(words) <= limit else words[: limit - 4] + " ..."
+
+
+def finite(value: Any) -> Any:
+    """With null in place of NaN and infinities, for which JSON has no numbers."""
+    if isinstance(value, Mapping):
+        return {key: finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(map(finite, value))
+    unknown = isinstance(value, float) and not math.isfinite(value)
+    return None if unknown else value
 
 
 @dataclass(frozen=True)
@@ -331,7 +342,7 @@ class Run:
         plain["measurements"] = [row.to_json() for row in self.measurements]
         plain["parts"] = {name: part.to_json() for name, part in self.parts.items()}
         plain["configuration"] = [site.to_json() for site in self.configuration]
-        return plain | dict(self.other)
+        return {name: finite(v) for name, v in (plain | dict(self.other)).items()}
 
     @classmethod
     def from_json(cls, plain: Mapping[str, Any]) -> Run:

@@ -24,7 +24,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from torchproof.records import SCHEMA, Finding, Measurement, Run, UserError
+from torchproof.records import SCHEMA, Finding, Measurement, Run, UserError, finite
 from torchproof.verdict import findings, metrics
 from torchproof.verdict.decisions import (
     Decision,
@@ -135,7 +135,8 @@ class Comparison:
         plain["gone"] = [finding.to_json() for finding in self.gone]
         said = {"verdict": self.verdict, "regressions": list(self.regressions)}
         said["uncompared"] = list(self.uncompared)
-        return {"schema": SCHEMA, "verb": "compare"} | said | plain
+        whole: dict[str, Any] = finite(said | plain)
+        return {"schema": SCHEMA, "verb": "compare"} | whole
 
 
 def compare(a: Run, b: Run, thresholds: Thresholds | None = None) -> Comparison:
