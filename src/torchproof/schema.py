@@ -158,8 +158,13 @@ def loads(text: str) -> Any:
 
 def check_run(plain: Any) -> None:
     """Raises `Mismatch` for what is not the JSON of a run."""
+    check(Run, plain)
+
+
+def check(kind: Any, plain: Any) -> None:
+    """Raises `Mismatch` for JSON that is not of a type: a record, a `TypedDict`..."""
     _check_depth(plain)
-    _check(Run, plain, "")
+    _check(kind, plain, "")
 
 
 def _check_depth(plain: Any) -> None:
@@ -181,7 +186,8 @@ def _fields(kind: Any) -> dict[str, tuple[Any, bool]]:
     """Name to type, and whether it must be there."""
     hints = typing.get_type_hints(kind)
     if not dataclasses.is_dataclass(kind):
-        return {name: (hint, False) for name, hint in hints.items()}
+        needed = kind.__required_keys__
+        return {name: (hint, name in needed) for name, hint in hints.items()}
     assert isinstance(kind, type)
     return {
         field.name: (

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from torchproof import schema
+from torchproof import files, schema
 from torchproof.records import SCHEMA, Run, UserError
 
 RUNS = Path(".torchproof") / "runs"
@@ -72,9 +72,9 @@ def load(name: str | None, root: Path = RUNS) -> Run:
         latest = max(found, key=lambda p: (p / "run.json").stat().st_mtime)
         return read(latest / "run.json")
     path = Path(name)
-    if path.is_file():
+    if os.path.lexists(path) and not os.path.isdir(path):
         return read(path)
-    if (path / "run.json").is_file():
+    if os.path.isfile(path / "run.json"):
         return read(path / "run.json")
     matching = [p for p in listing(root) if p.name == name] or [
         p for p in listing(root) if p.name.startswith(name)
@@ -92,9 +92,8 @@ def load(name: str | None, root: Path = RUNS) -> Run:
 def read(path: Path) -> Run:
     """A run that fits the schema; all that is read of one passes here."""
     try:
-        if path.stat().st_size > schema.MOST_BYTES:
-            raise UserError(f"{path} is too large for the JSON of a run")
-        plain = schema.loads(path.read_text(encoding="utf-8"))
+        raw = files.read_bytes(path, schema.MOST_BYTES)
+        plain = schema.loads(raw.decode())
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from None
     except RecursionError:
@@ -122,6 +121,8 @@ def listing(root: Path = RUNS) -> list[Path]:
     """The folders of complete runs, oldest name first."""
     if not root.is_dir():
         return []
-    return sorted(
-        p for p in root.iterdir() if (p / "run.json").is_file() and p.name[0] != "."
-    )
+    try:
+        names = [name for name in os.listdir(root) if name[0] != "."]
+    except OSError as error:
+        raise UserError(f"cannot read {root}: {error.strerror}") from None
+    return [root / n for n in sorted(names) if os.path.isfile(root / n / "run.json")]
