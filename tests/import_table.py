@@ -26,11 +26,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "boundary": {"records", "torch_private"},
     "workloads": {"boundary", "torch_private"},
     "guards": set(),
-    "places": {"records"},
+    "places": {"files", "records"},
     "stacks": {"records"},
     "store": {"files", "records", "schema"},
     "decisive": {"records", "guards"},
-    "tracelog": {"records", "decisive", "guards", "stacks"},
+    "tracelog": {"records", "decisive", "guards", "schema", "stacks"},
     "reads": {"records", "places"},
     "rules": {"records", "places", "guards"},
     "anatomy": {"records", "places"},
@@ -41,9 +41,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     # Where compiled code is cached, found without torch.
     "cachefolders": {"records"},
     # What a pack is on disk; production code loads it.
-    "packs": {"files", "records"},
+    "packs": {"files", "records", "schema"},
     # Source that is read and never run.
-    "static": {"records", "modules", "places"},
+    "static": {"files", "records", "modules", "places"},
     # The experiment log: a Markdown file that people write in as well.
     "journal": {"files", "records", "report", "store", "verdict"},
     # What pytest loads; at first use the rest.
@@ -107,7 +107,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     | {"store", "strategies", "target"},
     # `tune`: which way to run a target is tried next, and which one is chosen.
     "tuning": {"records", "capture", "checking", "files", "measure", "recipe"}
-    | {"lifeline", "store", "strategies", "target"},
+    | {"lifeline", "schema", "store", "strategies", "target"},
     # Repro packs: a failure as a program that needs torch alone.
     "repro": {"calls", "capture", "environment", "lifeline", "modules"}
     | {"packs", "places", "records", "redaction", "script", "streams", "target"}

@@ -14,7 +14,7 @@ import math
 import types
 import typing
 from collections.abc import Mapping
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, NotRequired, TypedDict
 
 from torchproof.printable import line
 from torchproof.records import CATEGORIES, Finding, Measurement, Run
@@ -22,6 +22,7 @@ from torchproof.records import CATEGORIES, Finding, Measurement, Run
 DEEPEST = 64  # levels of lists and objects
 LARGEST = 1e30  # of any number that is measured or counted
 MOST_BYTES = 256 * 2**20  # of a file
+_DIGITS = 300  # of an integer that a float can hold
 _SHOWN = 60  # letters of a value that is quoted
 
 
@@ -39,6 +40,10 @@ class Counts(dict[str, Any]):
 
 class Error(float):
     """How far an answer is off: infinite where one of two answers is."""
+
+
+class Integer(int):
+    """Of either sign."""
 
 
 class Time(float):
@@ -147,13 +152,17 @@ SHAPES: dict[tuple[type, str], Any] = {
 SIGNED = {(Run, "exit_code"), (Finding, "cost_us")}
 
 
-def loads(text: str) -> Any:
+def loads(text: str, **settings: Any) -> Any:
     """Parses JSON; an integer that no record can hold becomes a float.
 
     Python refuses to parse integers of thousands of digits; as floats they are
     infinite, and refused with their place.
     """
-    return json.loads(text, parse_int=lambda t: int(t) if len(t) < 20 else float(t))
+
+    def integer(digits: str) -> float:
+        return int(digits) if len(digits) <= _DIGITS else float(digits)
+
+    return json.loads(text, parse_int=integer, **settings)
 
 
 def check_run(plain: Any) -> None:
@@ -163,22 +172,25 @@ def check_run(plain: Any) -> None:
 
 def check(kind: Any, plain: Any) -> None:
     """Raises `Mismatch` for JSON that is not of a type: a record, a `TypedDict`..."""
-    _check_depth(plain)
+    if is_deep(plain):
+        raise Mismatch("", f"at most {DEEPEST} levels of nesting", "more")
     _check(kind, plain, "")
 
 
-def _check_depth(plain: Any) -> None:
+def is_deep(plain: Any) -> bool:
+    """Whether JSON is nested more deeply than any that torchproof writes."""
     level, depth = [plain], 0
     while level:
         depth += 1
         if depth > DEEPEST:
-            raise Mismatch("", f"at most {DEEPEST} levels of nesting", "more")
+            return True
         inner = [each for each in level if isinstance(each, dict | list)]
         level = [
             item
             for each in inner
             for item in (each.values() if isinstance(each, dict) else each)
         ]
+    return False
 
 
 @functools.cache
@@ -186,7 +198,9 @@ def _fields(kind: Any) -> dict[str, tuple[Any, bool]]:
     """Name to type, and whether it must be there."""
     hints = typing.get_type_hints(kind)
     if not dataclasses.is_dataclass(kind):
-        needed = kind.__required_keys__
+        marked = typing.get_type_hints(kind, include_extras=True)
+        optional = {n for n, h in marked.items() if typing.get_origin(h) is NotRequired}
+        needed = kind.__required_keys__ - optional
         return {name: (hint, name in needed) for name, hint in hints.items()}
     assert isinstance(kind, type)
     return {
@@ -223,7 +237,7 @@ def _fits(kind: Any, value: Any, *, signed: bool) -> bool:
         return True
     if typing.get_origin(kind) is Literal:
         return isinstance(value, str) and value in typing.get_args(kind)
-    if kind in (int, float, Error, Time):
+    if kind in (int, float, Integer, Error, Time):
         return _is_number(kind, value, signed=signed)
     if kind in (str, bool):
         return isinstance(value, kind)
@@ -237,9 +251,12 @@ def _is_number(kind: Any, value: Any, *, signed: bool) -> bool:
         return False
     if kind is Error:
         return True
+    signed = signed or kind is Integer
     if not math.isfinite(value) or abs(value) > LARGEST or (value < 0 and not signed):
         return False
-    return isinstance(value, int) if kind is int else kind is float or value > 0
+    if kind in (int, Integer):
+        return isinstance(value, int)
+    return kind is float or value > 0
 
 
 def _is_list(kind: Any) -> bool:
@@ -297,6 +314,7 @@ def _words(kind: Any, *, signed: bool) -> str:
     plain = {
         int: f"an integer{least}",
         float: f"a number{least}",
+        Integer: "an integer",
         Error: "a number",
         Time: "a number > 0",
         str: "a text",
