@@ -284,7 +284,8 @@ class Measurement:
     @classmethod
     def from_json(cls, plain: Mapping[str, Any]) -> Measurement:
         values, other = _sorted_out(cls, plain)
-        values["rounds_ms"] = tuple(map(tuple, values.get("rounds_ms", ())))
+        rounds = values.get("rounds_ms", ())
+        values["rounds_ms"] = tuple(tuple(map(float, each)) for each in rounds)
         for name in ("sittings", "notes"):
             values[name] = tuple(values.get(name, ()))
         return cls(**values, other=other)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-import math
 import types
 import typing
 from collections.abc import Mapping
@@ -251,8 +250,8 @@ def _is_number(kind: Any, value: Any, *, signed: bool) -> bool:
         return False
     if kind is Error:
         return True
-    signed = signed or kind is Integer
-    if not math.isfinite(value) or abs(value) > LARGEST or (value < 0 and not signed):
+    least = -LARGEST if signed or kind is Integer else 0
+    if not least <= value <= LARGEST:  # NaN is neither
         return False
     if kind in (int, Integer):
         return isinstance(value, int)

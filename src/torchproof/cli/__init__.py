@@ -288,22 +288,25 @@ def show(options: argparse.Namespace) -> int:
 
 def _list_runs(options: argparse.Namespace) -> int:
     rows: list[dict[str, Any]] = []
-    for run in _saved():
+    notes: list[str] = []
+    for run in _saved(notes):
         count = sum(f.status == "open" for f in run.findings)
         row = {"id": run.id, "verb": run.verb, "target": run.target}
         rows.append(row | {"ending": run.ending, "open_findings": count})
     form = "{id}  {verb} {target}  {ending}, open findings {open_findings}"
     output.rows(rows, lambda row: unbroken(form.format(**row)), options)
+    for note in notes:
+        output.note(note)
     return 0
 
 
-def _saved() -> Iterator[Run]:
-    """The saved runs; one that cannot be read does not hide the others."""
+def _saved(notes: list[str]) -> Iterator[Run]:
+    """The saved runs; one that cannot be read is noted, and hides no other."""
     for folder in store.listing():
         try:
             yield store.read(folder / "run.json")
         except UserError as error:
-            output.note(f"torchproof: {error}")
+            notes.append(f"torchproof: {error}")
 
 
 def log(options: argparse.Namespace) -> int:
@@ -312,6 +315,7 @@ def log(options: argparse.Namespace) -> int:
 
     flags.assert_fit_log(options)
     file, what, again = Path(options.file), options.what, options.again
+    notes: list[str] = []
     if options.action is None:
         return _print_log(file, options)
     if options.action == "add":
@@ -320,10 +324,12 @@ def log(options: argparse.Namespace) -> int:
         expect, target = options.expect, options.target
         added = journal.plan(file, what or "", expect=expect, target=target)
     else:
-        added = journal.retrospective(file, list(_saved()), name=what, again=again)
+        added = journal.retrospective(file, [*_saved(notes)], name=what, again=again)
     print(line(f"{file}:{added.line}: {added.kind} {added.id}"))
     if added.note:
-        output.note(f"torchproof: {file}: {added.note}")
+        notes.append(f"torchproof: {file}: {added.note}")
+    for note in notes:
+        output.note(note)
     return 0
 
 

@@ -48,7 +48,8 @@ def render(
     if format == "html":
         return html.render(run, compared)
     if format != "text":
-        return FORMATS[format](run)
+        text = FORMATS[format](run)
+        return printable.seen(text) if format in ("md", "github") else text
     run = printable.record(run)
     if run.verb == "bench":
         return bench.render(run, width=width)
@@ -82,5 +83,5 @@ def render_comparison(found: Comparison, format: str, *, width: int = 80) -> str
     if format == "json":
         return comparison.to_json(found)
     if format == "md":
-        return markdown.of_comparison(found)
+        return printable.seen(markdown.of_comparison(found))
     return comparison.to_text(printable.record(found), width=width)
