@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import gzip
 import hashlib
-import importlib
 import itertools
 import json
 import logging
@@ -481,8 +480,6 @@ def one_case(name: str, number: int, seed: int, tally: Tally) -> None:
 def fuzz(formats: Sequence[str], cases: int, seed: int) -> dict[str, Tally]:
     """Cases of each format in turn."""
     logging.getLogger("torchproof").setLevel(logging.CRITICAL)
-    if "deploy packs" in formats:  # so that no case waits for it
-        importlib.import_module("torch._inductor.compile_fx")
     found = {name: Tally() for name in formats}
     for number, name in itertools.product(range(cases), formats):
         one_case(name, number, seed, found[name])

@@ -123,7 +123,8 @@ def rows(
 
 def write(text: str, options: argparse.Namespace) -> None:
     if options.output is None:
-        sys.stdout.write(text)
+        plain = options.format in ("text", "md")
+        sys.stdout.write(printable.no_commands(text) if plain else text)
         return
     assert_writable(options.output)
     with open(options.output, "x", encoding="utf-8") as file:

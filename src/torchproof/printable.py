@@ -8,6 +8,7 @@ log or turn the direction of reading. Such characters are written as escapes (`\
 from __future__ import annotations
 
 import dataclasses
+import re
 import unicodedata
 from collections.abc import Mapping
 from typing import Any, TypeVar
@@ -17,6 +18,8 @@ from typing import Any, TypeVar
 _UNSEEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 # Fields that hold Python to paste: their lines stay lines.
 _CODE = {"source", "lines"}
+
+_COMMAND = re.compile(r"^([ \t]*)::", re.MULTILINE)
 
 _Record = TypeVar("_Record")
 
@@ -49,6 +52,14 @@ def unbroken(text: object) -> str:
 def document(text: str) -> str:
     """Seen, line by line, whatever ends the lines."""
     return seen(text.replace("\r\n", "\n").replace("\r", "\n"))
+
+
+def no_commands(text: str) -> str:
+    """A text of which no line is a workflow command, such as `::error::`, in a CI log.
+
+    A long message may be broken anywhere, so also what began no line may begin one.
+    """
+    return _COMMAND.sub(r"\1\\x3a:", text)
 
 
 def record(value: _Record) -> _Record:

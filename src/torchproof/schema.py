@@ -66,7 +66,7 @@ class Environment(TypedDict, total=False):
     gpu: str | None
     size: str | None
     train: bool | None
-    variables: Mapping[str, str | None] | None
+    variables: Mapping[str, str | int | float | bool | None] | None
 
 
 class Options(TypedDict, total=False):

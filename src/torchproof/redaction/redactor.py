@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import builtins
-import itertools
 import os
 import re
 from collections import Counter
@@ -140,19 +139,20 @@ class Redactor:
 
     def _hide_escaped(self, text: str, *, secrets: bool) -> str:
         """What stands there in escapes that no list of spellings has."""
-        for number in range(2):  # the second time in the other encoding, if any
-            meant = next(itertools.islice(meanings(text), number, None), None)
-            if meant is None:
-                return text
+        meant, number = meanings(text), 0
+        while number < len(meant):
             places = [
                 forms.Place(
-                    *meant.place(*span), literal.placeholder.removeprefix("\\1")
+                    *meant[number].place(*span), literal.placeholder.removeprefix("\\1")
                 )
                 for literal in self._literals
                 if literal.placeholder.endswith("<secret>") is secrets
-                for span in literal.places(meant.text)
+                for span in literal.places(meant[number].text)
             ]
-            text = self._hide_places(text, lambda _, found=places: iter(found))
+            if places:
+                text = self._hide_places(text, lambda _, found=places: iter(found))
+                meant = meanings(text)
+            number += 1
         return text
 
     def _hide_places(

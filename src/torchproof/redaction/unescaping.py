@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 _BYTES = r"(?:\\+x[0-9A-Fa-f]{2}|\\+[0-3][0-7]{2}|%[0-9A-Fa-f]{2})"
 _UNITS = r"(?:\\+u[0-9A-Fa-f]{4}|\\+u\{[0-9A-Fa-f]{1,6}\}|\\+U[0-9A-Fa-f]{8})"
-_ESCAPES = re.compile(
+_ESCAPE = re.compile(
     rf"(?P<bytes>{_BYTES}+)|(?P<units>{_UNITS}+)|\\+N\{{(?P<name>[A-Z0-9 -]+)\}}"
     r"|(?P<entity>&(?:#\d{1,7}|#[xX][0-9A-Fa-f]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});)"
     r"|\\+(?P<letter>[abfnrtv\"'/])"
@@ -25,7 +25,8 @@ _ESCAPES = re.compile(
 _ONE_BYTE = re.compile(r"x([0-9A-Fa-f]{2})|\\([0-3][0-7]{2})|%([0-9A-Fa-f]{2})")
 _ONE_UNIT = re.compile(r"[uU]\{?([0-9A-Fa-f]+)")
 _LETTERS = dict(zip("abfnrtv\"'/", "\a\b\f\n\r\t\v\"'/", strict=True))
-_MARKS = ("\\", "%", "&")
+_MARKS = re.compile(r"[\\%&]")
+_BEYOND_ASCII = re.compile(r"x[89a-fA-F]|\\[23]|%[89A-Fa-f]")
 
 
 @dataclass(frozen=True)
@@ -47,18 +48,24 @@ class Unescaped:
         return left, close if escape else begin + end - self._starts[last]
 
 
-def meanings(text: str) -> Iterator[Unescaped]:
+def meanings(text: str) -> list[Unescaped]:
     """None for a text without escapes; two where bytes may be of two encodings."""
-    if not any(mark in text for mark in _MARKS):
-        return
-    found = list(_ESCAPES.finditer(text))
+    found = list(_escapes(text))
     if not found:
-        return
-    yield _read(text, found, "utf-8")
-    if any(
-        re.search(r"x[89a-fA-F]|\\[23]|%[89A-Fa-f]", m["bytes"] or "") for m in found
-    ):
-        yield _read(text, found, "latin-1")
+        return []
+    encodings = ["utf-8"]
+    if any(match["bytes"] and _BEYOND_ASCII.search(match["bytes"]) for match in found):
+        encodings.append("latin-1")
+    return [_read(text, found, encoding) for encoding in encodings]
+
+
+def _escapes(text: str) -> Iterator[re.Match[str]]:
+    """Only where one may begin the whole pattern is tried: that is fast."""
+    end = 0
+    for mark in _MARKS.finditer(text):
+        if mark.start() >= end and (found := _ESCAPE.match(text, mark.start())):
+            yield found
+            end = found.end()
 
 
 def _read(text: str, found: list[re.Match[str]], encoding: str) -> Unescaped:

@@ -1,0 +1,121 @@
+"""No character of a name or a message acts on a terminal, whoever wrote it."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torchproof import cli, printable
+from torchproof.records import UserError
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.fuzz_documents import run_documents  # noqa: E402
+
+ACTS = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069]"
+)
+ODD = ("\x1b[31m", "\x1b]0;t\x07", "\x9b2J", "\x7f", "\r", "\u202e", "\u2028", "\ud800")
+FORGED = "\n::error::forged"
+
+
+def spoilt(value: Any, odd: str) -> Any:
+    """Every text of a document, keys of free mappings included, with something odd."""
+    if isinstance(value, dict):
+        return {key: spoilt(each, odd) for key, each in value.items()}
+    if isinstance(value, list):
+        return [spoilt(each, odd) for each in value]
+    return f"{value}{odd}" if isinstance(value, str) else value
+
+
+KEPT = ("kind", "severity", "status", "origin", "owner", "verb")
+
+
+def restored(document: Any, like: Any) -> Any:
+    """With the words of the schema as they were."""
+    if isinstance(document, dict):
+        return {
+            k: like[k]
+            if k in KEPT and isinstance(like[k], str)
+            else restored(v, like[k])
+            for k, v in document.items()
+        }
+    if isinstance(document, list):
+        return [restored(*pair) for pair in zip(document, like, strict=True)]
+    return document
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_a_run_full_of_control_characters(
+    odd: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number, document in enumerate(run_documents()):
+        path = tmp_path / f"{number}.json"
+        changed = restored(spoilt(document, odd + FORGED), document)
+        path.write_text(json.dumps(changed))
+        for more in (["-v"], *(["--format", f] for f in ("md", "github", "sarif"))):
+            assert cli.main(["show", str(path), *more]) == 0
+            out, err = capsys.readouterr()
+            assert not ACTS.search(out) and not err
+            lines = [text.lstrip() for text in out.splitlines()]
+            assert not [text for text in lines if text.startswith("::error::forged")]
+        assert cli.main(["compare", str(path), str(path)]) in (0, 1, 2)
+        out, err = capsys.readouterr()
+        assert not ACTS.search(out + err) and not re.search("(?m)^ *::error", out)
+
+
+@pytest.mark.parametrize("odd", [each for each in ODD if each != "\ud800"])
+def test_names_in_errors_lists_and_logs(
+    odd: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    name = f"a{odd}b"
+    folder = Path(".torchproof/runs") / name
+    folder.mkdir(parents=True)
+    (folder / "run.json").write_text("{}")
+    Path("log.md").write_text(f"# Log\n\n## 2026-01-01 00:00 Plan: {name}\n")
+    for arguments in (
+        ["show", name],
+        ["show", "--list"],
+        ["check", f"{name}.py"],
+        ["check", f"{name}:make"],
+        ["rule", name],
+        ["check", "workload:gpt", "--effort", name],
+        ["show", "x", "-o", f"{name}/y"],
+        ["compare", name, name],
+        ["log", "--file", "log.md"],
+        ["log", "--list", "--file", "log.md"],
+        ["log", "--file", f"{name}.md"],
+    ):
+        try:
+            code = cli.main(arguments)
+        except SystemExit as end:
+            code = int(str(end.code))
+        out, err = capsys.readouterr()
+        assert not ACTS.search(out + err), (arguments, out + err)
+        assert code in (0, 2) and (code == 0 or err.count("\n") == 1)
+
+
+@given(st.text())
+def test_any_text_becomes_one_that_can_be_printed(text: str) -> None:
+    for made in (printable.seen(text), printable.line(text), printable.unbroken(text)):
+        made.encode()
+        assert not ACTS.search(made)
+    assert "\n" not in printable.line(text) + printable.unbroken(text)
+    assert "\n" not in str(UserError(text)) and not ACTS.search(str(UserError(text)))
+
+
+@given(st.text(alphabet="abc \u00e4\u4e2d`|\\"))
+def test_what_can_be_seen_stays(text: str) -> None:
+    assert printable.seen(text) == text and printable.unbroken(text) == text

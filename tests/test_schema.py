@@ -1,0 +1,185 @@
+"""The JSON of a run is checked when it is read: a line with the place, exit code 2."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from torchproof import cli, schema, store
+from torchproof.records import CompileSite, Finding, Measurement, Part, Run
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.fuzz_documents import run_documents  # noqa: E402
+
+CHECK, BENCH, TUNE, STATIC, NO_ROWS = run_documents()
+FORMATS = ("text", "json", "md", "html", "sarif", "github")
+
+
+def put(document: dict[str, Any], path: str, text: str) -> str:
+    """The document as JSON, with a text in the place of a value."""
+    plain = json.loads(json.dumps(document))
+    *way, last = [int(step) if step.isdigit() else step for step in path.split("/")]
+    holder = plain
+    for step in way:
+        holder = holder[step]
+    holder[last] = "HERE"
+    return json.dumps(plain).replace('"HERE"', text)
+
+
+def refused(
+    arguments: list[str], capsys: pytest.CaptureFixture[str], said: str
+) -> None:
+    assert cli.main(arguments) == 2, arguments
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1), err
+    assert err.startswith("torchproof: error: ") and "bad.json" in err and said in err
+
+
+BAD = {
+    "an integer of 5000 digits": ("counts/calls", "9" * 5000, "counts.calls"),
+    "a negative one of them": ("counts/calls", "-" + "9" * 5000, "counts.calls"),
+    "text for a time": ("measurements/0/median_ms", '"abc"', "[0].median_ms: expected"),
+    "NaN for a time": ("measurements/1/p95_ms", "NaN", "measurements[1].p95_ms"),
+    "infinity": ("measurements/0/low_ms", "1e999", "measurements[0].low_ms"),
+    "text among samples": ("measurements/0/rounds_ms/2/1", '"x"', "rounds_ms[2][1]"),
+    "null among samples": ("measurements/0/rounds_ms/2/1", "null", "rounds_ms[2][1]"),
+    "no samples in a round": ("measurements/0/rounds_ms/2", "[]", "rounds_ms[2]"),
+    "true for a number": ("measurements/0/samples", "true", "measurements[0].samples"),
+    "a list for the environment": ("environment", "[]", "environment: expected an ob"),
+    "an object for torch": ("environment/torch", "{}", "environment.torch"),
+    "a number for variables": ("environment/variables", "3", "environment.variables"),
+    "text for counts": ("counts", '"x"', "counts: expected an object"),
+    "a list in counts": ("counts/calls", "[]", "counts.calls"),
+    "a number for started": ("started", "5", "started: expected a text"),
+    "null for a target": ("target", "null", "target: expected a text"),
+    "a list for a part": ("parts", '{"breaks": []}', "parts.breaks"),
+    "an odd status": (
+        "parts",
+        '{"a": {"status": "x"}}',
+        "parts.a.status: expected one",
+    ),
+    "findings that are text": ("findings", '"x"', "findings: expected a list"),
+    "a finding of no kind": ("findings", '[{"kind": "x"}]', "findings[0].code"),
+    "an odd variant": ("measurements/0/variant", '{"batch": []}', "variant.batch"),
+    "notes that are text": ("measurements/0/notes", '"abc"', "measurements[0].notes"),
+    "a name with a dot": ("counts", '{"a.b": "x"}', 'counts["a.b"]'),
+    "an odd trial": ("baseline", '{"measurements": [{}]}', "measurements[0].strategy"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_value_that_does_not_fit_is_named(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, text, said = BAD[name]
+    file, sound = tmp_path / "bad.json", tmp_path / "sound.json"
+    file.write_text(put(BENCH, path, text))
+    sound.write_text(json.dumps(BENCH))
+    refused(["show", str(file)], capsys, said)
+    refused(["compare", str(sound), str(file)], capsys, said)
+
+
+@pytest.mark.parametrize("levels", [100, 5_000, 200_000])
+@pytest.mark.parametrize("form", ["[{}]", '{{"a": {}}}'])
+def test_what_is_nested_deeply_is_refused(
+    levels: int, form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before, _, after = form.format("@").partition("@")
+    text = before * levels + "1" + after * levels
+    (tmp_path / "bad.json").write_text(put(CHECK, "options", text))
+    refused(["show", str(tmp_path / "bad.json")], capsys, "nest")
+
+
+def test_every_verb_that_reads_a_run_refuses_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("bad.json").write_text(put(CHECK, "measurements/0/median_ms", '"x"'))
+    Path("model.py").write_text("import torch\n")
+    said = "measurements[0].median_ms"
+    static = ["check", "model.py", "--effort", "static", "-q", "--baseline", "bad.json"]
+    bench = ["bench", "model.py:make", "-q", "--baseline", "bad.json"]
+    repro = ["pack", "bad.json", "--for", "repro", "-q"]
+    for arguments in (static, bench, repro, ["log", "add", "bad.json"]):
+        refused(arguments, capsys, said)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bad.json", "model.py"]
+    Path(".torchproof/runs/20260101-bad.json").mkdir(parents=True)
+    Path("bad.json").rename(".torchproof/runs/20260101-bad.json/run.json")
+    assert cli.main(["show", "--list"]) == 0
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("document", [NO_ROWS, STATIC, TUNE], ids=["bench", "a", "b"])
+def test_a_run_with_nothing_in_it_is_shown(
+    document: dict[str, Any],
+    format: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "run.json").write_text(json.dumps(document))
+    assert cli.main(["show", str(tmp_path / "run.json"), "--format", format]) == 0
+    out, err = capsys.readouterr()
+    assert out and not err
+
+
+def values(kind: type) -> dict[str, Any]:
+    """A record of a kind that fits, from the documents."""
+    rows = {Finding: CHECK["findings"][0], CompileSite: CHECK["configuration"][0]}
+    rows |= {Measurement: CHECK["measurements"][1], Part: CHECK["parts"]["breaks"]}
+    return dict(rows.get(kind, CHECK))
+
+
+@pytest.mark.parametrize("kind", [Run, Finding, CompileSite, Measurement, Part])
+def test_no_field_of_a_record_is_left_unchecked(kind: type) -> None:
+    """So that a field which is added is checked as well."""
+    schema.check(kind, values(kind))
+    for field in dataclasses.fields(kind):
+        if field.name == "other":
+            continue
+        found = []
+        for wrong in ([1], {"a": []}, 1.5, "x", True, -1):
+            try:
+                schema.check(kind, values(kind) | {field.name: wrong})
+            except schema.Mismatch as error:
+                found.append(str(error))
+        assert len(found) >= 3, field.name
+        assert all(said.startswith(field.name) for said in found), found
+    schema.check(kind, values(kind) | {"of_a_newer_torchproof": {"a": [None]}})
+
+
+def test_every_run_that_is_kept_still_loads() -> None:
+    kept = list((ROOT / "benchmarks" / "results").rglob("*.json"))
+    plain = {path: json.loads(path.read_text()) for path in kept}
+    runs = [p for p, d in plain.items() if isinstance(d, dict) and "schema" in d]
+    assert len(runs) >= 30
+    for path in runs:
+        assert store.read(path).to_json()["id"] == plain[path]["id"]
+
+
+def test_numbers_that_json_has_not_are_written_as_null(tmp_path: Path) -> None:
+    """An infinite error of an answer was saved by earlier versions."""
+    (tmp_path / "a.json").write_text(
+        put(BENCH, "measurements/0/numerics/max_rel_error", "Infinity")
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "torchproof", "show", "a.json", "--format", "json"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    def never(constant: str) -> None:
+        raise AssertionError(constant)
+
+    shown = json.loads(done.stdout, parse_constant=never)
+    assert shown["measurements"][0]["numerics"]["max_rel_error"] is None
