@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from types import CodeType
 from typing import Any
 
-from torchproof.runtime import attempts, graphs, jobs
+from torchproof.runtime import attempts, graphs, jobs, parts
 from torchproof.runtime.background import Background, Prepared
 from torchproof.runtime.conversions import carried_out
 from torchproof.runtime.facts import Compilation, Fallback
@@ -160,6 +160,7 @@ class Engine:
         if refusal is not None or time.monotonic() >= until:
             self.ran_eager()
             return frames.eager_once(inner=refusal is not None and refusal.inner)
+        parts.look_again()
         state = threads.ThreadState()
         if self.settings.wait or self._unused[conversion.code] >= _TRIES:
             return self._compile_once(conversion, state, until)

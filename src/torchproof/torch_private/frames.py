@@ -46,6 +46,12 @@ PROBES: dict[str, tuple[str, ...]] = {
         "torch._dynamo.config:assume_static_by_default",
         "torch._dynamo.config:allow_unspec_int_on_nn_module",
         "torch._dynamo.config:fail_on_recompile_limit_hit",
+        "torch._dynamo.config:disable",
+        "torch._dynamo.eval_frame:_stance.stance",
+    ),
+    "tracing by others": (
+        "torch.fx._symbolic_trace:is_fx_symbolic_tracing",
+        "torch.compiler:is_exporting",
     ),
 }
 
@@ -256,6 +262,43 @@ def _wrapper(plain: Any, name: str) -> tuple[CodeType, dict[str, Any]]:
 
 
 _wrapper_of_function = functools.cache(_wrapper)
+
+
+def refuses_to_be_traced(error: BaseException) -> bool:
+    """Whether a compiled function raised this, before it ran anything, only because
+    torch.jit.trace or FX is tracing the call.
+    """
+    return isinstance(error, RuntimeError) and str(error).startswith(
+        ("Detected that you are using FX to", "Detected that you are using torch.jit")
+    )
+
+
+def is_traced_elsewhere() -> bool:
+    """Whether torch.export, torch.jit.trace or FX records the operations of a call."""
+    from torch.fx import _symbolic_trace
+
+    compiler: Any = torch.compiler
+    return bool(
+        torch.jit.is_tracing()
+        or compiler.is_exporting()
+        or _symbolic_trace.is_fx_symbolic_tracing()
+    )
+
+
+def why_nothing_is_compiled() -> str | None:
+    """The switch of torch that keeps Dynamo from compiling anything, if one is on."""
+    from torch._dynamo import config, eval_frame
+
+    if os.environ.get("TORCHDYNAMO_DISABLE") == "1":
+        return "TORCHDYNAMO_DISABLE=1 in the environment"
+    if config.disable:
+        if os.environ.get("TORCH_COMPILE_DISABLE") == "1":
+            return "TORCH_COMPILE_DISABLE=1 in the environment"
+        return "torch._dynamo.config.disable is set"
+    stance: str = eval_frame._stance.stance
+    if stance == "force_eager":
+        return 'torch.compiler.set_stance("force_eager") is in force'
+    return None
 
 
 def innermost_backend(callback: Any) -> Any:
