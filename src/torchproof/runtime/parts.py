@@ -15,7 +15,7 @@ from torchproof.recipe.adoption import Given
 from torchproof.records import UserError
 from torchproof.runtime.telemetry import Listener
 from torchproof.strategies import Strategy, parse
-from torchproof.torch_private import frames
+from torchproof.torch_private import frames, scripting
 
 Verify = Literal["first", False] | int
 
@@ -75,6 +75,7 @@ class Part:
         self.run = self.eager
         self.rebuild: Callable[[], None] = self.rebuild_eager
         self._is_made = type(self) is Part
+        scripting.read_source_of(Part, _eager_of)
         if owner is not None:
             _live.add(self)
 
@@ -175,6 +176,10 @@ class Part:
         part = cls(owner, name, plain, *rest)
         owner.__dict__[name] = part
         return part
+
+
+def _eager_of(part: Part) -> Callable[..., Any]:
+    return part.eager
 
 
 _live: weakref.WeakSet[Part] = weakref.WeakSet()

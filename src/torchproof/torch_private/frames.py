@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from torchproof.torch_private import threads
+from torchproof.torch_private import classes, threads
 
 PROBES: dict[str, tuple[str, ...]] = {
     "conversion of frames": (
@@ -85,7 +85,10 @@ class Conversion:
         with later, if for one call only.
         """
         _here.swallowed = None
-        answer = self.callback(self.frame, self.entry, self.state)
+        with classes.noting() as inlined:
+            answer = self.callback(self.frame, self.entry, self.state)
+        if is_compiled_code(answer):
+            classes.add_guards(answer.guarded_code.guard_manager, inlined)
         swallowed: BaseException | None = _here.swallowed
         if swallowed is not None and not is_compiled_code(answer):
             raise swallowed
