@@ -131,13 +131,13 @@ class _Guarded:
     """Stands where Dynamo's own callback stood, which it asks the guard to use."""
 
     def __init__(self, callback: Any, guard: Callable[[Conversion], Any]) -> None:
-        self._torchdynamo_orig_backend = callback
+        # Dynamo follows this name to the backend in each call: the shorter, the faster.
+        self._torchdynamo_orig_backend = innermost_backend(callback)
         self.hooks = callback.hooks
-        self._guard = guard
+        self._callback, self._guard = callback, guard
 
     def __call__(self, frame: Any, entry: Any, state: Any) -> Any:
-        callback = self._torchdynamo_orig_backend
-        return self._guard(Conversion(frame, entry, state, callback))
+        return self._guard(Conversion(frame, entry, state, self._callback))
 
 
 _here = threading.local()
