@@ -223,8 +223,12 @@ class _Guards:
         value, text = base.__dict__[name], f"{_name(base)}.{name} was replaced"
         child = self._child(self._attributes(base).dict_getitem_manager, name, value)
         _add(child.add_id_match_guard, id(value), text)
+        if base is nn.Module:
+            return
         for function in _inside(value):
-            held = self._held(f"{_name(base)}.{name} {id(function)}", function)
+            held = child
+            if function is not value:
+                held = self._held(f"{_name(base)}.{name} {id(function)}", function)
             code = self._child(held.getattr_manager, "__code__", function.__code__)
             _add(code.add_id_match_guard, id(function.__code__), text)
 
