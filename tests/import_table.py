@@ -9,6 +9,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "identity": set(),
     "version": set(),
     "records": set(),
+    # Files that a user names: opened without blocking.
+    "files": set(),
     "modules": set(),
     "samples": set(),
     "lifeline": set(),
@@ -22,7 +24,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "guards": set(),
     "places": {"records"},
     "stacks": {"records"},
-    "store": {"records"},
+    "store": {"files", "records"},
     "decisive": {"records", "guards"},
     "tracelog": {"records", "decisive", "guards", "stacks"},
     "reads": {"records", "places"},
@@ -34,11 +36,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     # Where compiled code is cached, found without torch.
     "cachefolders": {"records"},
     # What a pack is on disk; production code loads it.
-    "packs": {"records"},
+    "packs": {"files", "records"},
     # Source that is read and never run.
     "static": {"records", "modules", "places"},
     # The experiment log: a Markdown file that people write in as well.
-    "journal": {"records", "report", "store", "verdict"},
+    "journal": {"files", "records", "report", "store", "verdict"},
     # What pytest loads; at first use the rest.
     "pytest_plugin": {"records"},
     # What a test compiles, watched in its process; pytest_plugin loads it at first use.
@@ -62,7 +64,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "guard_filters": {"strategies"},
     "strategies": {"records", "guards", "torch_private"},
     # The chosen strategy as a file, and the model it was chosen for.
-    "recipe": {"environment", "records", "strategies"},
+    "recipe": {"environment", "files", "records", "strategies"},
     "child": {"records", "observe", "target", "calls", "environment"}
     | {"lifeline", "script", "streams"},
     "probing": {"calls", "gauges", "recipe", "strategies", "target"}
@@ -99,7 +101,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "checking": {"records", "audit", "capture", "measure", "places", "rules", "static"}
     | {"store", "strategies", "target"},
     # `tune`: which way to run a target is tried next, and which one is chosen.
-    "tuning": {"records", "capture", "checking", "measure", "recipe"}
+    "tuning": {"records", "capture", "checking", "files", "measure", "recipe"}
     | {"lifeline", "store", "strategies", "target"},
     # Repro packs: a failure as a program that needs torch alone.
     "repro": {"calls", "capture", "environment", "lifeline", "modules"}
@@ -112,7 +114,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "flags": {"records"},
     # What a search is doing, live.
     "board": {"report"},
-    "output": {"board", "packs", "records", "report", "verdict"},
+    "output": {"board", "files", "packs", "records", "report", "verdict"},
     "showing": {"cachefolders", "output", "packs", "records", "report"},
     "cli": {"flags", "records", "store", "rules", "report", "target"}
     | {"capture", "journal", "output", "packs", "questions", "showing", "verdict"}
@@ -133,7 +135,8 @@ MAY_IMPORT_LATE = {
 }
 
 # Rooms that never import torch, not even inside a function.
-DESK: tuple[str, ...] = ("identity", "version", "records", "modules", "samples")
+DESK: tuple[str, ...] = ("identity", "version", "records", "files", "modules")
+DESK += ("samples",)
 DESK += ("layout", "places", "guards", "stacks", "reads", "tracelog", "store", "rules")
 DESK += ("verdict", "recipe", "report", "streams", "capture", "measure", "questions")
 DESK += ("checking", "api", "tuning", "flags", "board", "output", "static", "journal")

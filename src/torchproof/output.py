@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from torchproof import files
 from torchproof.records import Run, UserError
 
 if TYPE_CHECKING:
@@ -55,9 +56,13 @@ def assert_writable(output: str | None) -> None:
     if output is None:
         return
     path = Path(output).absolute()
-    if path.exists():
+    try:
+        is_taken = files.is_taken(path)
+    except OSError as error:
+        raise UserError(f"-o {output}: {error.strerror}") from None
+    if is_taken:
         raise UserError(f"{output} exists: remove it or choose another name for -o")
-    if not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
+    if not os.path.isdir(path.parent) or not os.access(path.parent, os.W_OK):
         raise UserError(f"-o {output}: {path.parent} is no folder to write in")
 
 

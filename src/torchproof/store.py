@@ -11,9 +11,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from torchproof import files
 from torchproof.records import Run, UserError
 
 RUNS = Path(".torchproof") / "runs"
+_MOST_BYTES = 1 << 30
 
 
 def assert_writable(root: Path = RUNS) -> None:
@@ -71,9 +73,9 @@ def load(name: str | None, root: Path = RUNS) -> Run:
         latest = max(found, key=lambda p: (p / "run.json").stat().st_mtime)
         return read(latest / "run.json")
     path = Path(name)
-    if path.is_file():
+    if os.path.lexists(path) and not os.path.isdir(path):
         return read(path)
-    if (path / "run.json").is_file():
+    if os.path.isfile(path / "run.json"):
         return read(path / "run.json")
     matching = [p for p in listing(root) if p.name == name] or [
         p for p in listing(root) if p.name.startswith(name)
@@ -90,7 +92,7 @@ def load(name: str | None, root: Path = RUNS) -> Run:
 
 def read(path: Path) -> Run:
     try:
-        return Run.from_json(json.loads(path.read_text(encoding="utf-8")))
+        return Run.from_json(json.loads(files.read_bytes(path, _MOST_BYTES)))
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from None
     except (json.JSONDecodeError, UnicodeDecodeError, AttributeError):
@@ -101,6 +103,8 @@ def listing(root: Path = RUNS) -> list[Path]:
     """The folders of complete runs, oldest name first."""
     if not root.is_dir():
         return []
-    return sorted(
-        p for p in root.iterdir() if (p / "run.json").is_file() and p.name[0] != "."
-    )
+    try:
+        names = [name for name in os.listdir(root) if name[0] != "."]
+    except OSError as error:
+        raise UserError(f"cannot read {root}: {error.strerror}") from None
+    return [root / n for n in sorted(names) if os.path.isfile(root / n / "run.json")]

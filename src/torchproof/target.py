@@ -8,6 +8,7 @@ import functools
 import importlib
 import importlib.util
 import inspect
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -59,7 +60,7 @@ def _parse(text: str) -> Target:
             raise UserError(f"no workload named {rest!r}: choose one of {known}")
         return Target(text, "workload", rest)
     if scheme == "trace":
-        if not Path(rest).is_dir():
+        if not os.path.isdir(rest):
             raise UserError(
                 f"no trace folder {rest!r}: record one with TORCH_TRACE={rest or 'DIR'}"
             )
@@ -68,9 +69,9 @@ def _parse(text: str) -> Target:
     if colon and factory.isidentifier():
         return _factory(text, where, factory)
     path = Path(text)
-    if path.is_dir():
+    if os.path.isdir(path):
         return Target(text, "source", text)
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise UserError(
             f"no target {text!r}: neither a file nor one of the forms that"
             " torchproof check --help lists"
@@ -82,7 +83,7 @@ def _parse(text: str) -> Target:
 
 def _factory(text: str, where: str, factory: str) -> Target:
     if where.endswith(".py") or "/" in where:
-        if not Path(where).is_file():
+        if not os.path.isfile(where):
             raise UserError(f"no file {where}")
         if not where.endswith(".py"):
             raise UserError(f"{where} is no Python file")

@@ -7,6 +7,7 @@ the same records either way, so the same events. Out come `Event`s.
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -66,10 +67,13 @@ class Record:
 
 def read_folder(folder: Path) -> list[Record]:
     """The records of every trace file in a folder; interned strings are per file."""
-    files = sorted(
-        p for p in folder.iterdir() if p.is_file() and not p.name.startswith(".")
-    )
-    records = [r for number, file in enumerate(files) for r in _read_file(file, number)]
+    try:
+        names = sorted(name for name in os.listdir(folder) if name[0] != ".")
+        paths = [folder / name for name in names if os.path.isfile(folder / name)]
+        records = [r for number, p in enumerate(paths) for r in _read_file(p, number)]
+    except OSError as error:
+        where = error.filename or folder
+        raise UserError(f"cannot read {where}: {error.strerror}") from None
     if not any(record.name for record in records):
         raise UserError(
             f"no compilation trace in {folder}: record one with TORCH_TRACE={folder}"

@@ -341,7 +341,7 @@ def test_the_verb_prints_lists_and_refuses(capsys: pytest.CaptureFixture[str]) -
         "add nothing": "no run 'nothing'",
         "plan x --file model.py": "model.py is no Markdown file",
         "plan x --file no/where.md": "cannot write no/where.md",
-        "--file .": ". is no file",
+        "--file .": "it is a directory",
     }.items():
         code, _, err = said(*line.split(), capsys=capsys)
         assert code == 2 and why in err and len(err.splitlines()) == 1, line

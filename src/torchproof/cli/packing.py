@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -48,7 +49,7 @@ def _packed(options: argparse.Namespace) -> Target | Run:
 
     path = Path(options.what)
     if options.purpose == "repro":
-        if path.suffix == ".json" or (path / "run.json").is_file():
+        if path.suffix == ".json" or os.path.isfile(path / "run.json"):
             return store.load(options.what)
         with contextlib.suppress(UserError):
             return store.load(options.what)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torchproof import packs
+from torchproof import packs, recipe
 from torchproof.capture import Options
 from torchproof.packs import Manifest, Unverified
 from torchproof.packs.made import Made
@@ -141,6 +141,8 @@ def _assert_makeable(target: Target, options: Options, asked: Asked) -> None:
         raise UserError("--compile: give --strategy, such as full:max-autotune")
     if asked.recipe and asked.strategy:
         raise UserError("--recipe and --strategy: the recipe names the strategy")
+    if asked.recipe:
+        recipe.load(asked.recipe)  # fails before the work where there is none
     if asked.key is not None:
         packs.usable_key(asked.key)
     assert_size(target, options.size)

@@ -10,14 +10,15 @@ import contextlib
 import fcntl
 import os
 import re
-import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from torchproof import files
 from torchproof.records import UserError
 
 DEFAULT = Path("experiment-log.md")
 ENDINGS = ("", ".md", ".markdown", ".txt")  # what is not such a file is not added to
+_MOST_BYTES = 1 << 30
 LINE = re.compile(r"\r\n|\n|\r")
 HEADER = """# Experiment log
 
@@ -31,7 +32,7 @@ def read(path: Path) -> str | None:
     """What the log says; None where there is none."""
     _assert_kind(path)
     try:
-        return _text(path, path.read_bytes())
+        return _text(path, files.read_bytes(path, _MOST_BYTES))
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -61,8 +62,13 @@ def append(path: Path, write: Callable[[str], str]) -> int:
 def _assert_kind(path: Path) -> None:
     if path.suffix.lower() not in ENDINGS:
         raise UserError(f"{path} is no Markdown file: name the log as in {DEFAULT}")
-    if path.exists() and not stat.S_ISREG(path.stat().st_mode):
-        raise UserError(f"{path} is no file: name one with --file")
+    try:
+        if files.is_taken(path):
+            files.open_regular(path).close()
+    except OSError as error:
+        raise UserError(
+            f"cannot use {path}: {error.strerror}; name a file with --file"
+        ) from None
 
 
 @contextlib.contextmanager

@@ -17,6 +17,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+from torchproof import files
 from torchproof.packs import manifest as papers
 from torchproof.packs import ustar
 from torchproof.packs.manifest import File, Manifest
@@ -127,12 +128,14 @@ def open_pack(path: str | os.PathLike[str]) -> Contents:
     given = Path(path)
     try:
         # A link to a pack is followed; within a pack there are none.
-        real = given.resolve(strict=True)
+        real = Path(os.path.realpath(given, strict=True))
         handle = os.open(real, _FLAGS)
     except FileNotFoundError as error:
         raise UserError(f"cannot open {given}: {error.strerror}") from None
     except OSError as error:
         raise Refused(f"cannot open {given}: {error.strerror}") from None
+    except ValueError as error:  # a NUL character
+        raise UserError(f"cannot open {given}: {error}") from None
     try:
         found = os.fstat(handle)
         if stat.S_ISDIR(found.st_mode):
@@ -154,10 +157,10 @@ def is_pack(path: str | os.PathLike[str]) -> bool:
     """Whether a path is to be read as a pack, be it a good one or not."""
     given = Path(path)
     try:
-        if given.is_file():
-            with given.open("rb") as file:
-                return file.read(2) == _GZIP
-        return (given / papers.NAME).is_file()
+        if os.path.isdir(given):
+            return os.path.isfile(given / papers.NAME)
+        with files.open_regular(given) as file:
+            return file.read(2) == _GZIP
     except OSError:
         return False
 

@@ -9,6 +9,7 @@ import stat
 from collections.abc import Mapping
 from pathlib import Path
 
+from torchproof import files
 from torchproof.records import UserError
 
 VARIABLE = "TORCHPROOF_PACK_KEY"
@@ -25,11 +26,11 @@ def read_key(
         return None
     path = Path(given)
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        opened = files.open_regular(path)
     except OSError as error:
         raise UserError(f"cannot read the key {path}: {error.strerror}") from None
-    with os.fdopen(handle, "rb") as opened:
-        _assert_private(path, os.fstat(handle))
+    with opened:
+        _assert_private(path, os.fstat(opened.fileno()))
         return usable_key(opened.read(_MOST_BYTES), str(path))
 
 
@@ -45,8 +46,6 @@ def usable_key(key: bytes, file: str = "KEYFILE") -> bytes:
 
 
 def _assert_private(path: Path, status: os.stat_result) -> None:
-    if not stat.S_ISREG(status.st_mode):
-        raise UserError(f"the key {path} is no plain file")
     if status.st_uid not in (os.geteuid(), 0):
         raise UserError(f"the key {path} belongs to user {status.st_uid}, not to you")
     # A group may read it: that is how a container gets a secret.

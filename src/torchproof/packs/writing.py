@@ -24,6 +24,7 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from torchproof import files
 from torchproof.packs import janitor, keys, placing
 from torchproof.packs import manifest as papers
 from torchproof.packs.contents import open_pack
@@ -73,8 +74,8 @@ class Stage:
     def names(self, *, plain: bool = False) -> list[str]:
         """The files but the manifest; `plain` takes off what their modes tell."""
         found = []
-        for folder, folders, files in os.walk(self.path):
-            for name in (*folders, *files):
+        for folder, folders, names in os.walk(self.path):
+            for name in (*folders, *names):
                 path = Path(folder, name)
                 mode = path.lstat().st_mode
                 relative = path.relative_to(self.path).as_posix()
@@ -152,10 +153,13 @@ def scratch(prefix: str) -> Iterator[Path]:
 def assert_placeable(dest: Path, overwrite: bool) -> None:
     """A bad place fails before the work."""
     parent = dest.absolute().parent
-    if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
+    if not os.path.isdir(parent) or not os.access(parent, os.W_OK | os.X_OK):
         raise UserError(f"-o {dest}: {parent} is no folder to write in")
-    if not os.path.lexists(dest):
-        return
+    try:
+        if not files.is_taken(dest):
+            return
+    except OSError as error:
+        raise UserError(f"-o {dest}: {error.strerror}") from None
     if not overwrite:
         raise UserError(
             f"{dest} exists: choose another name for -o, or replace it with --overwrite"
@@ -218,12 +222,12 @@ def _finish(stage: Stage) -> None:
     assert stage.manifest, "a pack is sealed before it is done"
     raw = (stage.path / papers.NAME).read_bytes()
     assert raw == stage.manifest.to_bytes()
-    files = {name: _file(stage.path / name, "") for name in stage.names()}
-    for name, file in files.items():
+    found = {name: _file(stage.path / name, "") for name in stage.names()}
+    for name, file in found.items():
         told = stage.manifest.files.get(name)
         same = told and (told.sha256, told.size) == (file.sha256, file.size)
         assert same, f"changed after the pack was sealed: {name}"
-    assert len(files) == len(stage.manifest.files)
+    assert len(found) == len(stage.manifest.files)
 
 
 def _file(path: Path, about: str) -> File:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from torchproof import files
 from torchproof.records import UserError, one_line
 from torchproof.strategies import Strategy
 from torchproof.strategies.plans import Plan
@@ -94,7 +95,7 @@ class Recipe:
 def load(path: str | os.PathLike[str]) -> Recipe:
     """The recipe in a file; `Damaged` if there is one that is no recipe."""
     try:
-        with open(path, "rb") as file:
+        with files.open_regular(path) as file:
             content = file.read(_MOST_BYTES + 1)
     except OSError as error:
         raise UserError(
@@ -123,7 +124,7 @@ def loads(text: str, path: str = FILE) -> Recipe:
 
 
 def _write(target: Path, content: bytes, *, overwrite: bool) -> None:
-    handle, name = tempfile.mkstemp(prefix=f".{target.name}-", dir=target.parent)
+    handle, name = tempfile.mkstemp(prefix=".torchproof-", dir=target.parent)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(content)

@@ -17,6 +17,8 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from torchproof import files
+
 _DIGITS = 32
 # How a wrapper names what it wraps: DistributedDataParallel, torch.compile.
 _WRAPPERS = {"DistributedDataParallel": "module", "OptimizedModule": "_orig_mod"}
@@ -158,7 +160,7 @@ def _file_hash(path: str | None) -> str | None:
 
 @functools.lru_cache(maxsize=256)
 def _hash_of_file(path: str, changed: int, size: int) -> str:
-    with open(path, "rb") as file:
+    with files.open_regular(path) as file:
         return code_hash(file.read())
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from torchproof import measure, store
+from torchproof import files, measure, store
 from torchproof.capture import Options
 from torchproof.recipe.fingerprint import code_hash
 from torchproof.records import Run, UserError
@@ -110,14 +110,18 @@ def tune(
 
 def assert_free(path: Path, *, overwrite: bool) -> None:
     """Fails before the work where a recipe could not be written after it."""
-    if path.is_dir():
+    try:
+        is_taken = files.is_taken(path)
+    except OSError as error:
+        raise UserError(f"--recipe {path}: {error.strerror}") from None
+    if os.path.isdir(path):
         raise UserError(f"--recipe {path} is a folder: name a file in it")
-    if path.exists() and not overwrite:
+    if is_taken and not overwrite:
         raise UserError(
             f"{path} exists: --overwrite replaces it, --recipe FILE names another"
         )
     folder = path.absolute().parent
-    if not (folder.is_dir() and os.access(folder, os.W_OK)):
+    if not (os.path.isdir(folder) and os.access(folder, os.W_OK)):
         raise UserError(f"--recipe {path}: {folder} is no folder to write in")
 
 

@@ -1,0 +1,159 @@
+"""Paths that users give may name anything: each is refused in one line, at once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import torchproof as package
+from torchproof import cli, files
+from torchproof.packs import Refused, open_pack
+from torchproof.records import UserError
+
+LONG = "x" * 5000
+
+
+def fifo(path: Path) -> str:
+    os.mkfifo(path)
+    return str(path)
+
+
+def bound(path: Path) -> str:
+    with socket.socket(socket.AF_UNIX) as unix:
+        unix.bind(str(path))
+    return str(path)
+
+
+def loop(path: Path) -> str:
+    path.symlink_to(path)
+    return str(path)
+
+
+def directory(path: Path) -> str:
+    path.mkdir()
+    return str(path)
+
+
+def unreadable(path: Path) -> str:
+    path.write_text("x")
+    path.chmod(0)
+    return str(path)
+
+
+ODD: dict[str, Callable[[Path], str]] = {
+    "fifo": fifo,
+    "socket": bound,
+    "symlink loop": loop,
+    "directory": directory,
+    "device": lambda path: "/dev/zero",
+    "null device": lambda path: "/dev/null",
+    "NUL": lambda path: f"{path}\0.toml",
+    "long name": lambda path: f"{path}{LONG}",
+    "below a file": lambda path: f"{__file__}/x",
+    "missing": str,
+}
+if os.geteuid() != 0:  # root reads every file
+    ODD["unreadable"] = unreadable
+
+
+@pytest.fixture(params=ODD)
+def odd(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[str]:
+    """A path, in a test that is ended where it would block."""
+    monkeypatch.chdir(tmp_path)
+    signal.alarm(30)
+    yield ODD[request.param](tmp_path / "odd")
+    signal.alarm(0)
+
+
+def test_no_odd_path_is_opened(odd: str) -> None:
+    with pytest.raises(OSError) as raised:
+        files.read_bytes(odd, 100)
+    assert raised.value.strerror
+
+
+def test_regular_files_and_links_to_them_are_read(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"abc")
+    (tmp_path / "link").symlink_to("file")
+    assert files.read_bytes(tmp_path / "file", 3) == b"abc"
+    assert files.read_bytes(tmp_path / "link", 3) == b"abc"
+
+
+def test_a_huge_file_is_not_read(tmp_path: Path) -> None:
+    with (tmp_path / "huge").open("wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(OSError, match="larger than"):
+        files.read_bytes(tmp_path / "huge", 1 << 20)
+    with pytest.raises(OSError, match="larger than"):
+        files.read_bytes("/proc/self/maps", 10)  # whose size is 0 to the system
+
+
+def test_a_recipe_at_an_odd_path_is_a_user_error(odd: str) -> None:
+    import torch
+
+    for given in (odd, Path(odd)):
+        with pytest.raises(UserError):
+            package.compile(torch.nn.Linear(1, 1), recipe=given)
+        with pytest.raises(UserError):
+            package.graph(torch.nn.Linear(1, 1), recipe=given)
+
+
+def test_a_pack_at_an_odd_path_is_refused(odd: str) -> None:
+    with pytest.raises(UserError):
+        open_pack(odd).close()
+
+
+VERBS = (
+    "show {}",
+    "compare {} {}",
+    "check {} --effort static",
+    "check trace:{}",
+    "check {}:make",
+    "check workload:gpt --baseline {}",
+    "pack {} --for repro",
+    "pack workload:gpt --for deploy --key {}",
+    "pack workload:gpt --for deploy --recipe {}",
+    "log --file {}",
+    "log plan text --file {}",
+)
+
+
+@pytest.mark.parametrize("command", VERBS)
+def test_a_command_refuses_an_odd_path_in_one_line(
+    odd: str, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if os.path.isdir(odd) and command.startswith(("check {} ", "check trace")):
+        pytest.skip("a folder is what this command reads")
+    if command.startswith("log") and not os.path.lexists(odd) and odd.endswith("odd"):
+        pytest.skip("a new log")
+    assert_refused([word.format(odd, odd) for word in command.split()], capsys)
+
+
+def assert_refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(arguments) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert len(printed.err.splitlines()) == 1, printed.err
+
+
+def test_a_name_that_no_file_can_have_fails_before_the_work(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for command in (
+        "check workload:gpt -o",
+        "tune workload:gpt --recipe",
+        "pack workload:gpt --for deploy -o",
+    ):
+        assert_refused([*command.split(), str(tmp_path / LONG)], capsys)
+
+
+def test_a_socket_and_a_fifo_in_a_pack_are_refused(tmp_path: Path) -> None:
+    fifo(tmp_path / "manifest.json")
+    with pytest.raises(Refused):
+        open_pack(tmp_path).close()
