@@ -8,7 +8,11 @@ other rooms it may import; `MAY_IMPORT_LATE` which ones only inside a function o
 MAY_IMPORT: dict[str, set[str]] = {
     "identity": set(),
     "version": set(),
-    "records": set(),
+    # Text of unknown origin, safe to print.
+    "printable": set(),
+    "records": {"printable"},
+    # What JSON must look like, first of all that of a run.
+    "schema": {"printable", "records"},
     # Files that a user names: opened without blocking.
     "files": set(),
     "modules": set(),
@@ -22,23 +26,24 @@ MAY_IMPORT: dict[str, set[str]] = {
     "boundary": {"records", "torch_private"},
     "workloads": {"boundary", "torch_private"},
     "guards": set(),
-    "places": {"records"},
+    "places": {"files", "records"},
     "stacks": {"records"},
-    "store": {"files", "records"},
+    "store": {"files", "records", "schema"},
     "decisive": {"records", "guards"},
-    "tracelog": {"records", "decisive", "guards", "stacks"},
+    "tracelog": {"records", "decisive", "guards", "schema", "stacks"},
     "reads": {"records", "places"},
     "rules": {"records", "places", "guards"},
     "anatomy": {"records", "places"},
     "verdict": {"records", "samples"},
     # What a rule says of itself is part of a report.
-    "report": {"cachefolders", "packs", "records", "rules", "verdict", "version"},
+    "report": {"cachefolders", "packs", "printable", "records", "rules", "verdict"}
+    | {"version"},
     # Where compiled code is cached, found without torch.
     "cachefolders": {"records"},
     # What a pack is on disk; production code loads it.
-    "packs": {"files", "records"},
+    "packs": {"files", "records", "schema"},
     # Source that is read and never run.
-    "static": {"records", "modules", "places"},
+    "static": {"files", "records", "modules", "places"},
     # The experiment log: a Markdown file that people write in as well.
     "journal": {"files", "records", "report", "store", "verdict"},
     # What pytest loads; at first use the rest.
@@ -86,7 +91,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     | {"torch_private"},
     # A deploy pack put to use by production code.
     "loading": {"environment", "modules", "packs", "recipe", "records", "runtime"}
-    | {"tensors", "torch_private"},
+    | {"schema", "tensors", "torch_private"},
     # Deploy packs: made in one child, tried in another.
     "deploy": {"calls", "capture", "environment", "introspect", "lifeline"}
     | {"loading", "numerics", "packs", "places", "recipe", "records", "redaction"}
@@ -102,7 +107,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     | {"store", "strategies", "target"},
     # `tune`: which way to run a target is tried next, and which one is chosen.
     "tuning": {"records", "capture", "checking", "files", "measure", "recipe"}
-    | {"lifeline", "store", "strategies", "target"},
+    | {"lifeline", "schema", "store", "strategies", "target"},
     # Repro packs: a failure as a program that needs torch alone.
     "repro": {"calls", "capture", "environment", "lifeline", "modules"}
     | {"packs", "places", "records", "redaction", "script", "streams", "target"}
@@ -113,10 +118,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     | {"packing", "questions", "tuning"},
     "flags": {"records"},
     # What a search is doing, live.
-    "board": {"report"},
-    "output": {"board", "files", "packs", "records", "report", "verdict"},
+    "board": {"printable", "report"},
+    "output": {"board", "files", "packs", "printable", "records", "report"}
+    | {"verdict"},
     "showing": {"cachefolders", "output", "packs", "records", "report"},
-    "cli": {"flags", "records", "store", "rules", "report", "target"}
+    "cli": {"flags", "printable", "records", "store", "rules", "report", "target"}
     | {"capture", "journal", "output", "packs", "questions", "showing", "verdict"}
     | {"version", "workloads"},
     "__init__": {"version"},
@@ -140,7 +146,7 @@ DESK += ("samples",)
 DESK += ("layout", "places", "guards", "stacks", "reads", "tracelog", "store", "rules")
 DESK += ("verdict", "recipe", "report", "streams", "capture", "measure", "questions")
 DESK += ("checking", "api", "tuning", "flags", "board", "output", "static", "journal")
-DESK += ("cli",)
+DESK += ("cli", "printable", "schema")
 DESK += ("cachefolders", "packing", "showing")
 DESK += ("packs", "redaction", "decisive", "lifeline", "__init__", "__main__")
 # Of those, what only a process of its own loads, where the extra `ray` is installed.

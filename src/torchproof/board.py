@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from torchproof.printable import line
 from torchproof.report import numbers, trials
 from torchproof.report.trials import Trial
 
@@ -79,7 +80,7 @@ class Board:
 
     def _say(self, text: str) -> None:
         self._last = time.monotonic()
-        print(text, file=sys.stderr, flush=True)
+        print(line(text), file=sys.stderr, flush=True)
 
     def _fresh_lines(self) -> Iterator[str]:
         """A line for each trial that has ended since; one for those made earlier."""
@@ -129,22 +130,22 @@ class Board:
         from rich.console import Group
         from rich.text import Text
 
-        def line(text: str, style: str = "") -> Text:
-            return Text(text, style, no_wrap=True, overflow="ellipsis")
+        def shown(text: str, style: str = "") -> Text:
+            return Text(line(text), style, no_wrap=True, overflow="ellipsis")
 
         # Rich asks for a frame while it holds its own lock: the board's is not taken.
         found, parts = self._trials, list[Any]()
         if any(trial.ranked for trial in found):
             parts.append(self._table(found))
         if _columns() >= _WIDE and any(map(trials.is_warm, _best(found))):
-            parts.append(line("* with warm caches", "dim"))
+            parts.append(shown("* with warm caches", "dim"))
         running = list(map(str, self._state.get("running") or ()))
         if running and not (len(running) == 1 and self._doing.startswith(running[0])):
-            parts.append(line(f"running: {', '.join(running)}"))
+            parts.append(shown(f"running: {', '.join(running)}"))
         if self._doing:
-            parts.append(line(self._doing, "dim"))
+            parts.append(shown(self._doing, "dim"))
         if told := "; ".join(filter(None, [self._left(), *self._ended()])):
-            parts.append(line(told))
+            parts.append(shown(told))
         return Group(*parts)
 
     def _ended(self) -> Iterator[str]:
@@ -172,7 +173,8 @@ class Board:
             table.add_column(name, justify="right", no_wrap=True, width=size)
         leader = next((trial for trial in best if not trial.is_eager), None)
         for trial, each in zip(best, cells, strict=True):
-            table.add_row(trial.name, *each, style="bold" if trial is leader else "")
+            style = "bold" if trial is leader else ""
+            table.add_row(line(trial.name), *each, style=style)
         return table
 
 

@@ -23,6 +23,8 @@ _KINDS: dict[str, Callable[[int], bool]] = {
 }
 
 AnyPath = str | os.PathLike[str]
+# Of Python source: no file that people write has a tenth of it.
+MOST_SOURCE_BYTES = 8 << 20
 
 
 def open_regular(path: AnyPath, limit: int | None = None) -> BinaryIO:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from torchproof import files
+from torchproof import files, printable
 from torchproof.records import Run, UserError
 
 if TYPE_CHECKING:
@@ -101,8 +101,8 @@ def show_pack(made: Made, options: argparse.Namespace) -> None:
         min(shutil.get_terminal_size().columns, 110) if sys.stdout.isatty() else 80
     )
     sys.stdout.write(pack.render(inspect(made.path), options.format, width=columns))
-    for note in () if options.quiet else made.notes:
-        print(f"torchproof: {note}", file=sys.stderr)
+    for text in () if options.quiet else made.notes:
+        note(f"torchproof: {text}")
 
 
 def width(options: argparse.Namespace) -> int:
@@ -118,7 +118,7 @@ def rows(
     if options.format == "json":
         write(json.dumps(found, indent=1) + "\n", options)
     else:
-        write("".join(line(row) + "\n" for row in found), options)
+        write("".join(printable.seen(line(row)) + "\n" for row in found), options)
 
 
 def write(text: str, options: argparse.Namespace) -> None:
@@ -129,7 +129,12 @@ def write(text: str, options: argparse.Namespace) -> None:
     with open(options.output, "x", encoding="utf-8") as file:
         file.write(text)
     if not options.quiet:
-        print(f"written to {options.output}", file=sys.stderr)
+        note(f"written to {options.output}")
+
+
+def note(text: str) -> None:
+    """One line on stderr, of which no character acts on a terminal."""
+    print(printable.unbroken(text), file=sys.stderr)
 
 
 class _Progress:
@@ -145,9 +150,10 @@ class _Progress:
         self._last = time.monotonic()
         if terminal:
             self._shown = True
-            print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
+            shown = printable.unbroken(text)
+            print(f"\r\x1b[K{shown}", end="", file=sys.stderr, flush=True)
         else:
-            print(text, file=sys.stderr)
+            note(text)
 
     def end(self) -> None:
         if self._shown:

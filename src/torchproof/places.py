@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from torchproof.files import MOST_SOURCE_BYTES, open_regular
 from torchproof.records import Frame, Owner
 
 _PACKAGE = Path(__file__).parent.as_posix() + "/"
@@ -84,7 +85,7 @@ def definition(function: Frame) -> Frame:
     """
     if _RESUME.match(function.function):
         return _located(function)
-    lines = linecache.getlines(function.file)
+    lines = lines_of(function.file)
     for offset, text in enumerate(lines[function.line - 1 : function.line + 20]):
         if re.match(r"\s*(async\s+def|def|class)\b", text) or "lambda" in text:
             line = function.line + offset
@@ -120,11 +121,22 @@ def shown(file: str) -> str:
 
 
 def source_line(file: str, line: int) -> str:
-    return linecache.getline(file, line).rstrip("\n")
+    lines = lines_of(file)
+    return lines[line - 1].rstrip("\n") if 1 <= line <= len(lines) else ""
 
 
 def lines_of(file: str) -> list[str]:
-    return linecache.getlines(file)
+    """The lines of a source file, or of code that was registered under this name.
+
+    Of what cannot be read there are none, whatever the reason: a name that a trace or
+    a run gives may be that of a FIFO, or of a file whose `coding:` no one knows.
+    """
+    try:
+        if file not in linecache.cache and os.path.exists(file):
+            open_regular(file, MOST_SOURCE_BYTES).close()
+        return linecache.getlines(file)
+    except Exception:  # a codec may raise anything
+        return []
 
 
 def around(file: str, line: int, reach: int = 3) -> tuple[tuple[str, ...], int | None]:
@@ -165,7 +177,7 @@ def _statements(file: str) -> tuple[tuple[int, int], ...]:
 
 def _tree(file: str) -> ast.Module:
     try:
-        return ast.parse("".join(linecache.getlines(file)))
+        return ast.parse("".join(lines_of(file)))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return ast.Module([], [])
 

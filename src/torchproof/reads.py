@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import ast
 import functools
-import linecache
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from torchproof import places
 from torchproof.places import original_name
 from torchproof.records import Frame
 
@@ -61,7 +61,7 @@ def _reads_of(function: Frame) -> Iterator[Read]:
     for each in own:
         for what, name in file.kinds(each):
             line = getattr(each, "lineno", function.line)
-            text = linecache.getline(function.file, line).strip()
+            text = places.source_line(function.file, line).strip()
             frame = Frame(function.file, line, original_name(function.function), text)
             values = _strings(own) - {name} if what == "environment" else set()
             yield Read(what, name, frame, tuple(sorted(values)))
@@ -86,8 +86,8 @@ def _strings(nodes: Iterable[ast.AST]) -> set[str]:
 @functools.lru_cache(maxsize=256)
 def _file(path: str) -> _File | None:
     try:
-        return _File(ast.parse("".join(linecache.getlines(path))))
-    except (SyntaxError, ValueError):
+        return _File(ast.parse("".join(places.lines_of(path))))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
 
 

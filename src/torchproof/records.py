@@ -7,10 +7,13 @@ is saved, `other` keeps what a newer torchproof wrote and this one does not know
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
+
+from torchproof.printable import seen
 
 SCHEMA = 1
 
@@ -51,8 +54,18 @@ class UserError(Exception):
 
 def one_line(text: str, limit: int = 600) -> str:
     """Text that may quote a long error of somebody else, fit for one line."""
-    words = " ".join(text.split())
+    words = seen(" ".join(text.split()))
     return words if len(words) <= limit else words[: limit - 4] + " ..."
+
+
+def finite(value: Any) -> Any:
+    """With null in place of NaN and infinities, for which JSON has no numbers."""
+    if isinstance(value, Mapping):
+        return {key: finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(map(finite, value))
+    unknown = isinstance(value, float) and not math.isfinite(value)
+    return None if unknown else value
 
 
 @dataclass(frozen=True)
@@ -179,12 +192,7 @@ class Finding:
             other.pop(derived, None)
         for name in ("evidence", "context"):
             values[name] = tuple(values.get(name, ()))
-        found = cls(**values, other=other)
-        if found.kind not in CATEGORIES or found.severity not in SEVERITIES:
-            raise TypeError(
-                f"a finding of kind {found.kind}, severity {found.severity}"
-            )
-        return found
+        return cls(**values, other=other)
 
 
 @dataclass(frozen=True)
@@ -276,7 +284,8 @@ class Measurement:
     @classmethod
     def from_json(cls, plain: Mapping[str, Any]) -> Measurement:
         values, other = _sorted_out(cls, plain)
-        values["rounds_ms"] = tuple(map(tuple, values.get("rounds_ms", ())))
+        rounds = values.get("rounds_ms", ())
+        values["rounds_ms"] = tuple(tuple(map(float, each)) for each in rounds)
         for name in ("sittings", "notes"):
             values[name] = tuple(values.get(name, ()))
         return cls(**values, other=other)
@@ -334,30 +343,19 @@ class Run:
         plain["measurements"] = [row.to_json() for row in self.measurements]
         plain["parts"] = {name: part.to_json() for name, part in self.parts.items()}
         plain["configuration"] = [site.to_json() for site in self.configuration]
-        return plain | dict(self.other)
+        return {name: finite(v) for name, v in (plain | dict(self.other)).items()}
 
     @classmethod
     def from_json(cls, plain: Mapping[str, Any]) -> Run:
-        schema = plain.get("schema")
-        if not isinstance(schema, int):
-            raise UserError("not a torchproof run: it has no schema number")
-        if schema > SCHEMA:
-            raise UserError(
-                f"the run has schema {schema}, this torchproof reads up to {SCHEMA}: "
-                "install a newer torchproof"
-            )
+        """From what `schema.check_run` accepts."""
         values, other = _sorted_out(cls, plain)
-        other.pop("schema")
-        try:
-            found = tuple(map(Finding.from_json, plain.get("findings", ())))
-            parts = {k: Part.from_json(v) for k, v in plain.get("parts", {}).items()}
-            rows = tuple(map(Measurement.from_json, plain.get("measurements", ())))
-            sites = tuple(map(CompileSite.from_json, plain.get("configuration", ())))
-            values |= {"findings": found, "parts": parts, "measurements": rows}
-            values["configuration"] = sites
-            return cls(**values, other=other)
-        except (TypeError, AttributeError) as error:
-            raise UserError(f"not a torchproof run: {error}") from None
+        other.pop("schema", None)
+        parts = {k: Part.from_json(v) for k, v in plain.get("parts", {}).items()}
+        sites = tuple(map(CompileSite.from_json, plain.get("configuration", ())))
+        values |= {"parts": parts, "configuration": sites}
+        values["findings"] = tuple(map(Finding.from_json, plain.get("findings", ())))
+        rows = tuple(map(Measurement.from_json, plain.get("measurements", ())))
+        return cls(**(values | {"measurements": rows}), other=other)
 
 
 def _sorted_out(

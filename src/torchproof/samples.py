@@ -241,19 +241,31 @@ def compare(
     """
     pairs = list(zip(base, other, strict=True))
     assert pairs and sum(sittings or [len(pairs)]) == len(pairs)
-    logs = np.log(_medians(base) / _medians(other))
+    logs = np.log(_medians(base)) - np.log(_medians(other))
     parts = np.split(logs, np.cumsum(sittings)[:-1]) if sittings else [logs]
     centres = np.array([np.median(part) for part in parts])
     value = math.exp(centres.mean())
     if len(pairs) < _FEWEST_ROUNDS:
         return Ratio(value, None, None, "not significant")
-    low, high = np.exp(np.percentile(_drawn(parts, centres, luck), (2.5, 97.5)))
-    verdict: RatioVerdict = "not significant"
-    if low > 1 + least:
-        verdict = "faster"
-    elif high < 1 / (1 + least):
-        verdict = "slower"
-    return Ratio(value, float(low), float(high), verdict, _disagreement(centres))
+    low, high = interval(_drawn(parts, centres, luck))
+    verdict = verdict_of(low, high, math.log1p(least))
+    return Ratio(value, math.exp(low), math.exp(high), verdict, _disagreement(centres))
+
+
+def interval(drawn: _Floats) -> tuple[float, float]:
+    """The middle 95 percent of what was drawn.
+
+    Both ends are the same percentile, one of them of the negated draws. Draws that are
+    negated, as those of a ratio the other way round, give exactly the negated interval.
+    """
+    return -float(np.percentile(-drawn, 97.5)), float(np.percentile(drawn, 97.5))
+
+
+def verdict_of(low: float, high: float, least: float = 0.0) -> RatioVerdict:
+    """From the interval of the logarithm of a ratio."""
+    if low > least:
+        return "faster"
+    return "slower" if high < -least else "not significant"
 
 
 def _disagreement(centres: _Floats) -> tuple[str, ...]:
@@ -271,7 +283,9 @@ def _drawn(parts: list[_Floats], centres: _Floats, luck: float) -> _Floats:
     if len(parts) > 1:
         apart = max(apart, float(centres.std(ddof=1)))
     chance = np.random.default_rng(1).standard_normal(_RESAMPLES)
-    return drawn + chance * apart / math.sqrt(len(parts))
+    luck_of_all = chance * apart / math.sqrt(len(parts))
+    # Each by as much up as down: the other arm as base gives the inverse ratio.
+    return np.concatenate([drawn + luck_of_all, drawn - luck_of_all])
 
 
 def _drawn_medians(values: _Floats) -> _Floats:

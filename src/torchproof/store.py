@@ -11,11 +11,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from torchproof import files
-from torchproof.records import Run, UserError
+from torchproof import files, schema
+from torchproof.records import SCHEMA, Run, UserError
 
 RUNS = Path(".torchproof") / "runs"
-_MOST_BYTES = 1 << 30
 
 
 def assert_writable(root: Path = RUNS) -> None:
@@ -91,12 +90,31 @@ def load(name: str | None, root: Path = RUNS) -> Run:
 
 
 def read(path: Path) -> Run:
+    """A run that fits the schema; all that is read of one passes here."""
     try:
-        return Run.from_json(json.loads(files.read_bytes(path, _MOST_BYTES)))
+        raw = files.read_bytes(path, schema.MOST_BYTES)
+        plain = schema.loads(raw.decode())
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from None
-    except (json.JSONDecodeError, UnicodeDecodeError, AttributeError):
+    except RecursionError:
+        raise UserError(f"{path} is nested too deeply for the JSON of a run") from None
+    except ValueError:  # not JSON, not UTF-8
         raise UserError(f"{path} is not the JSON of a run") from None
+    if not isinstance(plain, dict):
+        raise UserError(f"{path} is not the JSON of a run")
+    version = plain.get("schema")
+    if isinstance(version, bool) or not isinstance(version, int):
+        raise UserError(f"{path}: not a torchproof run: it has no schema number")
+    if version > SCHEMA:
+        raise UserError(
+            f"{path}: the run has schema {version}, this torchproof reads up to"
+            f" {SCHEMA}: install a newer torchproof"
+        )
+    try:
+        schema.check_run(plain)
+    except schema.Mismatch as error:
+        raise UserError(f"{path}: not a torchproof run: {error}") from None
+    return Run.from_json(plain)
 
 
 def listing(root: Path = RUNS) -> list[Path]:

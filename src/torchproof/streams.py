@@ -149,18 +149,28 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
+def _entry(line: str) -> Entry | None:
+    """None for a line that a dying process, or the program it runs, spoilt."""
+    try:
+        entry = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    known = isinstance(entry, dict) and isinstance(entry.get("kind"), str)
+    return entry if known else None
+
+
 class _Lines:
     """Reads the stream as it grows."""
 
     def __init__(self, path: Path) -> None:
-        self._file = path.open(encoding="utf-8")
+        self._file = path.open(encoding="utf-8", errors="replace")
         self._rest = ""
         self.entries: list[Entry] = []
 
     def read(self) -> list[Entry]:
         """What was added since the last time."""
         *lines, self._rest = (self._rest + self._file.read()).split("\n")
-        added = [json.loads(line) for line in lines]
+        added = [entry for line in lines if (entry := _entry(line)) is not None]
         self.entries += added
         return added
 

@@ -120,7 +120,7 @@ def keywords(target: Target) -> set[str]:
         return set()
     try:
         tree = ast.parse(path.read_text(encoding="utf-8"))
-    except (OSError, SyntaxError, ValueError):
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
         return set()
     for node in tree.body:
         if isinstance(node, ast.FunctionDef) and node.name == target.factory:

@@ -12,8 +12,9 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
+from torchproof import schema
 from torchproof.decisive import Refusal, settle
 from torchproof.guards import Guard
 from torchproof.guards import parse as parse_guard
@@ -51,9 +52,8 @@ class Record:
     def name(self) -> str | None:
         artifact = self.metadata.get("artifact")
         if isinstance(artifact, Mapping):
-            return (
-                str(artifact.get("name")) if artifact.get("name") in ARTIFACTS else None
-            )
+            name = artifact.get("name")
+            return name if isinstance(name, str) and name in ARTIFACTS else None
         return next((name for name in NAMES if name in self.metadata), None)
 
     @property
@@ -70,7 +70,8 @@ def read_folder(folder: Path) -> list[Record]:
     try:
         names = sorted(name for name in os.listdir(folder) if name[0] != ".")
         paths = [folder / name for name in names if os.path.isfile(folder / name)]
-        records = [r for number, p in enumerate(paths) for r in _read_file(p, number)]
+        every = [r for number, p in enumerate(paths) for r in _read_file(p, number)]
+        records = [record for record in every if _is_sound(record)]
     except OSError as error:
         where = error.filename or folder
         raise UserError(f"cannot read {where}: {error.strerror}") from None
@@ -80,6 +81,67 @@ def read_folder(folder: Path) -> list[Record]:
             " python ..."
         )
     return records
+
+
+class _Line(TypedDict):
+    filename: str | int
+    line: int
+    name: str | int
+    loc: NotRequired[str | None]
+
+
+class _Start(TypedDict):
+    stack: tuple[_Line, ...]
+
+
+class _Stacked(TypedDict, total=False):
+    user_stack: tuple[_Line, ...] | None
+    sources: tuple[Any, ...] | None
+
+
+class _Metrics(TypedDict, total=False):
+    co_filename: str | None
+    co_name: str | None
+    co_firstlineno: int | None
+    fail_type: str | None
+    fail_reason: str | None
+    fail_user_frame_filename: str | None
+    fail_user_frame_lineno: int | None
+
+
+# What is read of a record, by its name in the metadata.
+_SHAPES: dict[str, Any] = {
+    "frame_id": str | int | None,
+    "frame_compile_id": int | None,
+    "dynamo_start": _Start,
+    "symbolic_shape_specialization": _Stacked,
+    "guard_added": _Stacked,
+    "guard_added_fast": _Stacked,
+    "compilation_metrics": _Metrics,
+    "str": tuple[str | int, ...],
+}
+
+
+def _is_sound(record: Record) -> bool:
+    """Whether a record is as torch writes it; one that is damaged is passed over."""
+    if record.name is None:
+        return True
+    try:
+        for name, kind in _SHAPES.items():
+            if name in record.metadata:
+                schema.check(kind, record.metadata[name])
+    except schema.Mismatch:
+        return False
+    metrics = record.metadata.get("compilation_metrics", {})
+    named = [metrics.get(key) for key in ("co_filename", "co_firstlineno", "co_name")]
+    whole = not named[0] or None not in named
+    if not metrics.get("fail_user_frame_lineno"):
+        return whole and _is_interned(record.metadata.get("str", ["", 0]))
+    return whole and metrics.get("fail_user_frame_filename") is not None
+
+
+def _is_interned(pair: list[Any]) -> bool:
+    return len(pair) == 2 and isinstance(pair[0], str) and isinstance(pair[1], int)
 
 
 def _read_file(path: Path, number: int) -> Iterator[Record]:
@@ -108,7 +170,7 @@ def _envelope(line: str) -> dict[str, Any] | None:
         return None
     try:
         loaded = json.loads(match["json"])
-    except json.JSONDecodeError:  # the last line of a process that was killed
+    except (ValueError, RecursionError):  # the last line of a process that was killed
         return None
     return loaded if isinstance(loaded, dict) else None
 
@@ -275,11 +337,10 @@ def _squash(text: str) -> str:
 def _recompile(record: Record, known: _Frames) -> Event:
     try:
         loaded = json.loads(record.payload)
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):
         loaded = record.payload
-    reasons = (
-        [loaded] if isinstance(loaded, str) else [str(r) for r in loaded] or ["unknown"]
-    )
+    several = loaded if isinstance(loaded, list) else [loaded]
+    reasons = [str(reason) for reason in several] or ["unknown"]
     refusals = [_refusal(reason, record, known) for reason in reasons]
     return _event(
         "recompile",

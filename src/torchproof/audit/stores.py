@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import ast
 import functools
-import linecache
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from torchproof import places
 from torchproof.records import Frame
 
 _ADDING = {"append", "appendleft", "extend", "insert", "add", "update", "setdefault"}
@@ -92,7 +92,7 @@ def _distance(store: _Store, line: int) -> tuple[bool, int]:
 
 
 def _frame(file: str, store: _Store) -> Frame:
-    code = linecache.getline(file, store.first).strip()
+    code = places.source_line(file, store.first).strip()
     return Frame(file, store.first, "", code)
 
 
@@ -100,8 +100,8 @@ def _frame(file: str, store: _Store) -> Frame:
 def _read(file: str) -> tuple[tuple[_Store, ...], frozenset[tuple[int, int]]]:
     """The stores of a file, and the first and last lines of its functions."""
     try:
-        tree = ast.parse("".join(linecache.getlines(file)))
-    except (SyntaxError, ValueError):
+        tree = ast.parse("".join(places.lines_of(file)))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         return (), frozenset({_FILE})
     functions = {_lines(n) for n in ast.walk(tree) if isinstance(n, _FUNCTIONS)}
     return tuple(_walk(tree, _FILE)), frozenset({_FILE, *functions})

@@ -25,7 +25,7 @@ from torchproof.records import (
 from torchproof.static import Reading
 from torchproof.static.imports import followed, taken_as_compiled
 from torchproof.static.join import Seen, absolute
-from torchproof.static.source import Source
+from torchproof.static.source import Source, Unreadable
 from torchproof.target import Target, own_file
 
 Progress = Callable[[str], None]
@@ -206,7 +206,7 @@ def _commented(file: str) -> Source | None:
         return None
     try:
         return Source.parse(Path(file), text)
-    except (SyntaxError, ValueError):
+    except Unreadable:
         return None
 
 

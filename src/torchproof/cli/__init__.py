@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import io
 import os
 import shlex
 import sys
@@ -11,14 +12,18 @@ import textwrap
 import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from torchproof import flags, output, store
 from torchproof.cli.packing import pack
 from torchproof.cli.running import run_options
 from torchproof.flags.packs import pack_flags
 from torchproof.flags.search import tune_flags
+from torchproof.printable import document, line, unbroken
 from torchproof.records import SEVERITIES, Run, UserError
+
+if TYPE_CHECKING:
+    from torchproof.verdict import Comparison
 
 
 class _Parser(argparse.ArgumentParser):
@@ -27,10 +32,14 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """One line, exit code 2."""
-        self.exit(2, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
+        said = f"{self.prog}: error: {message} (see {self.prog} --help)"
+        self.exit(2, f"{line(said)}\n")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    for stream in (sys.stdout, sys.stderr):  # a name need not fit its encoding
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     given = list(sys.argv[1:] if arguments is None else arguments)
     own, script = given, []
     if "--" in given:
@@ -44,13 +53,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except UserError as error:
-        print(f"torchproof: error: {error}", file=sys.stderr)
+        output.note(f"torchproof: error: {error}")
         return 2
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:  # `torchproof rule | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:  # of the disk, or of a name that it cannot hold
+        output.note(f"torchproof: error: {error}")
+        return 2
     except Exception:  # exit code 1 would say that something was found
         traceback.print_exc()
         return 2
@@ -153,7 +165,9 @@ def bench(options: argparse.Namespace) -> int:
     found = verdict.compare(baseline, run) if baseline else None
     output.show(run, options, found)
     failed = _not_run(run, options)
-    return int(bool(found and found.regressions)) if failed is None else failed
+    if failed is not None:
+        return failed
+    return _compared(found) if found else 0
 
 
 def tune(options: argparse.Namespace) -> int:
@@ -227,13 +241,11 @@ def _not_run(run: Run, options: argparse.Namespace) -> int | None:
     if run.ending == "interrupted":
         return 130
     if run.ending == "timeout":
-        print(
-            f"torchproof: the target was ended after {options.timeout:g} s (--timeout)",
-            file=sys.stderr,
-        )
+        said = f"the target was ended after {options.timeout:g} s (--timeout)"
+        output.note(f"torchproof: {said}")
         return 2
     if run.error:
-        print(f"torchproof: error: {run.error}", file=sys.stderr)
+        output.note(f"torchproof: error: {run.error}")
         return 2
     return None
 
@@ -248,7 +260,15 @@ def compare(options: argparse.Namespace) -> int:
     columns = output.width(options)
     text = report.render_comparison(found, options.format, width=columns)
     output.write(text, options)
-    return int(bool(found.regressions))
+    return _compared(found)
+
+
+def _compared(found: Comparison) -> int:
+    """A row that cannot be compared does not pass in silence."""
+    if found.regressions or not found.uncompared:
+        return int(bool(found.regressions))
+    output.note(f"torchproof: error: not compared: {'; '.join(found.uncompared)}")
+    return 2
 
 
 def show(options: argparse.Namespace) -> int:
@@ -268,22 +288,25 @@ def show(options: argparse.Namespace) -> int:
 
 def _list_runs(options: argparse.Namespace) -> int:
     rows: list[dict[str, Any]] = []
-    for run in _saved():
+    notes: list[str] = []
+    for run in _saved(notes):
         count = sum(f.status == "open" for f in run.findings)
         row = {"id": run.id, "verb": run.verb, "target": run.target}
         rows.append(row | {"ending": run.ending, "open_findings": count})
-    line = "{id}  {verb} {target}  {ending}, open findings {open_findings}"
-    output.rows(rows, lambda row: line.format(**row), options)
+    form = "{id}  {verb} {target}  {ending}, open findings {open_findings}"
+    output.rows(rows, lambda row: unbroken(form.format(**row)), options)
+    for note in notes:
+        output.note(note)
     return 0
 
 
-def _saved() -> Iterator[Run]:
-    """The saved runs; one that cannot be read does not hide the others."""
+def _saved(notes: list[str]) -> Iterator[Run]:
+    """The saved runs; one that cannot be read is noted, and hides no other."""
     for folder in store.listing():
         try:
             yield store.read(folder / "run.json")
         except UserError as error:
-            print(f"torchproof: {error}", file=sys.stderr)
+            notes.append(f"torchproof: {error}")
 
 
 def log(options: argparse.Namespace) -> int:
@@ -292,6 +315,7 @@ def log(options: argparse.Namespace) -> int:
 
     flags.assert_fit_log(options)
     file, what, again = Path(options.file), options.what, options.again
+    notes: list[str] = []
     if options.action is None:
         return _print_log(file, options)
     if options.action == "add":
@@ -300,10 +324,12 @@ def log(options: argparse.Namespace) -> int:
         expect, target = options.expect, options.target
         added = journal.plan(file, what or "", expect=expect, target=target)
     else:
-        added = journal.retrospective(file, list(_saved()), name=what, again=again)
-    print(f"{file}:{added.line}: {added.kind} {added.id}")
+        added = journal.retrospective(file, [*_saved(notes)], name=what, again=again)
+    print(line(f"{file}:{added.line}: {added.kind} {added.id}"))
     if added.note:
-        print(f"torchproof: {file}: {added.note}", file=sys.stderr)
+        notes.append(f"torchproof: {file}: {added.note}")
+    for note in notes:
+        output.note(note)
     return 0
 
 
@@ -313,15 +339,16 @@ def _print_log(file: Path, options: argparse.Namespace) -> int:
     text = journal.read(file)
     if text is None:
         print(
-            f"There is no {file} here. It begins with one of\n"
+            f"There is no {line(file)} here. It begins with one of\n"
             '  torchproof log plan "what you will try"\n'
             "  torchproof log add RUN"
         )
     elif options.list:
         for entry in journal.entries(text):
-            print(f"{entry.id or '-'}  {entry.date}  {entry.kind}: {entry.title}")
+            said = f"{entry.id or '-'}  {entry.date}  {entry.kind}: {entry.title}"
+            print(unbroken(said))
     else:
-        sys.stdout.write(text)
+        sys.stdout.write(document(text))
     return 0
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +36,7 @@ def pack(options: argparse.Namespace) -> int:
                 command=options.command,
             )
     except packs.Unverified as error:
-        print(f"torchproof: no pack was made: {error}", file=sys.stderr)
+        output.note(f"torchproof: no pack was made: {error}")
         return 1
     output.show_pack(made, options)
     return 0

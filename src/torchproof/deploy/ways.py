@@ -77,7 +77,7 @@ def _statements(at: At) -> Iterator[ast.AST]:
         tree = ast.parse(
             "\n".join(line.rstrip("\n") for line in places.lines_of(at[0]))
         )
-    except SyntaxError:
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         return
     found = [
         node

@@ -97,7 +97,7 @@ def details(run: Run) -> Iterator[str]:
     open_.sort(key=lambda f: SEVERITIES.index(f.severity))
     yield from _listed(open_, lambda f: f"{f.severity}, {_told(f)}", run)
     resolved = [f for f in run.findings if f.status == "resolved"]
-    since = code(str(run.baseline["id"])) if run.baseline else "the run before"
+    since = code(str(run.baseline.get("id", "-"))) if run.baseline else "the run before"
     yield from _listed(resolved, lambda f: f"resolved since {since}: {_told(f)}", run)
     meant = sum(f.status == "intentional" for f in run.findings)
     if meant:
@@ -143,7 +143,11 @@ def _counts(run: Run) -> str:
         for name in (*_COUNTS, *(f"open findings, {s}" for s in SEVERITIES))
         if now.get(name) is not None or old.get(name) is not None
     ]
-    header = ["Figure", "Value", *([f"Before ({before['id']})"] if before else [])]
+    header = [
+        "Figure",
+        "Value",
+        *([f"Before ({before.get('id', '-')})"] if before else []),
+    ]
     cells = [[now.get(name), *([old.get(name)] if before else [])] for name in names]
     rows = [
         [name.replace("_", " "), *map(numbers.count, values)]

@@ -58,7 +58,7 @@ def load(
             from torchproof.loading import opening
 
             return opening.opened(contents, model, warm=warm)
-    except packs.Refused as error:
+    except (packs.Refused, OSError) as error:
         if strict or model is None:
             raise PackRefused(str(error)) from None
         from torchproof.loading import opening

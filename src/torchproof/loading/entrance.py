@@ -18,6 +18,16 @@ import torch
 from torchproof.loading.forms import Unfit
 
 _Key = tuple[Any, ...]
+_MOST_POWER = 64
+
+
+def _power(base: int, exponent: int) -> int:
+    """Of sizes: no number that takes more than a moment to compute."""
+    if not 0 <= exponent <= _MOST_POWER:
+        raise ValueError(f"a condition on sizes with a power of {exponent}")
+    return int(base**exponent)
+
+
 _OPERATORS: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -25,7 +35,7 @@ _OPERATORS: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
     ast.FloorDiv: operator.floordiv,
     ast.Div: operator.truediv,
     ast.Mod: operator.mod,
-    ast.Pow: operator.pow,
+    ast.Pow: _power,
     ast.Eq: operator.eq,
     ast.NotEq: operator.ne,
     ast.Lt: operator.lt,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 from torchproof import runtime
 from torchproof.loading import code, entries, graphs, installing, place, warming
 from torchproof.loading.artifacts import ARTIFACTS
+from torchproof.loading.details import assert_caches, assert_package, read_graphs
 from torchproof.packs import Contents, Refused
 from torchproof.recipe import FILE, Damaged, Recipe, loads
 from torchproof.recipe.adoption import Given
@@ -29,20 +29,21 @@ def opened(contents: Contents, model: Any, *, warm: bool) -> Any:
     artifact = manifest.details.get("artifact")
     if artifact == "caches":
         return _from_caches(contents, model, warm=warm)
-    if artifact in ARTIFACTS:
+    if isinstance(artifact, str) and artifact in ARTIFACTS:
         return _package(contents, artifact)
     raise Refused(
-        f"{contents.path} holds {artifact!r}, which this torchproof does not know"
+        f"{contents.path} holds {artifact!r:.40}, which this torchproof does not know"
     )
 
 
 def _package(contents: Contents, artifact: str) -> Any:
     try:
+        assert_package(contents.manifest.details)
         if artifact != "torchscript":  # which holds no machine code
             _assert_place(contents)
         return ARTIFACTS[artifact](contents)
-    except Refused:
-        raise
+    except Refused as error:
+        raise Refused(f"{contents.path} is refused: {error}; {_AGAIN}") from None
     except Exception as error:  # of torch's loaders, or of papers that lack something
         told = one_line(f"{type(error).__name__}: {error}", 200)
         raise Refused(
@@ -54,7 +55,7 @@ def _assert_place(contents: Contents) -> None:
     details = contents.manifest.details
     then = details["place"]
     for why in place.refusals(then, place.facts(then["device"])):
-        raise Refused(f"{contents.path} is refused: {why}; {_AGAIN}")
+        raise Refused(why)
 
 
 def cold(model: Any, path: str, why: str) -> Any:
@@ -75,13 +76,14 @@ def _from_caches(contents: Contents, model: Any, *, warm: bool) -> Any:
     details, path = contents.manifest.details, str(contents.path)
     try:
         recipe = loads(contents.read(FILE).decode(), FILE)
-        known: graphs.Packed = json.loads(contents.read(graphs.FILE))
+        known = read_graphs(contents)
+        assert_caches(details)
         told = _assert_fits(details, recipe, model)
-        _assert_told(details)
     except (Refused, Damaged) as error:
         raise Refused(f"{path} is refused: {error}; {_AGAIN}") from None
-    except (KeyError, TypeError, ValueError, UnicodeDecodeError) as error:
-        raise Refused(f"{path} is refused: its papers are damaged: {error}") from None
+    except Exception as error:  # of torch, or of a manifest that lacks something
+        reason = one_line(f"{type(error).__name__}: {error}", 200)
+        raise Refused(f"{path} is refused: its papers are damaged: {reason}") from None
     installing.install(contents)
     compiled = runtime.compile(model, recipe=recipe)
     entry = runtime.entry_of(compiled)
@@ -102,7 +104,7 @@ def _from_caches(contents: Contents, model: Any, *, warm: bool) -> Any:
         found = entries.put_in_force(contents, entry, details)
         report |= {"untraced": [*found.calls], "notes": found.notes}
         if warm:
-            _warm(compiled, details, known, report=report)
+            _warm_or_tell(compiled, details, known, report=report)
     report["seconds"] = time.perf_counter() - begun
     _log(report)
     return compiled
@@ -124,13 +126,19 @@ def _assert_fits(details: Mapping[str, Any], recipe: Recipe, model: Any) -> list
     return [*place.told(then, here)]
 
 
-def _assert_told(details: Mapping[str, Any]) -> None:
-    """All that is read of a pack's papers once its files are installed."""
-    for name in ("graphs", "train", "calls"):
-        details[name]
-    for call in details["calls"]:
-        for name in ("inputs", "state", "gradients"):
-            call[name]
+def _warm_or_tell(
+    compiled: Any,
+    details: Mapping[str, Any],
+    known: graphs.Packed,
+    *,
+    report: dict[str, Any],
+) -> None:
+    """A service starts, if not as fast."""
+    try:
+        _warm(compiled, details, known, report=report)
+    except Exception as error:
+        reason = one_line(f"{type(error).__name__}: {error}", 200)
+        report["notes"] = [*report["notes"], f"its calls are not warmed: {reason}"]
 
 
 def _warm(

@@ -98,7 +98,11 @@ class Process:
                 raise ArmError(f"no answer within {limit_s:.0f} s (--timeout)")
             self._heard += heard
         line, _, self._heard = self._heard.partition(b"\n")
-        answer: dict[str, Any] = json.loads(line)
+        try:
+            answer: dict[str, Any] = json.loads(line)
+        except (ValueError, RecursionError):
+            self.close()
+            raise ArmError("its process gave an answer that is no JSON") from None
         return answer
 
     def _waited_for(self, seconds: float | None) -> bytes:

@@ -12,6 +12,7 @@ from torchproof.packs import keys, trust
 from torchproof.packs.contents import open_pack
 from torchproof.packs.manifest import Manifest
 from torchproof.packs.refusal import Refused
+from torchproof.records import finite
 
 Signature = Literal["none", "not checked", "fits", "does not fit"]
 
@@ -39,7 +40,7 @@ class Inspection:
             "damage": dict(self.damage),
             "signature": self.signature,
             "refusal": self.refusal,
-            "manifest": self.manifest.to_json(),
+            "manifest": finite(self.manifest.to_json()),
         }
 
 

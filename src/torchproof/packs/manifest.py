@@ -14,11 +14,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from torchproof import schema
 from torchproof.packs.refusal import Refused
 
 SCHEMA = 1
 NAME, SIGNATURE = OWN = "manifest.json", "manifest.sig"
 MOST_BYTES = 2**24  # of a manifest; one of a thousand files has a fifth of a megabyte
+_MOST_FILE = 2**60
 _PATH_BYTES, _PART_BYTES, _DEPTH = 1000, 255, 32
 _KINDS = ("repro", "deploy")
 
@@ -44,9 +46,11 @@ class File:
         digest, size = other.pop("sha256", None), other.pop("bytes", None)
         about = other.pop("about", "")
         if not isinstance(digest, str) or not re.fullmatch("[0-9a-f]{64}", digest):
-            raise Refused(f"no sha256 but {digest!r}")
-        if type(size) is not int or size < 0 or not isinstance(about, str):
-            raise Refused(f"no size but {size!r}")
+            raise Refused(f"no sha256 but {digest!r:.80}")
+        if type(size) is not int or not 0 <= size <= _MOST_FILE:
+            raise Refused(f"no size but {size!r:.40}")
+        if not isinstance(about, str):
+            raise Refused("no text about a file")
         return cls(digest, size, about, other)
 
 
@@ -85,6 +89,8 @@ class Manifest:
     def from_json(cls, plain: Any) -> Manifest:
         if not isinstance(plain, dict) or not isinstance(plain.get("schema"), int):
             raise Refused("it is not the manifest of a pack")
+        if schema.is_deep(plain):
+            raise Refused("it is nested too deeply")
         if plain["schema"] > SCHEMA:
             raise Refused(
                 f"it has schema {plain['schema']}, this torchproof reads up to "
@@ -98,7 +104,8 @@ class Manifest:
                 if not isinstance(values[name], kind):
                     raise Refused(f"{name} in it is no {kind.__name__}")
         if values["kind"] not in _KINDS:
-            raise Refused(f"it is of kind {values['kind']!r}, not repro or deploy")
+            kind = values["kind"]
+            raise Refused(f"it is of kind {kind!r:.40}, not repro or deploy")
         values["files"] = _files(values["files"])
         return cls(**values, other=other)
 
@@ -108,7 +115,7 @@ class Manifest:
         if len(raw) > MOST_BYTES:
             raise Refused(f"it has {len(raw)} bytes, more than {MOST_BYTES}")
         try:
-            plain = json.loads(raw, object_pairs_hook=_once)
+            plain = schema.loads(raw.decode(), object_pairs_hook=_once)
         except (ValueError, RecursionError):
             raise Refused("it is no JSON") from None
         found = cls.from_json(plain)

@@ -56,10 +56,11 @@ class Given:
         except Exception as error:  # of a model that answers in ways of its own
             why = one_line(f"{type(error).__name__}: {error}", 200)
             return Adoption(f"the model cannot be compared with it: {why}")
-        told = tuple(str(each) for each in found if not each.decisive)
+        told = tuple(one_line(str(each)) for each in found if not each.decisive)
         if unknown := ", ".join(self.recipe.other):
-            told += (f"this torchproof does not know, and leaves out: {unknown}",)
-        why_not = "; ".join([*map(str, decisive), *missing]) or None
+            left_out = f"this torchproof does not know, and leaves out: {unknown}"
+            told += (one_line(left_out),)
+        why_not = one_line("; ".join([*map(str, decisive), *missing])) or None
         movable = bool(decisive) and {each.what for each in decisive} == {"device"}
         return Adoption(why_not, told, movable)
 

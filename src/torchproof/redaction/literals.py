@@ -12,6 +12,7 @@ from torchproof.redaction.words import SHORT, is_common
 
 # The value of a secret is hidden wherever it stands from this length on.
 SECRET_LENGTH = 6
+_LEAST = 4  # shorter ones only where they are assigned to their variable
 _WORD = r"[A-Za-z0-9]"
 # Parents of a folder that is called after a person.
 _PARENTS = r"(?:home|Users|scratch|user|users|nfs|homes)"
@@ -31,6 +32,16 @@ class Literal:
         if self.pattern is not None:
             return re.subn(self.pattern, self.placeholder, text)
         return text.replace(self.value, self.placeholder), text.count(self.value)
+
+    def places(self, text: str) -> Iterator[tuple[int, int]]:
+        """Where the value stands; what its pattern needs before it is left alone."""
+        if self.value not in text:
+            return
+        for found in re.finditer(self.pattern or re.escape(self.value), text):
+            start = (
+                found.end(1) if self.placeholder.startswith("\\1") else found.start()
+            )
+            yield start, found.end()
 
 
 @dataclass(frozen=True)
@@ -102,6 +113,8 @@ def _secrets(secrets: Iterable[tuple[str, str]]) -> Iterator[Literal]:
             for text in escaped(value):
                 assigned = _assigned(variable, text)
                 spelled[f"{variable}={text}"] = Literal(text, r"\1<secret>", assigned)
+        if _LEAST <= len(value) < SECRET_LENGTH and not is_common(value):
+            spelled[f"={value}"] = Literal(value, r"\1<secret>", _alone(value))
         pieces = [value, *value.splitlines()] if "\n" in value else [value]
         for piece in filter(_is_told, map(str.strip, pieces)):
             for text in escaped(piece) | encoded(piece):
@@ -112,6 +125,14 @@ def _secrets(secrets: Iterable[tuple[str, str]]) -> Iterator[Literal]:
     yield from sorted(
         spelled.values(), key=lambda found: (-len(found.value), found.value)
     )
+
+
+def _alone(value: str) -> str:
+    """A short value: a word of its own, or in quotes where any text may hold it."""
+    word = re.escape(value)
+    if value.isdigit() or value.isalpha():
+        return rf"(\\*[\"']){word}(?=\\*[\"'])"
+    return rf"((?<![\w.-])){word}(?![\w-])"
 
 
 def _assigned(variable: str, value: str) -> str:

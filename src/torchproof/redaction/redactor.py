@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import itertools
 import os
 import re
 from collections import Counter
@@ -13,7 +14,8 @@ from torchproof.redaction import forms, pythons
 from torchproof.redaction.literals import broken_over_lines, literals
 from torchproof.redaction.machine import Known, known
 from torchproof.redaction.spellings import squeezed
-from torchproof.redaction.words import is_switch, says_secret
+from torchproof.redaction.unescaping import meanings
+from torchproof.redaction.words import is_common, is_switch, says_secret
 
 _STEP = r"(?:\\?/|%2F)"
 # `/` is met first, and what precedes it is looked at behind it: that search is fast.
@@ -87,16 +89,20 @@ class Redactor:
 
     def json(self, value: Any) -> Any:
         """Plain data, its keys included."""
-        if isinstance(value, str):
+        if isinstance(value, str) and not self._is_whole(value):
             return self.text(value)
         if isinstance(value, Mapping):
             return self._mapping(value)
         if isinstance(value, list | tuple):
             return [self.json(entry) for entry in value]
-        if str(value) in self._values:
+        if self._is_whole(value):
             self.counts["secret"] += 1
             return "<secret>"
         return value
+
+    def _is_whole(self, value: Any) -> bool:
+        """Whether a plain value is a secret, however short."""
+        return str(value) in self._values and not is_common(str(value))
 
     def name(self, name: str) -> str:
         """The name of a file, without signs that a shell reads."""
@@ -125,10 +131,28 @@ class Redactor:
         for literal in self._literals:
             if literal.placeholder.endswith("<secret>") is secrets:
                 text = self._count(literal.placeholder, literal.hide(text))
+        text = self._hide_escaped(text, secrets=secrets)
         flat = squeezed(text) if "\n" in text or "\\n" in text else ""
         for wrapped in self._wrapped:
             if flat and (wrapped.placeholder == "<secret>") is secrets:
                 text = self._count(wrapped.placeholder, wrapped.hide(text, flat))
+        return text
+
+    def _hide_escaped(self, text: str, *, secrets: bool) -> str:
+        """What stands there in escapes that no list of spellings has."""
+        for number in range(2):  # the second time in the other encoding, if any
+            meant = next(itertools.islice(meanings(text), number, None), None)
+            if meant is None:
+                return text
+            places = [
+                forms.Place(
+                    *meant.place(*span), literal.placeholder.removeprefix("\\1")
+                )
+                for literal in self._literals
+                if literal.placeholder.endswith("<secret>") is secrets
+                for span in literal.places(meant.text)
+            ]
+            text = self._hide_places(text, lambda _, found=places: iter(found))
         return text
 
     def _hide_places(

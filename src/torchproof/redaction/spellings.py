@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import html
 import json
 import re
@@ -36,13 +37,17 @@ def quote_shell(value: str) -> str:
 
 def encoded(value: str) -> set[str]:
     """In base64, also as part of a longer text, and in hexadecimal digits."""
-    raw = value.encode("utf-8", "surrogatepass")
-    found = {raw.hex(), raw.hex().upper()}
-    for shift, first in ((0, 0), (1, 2), (2, 3)):
-        # The characters that neither what precedes nor what follows can change.
-        last = (shift + len(raw)) * 8 // 6
-        for write in (base64.b64encode, base64.urlsafe_b64encode):
-            found.add(write(bytes(shift) + raw).decode()[first:last])
+    raws = {value.encode("utf-8", "surrogatepass")}
+    with contextlib.suppress(UnicodeEncodeError):
+        raws.add(value.encode("latin-1"))
+    found = set[str]()
+    for raw in raws:
+        found |= {raw.hex(), raw.hex().upper()}
+        for shift, first in ((0, 0), (1, 2), (2, 3)):
+            # The characters that neither what precedes nor what follows can change.
+            last = (shift + len(raw)) * 8 // 6
+            for write in (base64.b64encode, base64.urlsafe_b64encode):
+                found.add(write(bytes(shift) + raw).decode()[first:last])
     return {text for text in found if len(text) >= _ENCODED}
 
 

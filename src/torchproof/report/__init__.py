@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
+from torchproof import printable
 from torchproof.records import Run
 from torchproof.report import (
     bench,
@@ -47,7 +48,9 @@ def render(
     if format == "html":
         return html.render(run, compared)
     if format != "text":
-        return FORMATS[format](run)
+        text = FORMATS[format](run)
+        return printable.seen(text) if format in ("md", "github") else text
+    run = printable.record(run)
     if run.verb == "bench":
         return bench.render(run, width=width)
     if run.verb == "tune":
@@ -73,12 +76,12 @@ def without_source(run: Run) -> Run:
 
 
 def render_findings(run: Run, *, width: int = 80) -> str:
-    return terminal.findings(run, width=width)
+    return terminal.findings(printable.record(run), width=width)
 
 
 def render_comparison(found: Comparison, format: str, *, width: int = 80) -> str:
     if format == "json":
         return comparison.to_json(found)
     if format == "md":
-        return markdown.of_comparison(found)
-    return comparison.to_text(found, width=width)
+        return printable.seen(markdown.of_comparison(found))
+    return comparison.to_text(printable.record(found), width=width)

@@ -8,7 +8,8 @@ import time
 from collections.abc import Iterator, Sequence
 
 from torchproof.cachefolders import Amount, CacheFolder
-from torchproof.report import marks, numbers
+from torchproof.printable import line, seen
+from torchproof.report import numbers
 
 _DAY_S = 86_400.0
 
@@ -25,19 +26,19 @@ def render(
         names = None if cleared is None else [folder.name for folder in cleared]
         told = {"caches": [folder.to_json() for folder in found], "cleared": names}
         return json.dumps(told, indent=1) + "\n"
-    lines = [line for folder in found for line in (*_folder(folder, width), "")]
+    lines = [text for folder in found for text in (*_folder(folder, width), "")]
     lines += _total(found) if cleared is None else _cleared(found, cleared)
-    return "\n".join(lines) + "\n"
+    return "".join(f"{seen(text)}\n" for text in lines)
 
 
 def _folder(folder: CacheFolder, width: int) -> Iterator[str]:
     amount = folder.amount
     size = numbers.size(amount.bytes) if amount else "nothing there"
-    yield f"{folder.name:18}{size:>14}   {marks.line(folder.path)}"
+    yield f"{folder.name:18}{size:>14}   {line(folder.path)}"
     by = f" ({folder.chosen_by})" if folder.chosen_by else ""
     indent = " " * 4
     yield from textwrap.wrap(
-        f"{folder.about}{by}",
+        line(f"{folder.about}{by}"),
         width,
         initial_indent=indent,
         subsequent_indent=indent,
@@ -49,9 +50,9 @@ def _folder(folder: CacheFolder, width: int) -> Iterator[str]:
         yield f"{indent}{files}, last used {_ago(amount)}"
     for name, part in folder.parts.items():
         files = numbers.amount(part.files, "file")
-        yield f"{indent}  {numbers.size(part.bytes):>9}  {name}, {files}"
+        yield f"{indent}  {numbers.size(part.bytes):>9}  {line(name)}, {files}"
     told = f"not cleared: {folder.kept}" if folder.kept else f"clear: {folder.command}"
-    yield f"{indent}{told}"
+    yield f"{indent}{line(told)}"
 
 
 def _ago(amount: Amount) -> str:
@@ -77,7 +78,7 @@ def _cleared(
     for folder in cleared:
         assert folder.amount
         size = numbers.size(folder.amount.bytes)
-        yield f"Cleared {folder.name}: {size} in {marks.line(folder.path)}."
+        yield f"Cleared {folder.name}: {size} in {line(folder.path)}."
     if not cleared:
         yield "There was nothing to clear."
     kept = [folder for folder in found if folder.amount and folder.kept]

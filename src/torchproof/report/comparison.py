@@ -84,6 +84,8 @@ def summary(found: Comparison) -> Iterator[str]:
             "better": "Better in B, and nothing is worse.",
             "not judged": "Nothing that can be judged is worse in B.",
         }.get(found.verdict, "No significant difference.")
+    if found.uncompared:
+        yield f"Could not be compared: {'; '.join(found.uncompared)}."
     if found.decision:
         yield f"Decision for B: {found.decision}."
 

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from torchproof.printable import line
 from torchproof.records import CATEGORIES, Finding, Run, UserError
 from torchproof.report import commands, marks, numbers
 from torchproof.rules import by_code, pages
@@ -39,7 +40,7 @@ IMPACT = {
 
 def title(finding: Finding) -> str:
     """The message, as far as it fits a heading; code is not cut in two."""
-    text = marks.line(finding.message)
+    text = line(finding.message)
     if len(text) <= _TITLE:
         return text
     cut = text[:_TITLE].rpartition(" ")[0] or text[:_TITLE]
@@ -91,7 +92,7 @@ def _rule(code: str) -> Rule | None:
 
 def _full(finding: Finding) -> str:
     """The whole message, where the heading has only its beginning."""
-    whole = marks.line(finding.message)
+    whole = line(finding.message)
     return "" if title(finding) == whole else f"{marks.prose(whole.rstrip('.'))}."
 
 
@@ -195,7 +196,7 @@ def _why(finding: Finding, rule: Rule | None) -> str:
 
 
 def _sentence(text: str) -> str:
-    return f"{marks.inline(marks.line(text).rstrip('.'))}."
+    return f"{marks.inline(line(text).rstrip('.'))}."
 
 
 def reference(finding: Finding) -> str | None:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from torchproof.printable import line
 from torchproof.records import SEVERITIES, Finding, Run
 from torchproof.report import sections, trials
-from torchproof.report.marks import line
 
 LEVELS = {"high": "error", "medium": "warning", "low": "notice"}
 

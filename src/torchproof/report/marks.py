@@ -7,8 +7,9 @@ characters that cannot be seen are written as escapes.
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Iterable, Sequence
+
+from torchproof.printable import line, seen
 
 # Code in the text's own backticks, an address, a name that would call somebody, and a
 # word with an underscore, which at the edge of a word may begin emphasis.
@@ -22,25 +23,6 @@ _MARKS = re.compile(
     r"|\](?=[(\[:])"
 )
 _STARTS = re.compile(r"^(\d*)(?=[#>+=-]|(?<=\d)[.)])")
-_UNSEEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
-
-
-def seen(text: str) -> str:
-    """With what is invisible, turns the direction or cannot be written escaped."""
-    return "".join(c if _is_seen(c) else _escape(c) for c in text)
-
-
-def _is_seen(letter: str) -> bool:
-    return letter in "\n\t" or unicodedata.category(letter) not in _UNSEEN
-
-
-def _escape(letter: str) -> str:
-    return letter.encode("unicode_escape").decode()
-
-
-def line(text: object) -> str:
-    """Seen, and on one line."""
-    return seen(" ".join(str(text).split()))
 
 
 def prose(text: object) -> str:

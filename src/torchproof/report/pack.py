@@ -12,6 +12,7 @@ from typing import Any
 
 from torchproof.packs import File
 from torchproof.packs.inspection import Inspection
+from torchproof.printable import line, seen
 from torchproof.report import marks, numbers
 
 FORMATS = ("text", "json", "md")
@@ -33,7 +34,7 @@ _FEW = 6  # files of a kind that are named one by one
 def render(found: Inspection, format: str, *, width: int = 80) -> str:
     if format == "json":
         return json.dumps(found.to_json(), indent=1) + "\n"
-    return _markdown(found) if format == "md" else _text(found, max(width, 40))
+    return _markdown(found) if format == "md" else seen(_text(found, max(width, 40)))
 
 
 def _text(found: Inspection, width: int) -> str:
@@ -58,7 +59,7 @@ def _files(found: Inspection, width: int) -> Iterator[str]:
     for name, size, about in rows:
         start = f"  {name:{name_width}}  {numbers.size(size):>9}"
         wide = max(width - len(start) - 2, 20)
-        first, *others = textwrap.wrap(marks.line(about), wide) or [""]
+        first, *others = textwrap.wrap(line(about), wide) or [""]
         yield f"{start}  {first}".rstrip()
         yield from (" " * (len(start) + 2) + other for other in others)
 
@@ -70,13 +71,13 @@ def _rows(found: Inspection) -> Iterator[tuple[str, int, str]]:
     told = set()
     for name, file in sorted(files.items()):
         if name in found.damage:
-            yield name, file.size, f"DAMAGED: {found.damage[name]}"
+            yield line(name), file.size, f"DAMAGED: {found.damage[name]}"
         elif kinds[_kind(name, file)] <= _FEW:
-            yield name, file.size, file.about
+            yield line(name), file.size, file.about
         elif (kind := _kind(name, file)) not in told:
             told.add(kind)
             sizes = [f.size for n, f in files.items() if _kind(n, f) == kind]
-            yield f"{kind[0]}/", sum(sizes), f"{len(sizes)} files: {file.about}"
+            yield f"{line(kind[0])}/", sum(sizes), f"{len(sizes)} files: {file.about}"
 
 
 def _kind(name: str, file: File) -> tuple[str, str]:
@@ -112,7 +113,7 @@ def _headline(found: Inspection) -> str:
     count = numbers.amount(len(manifest.files), "file")
     lost = numbers.amount(len(found.damage), "file")
     state = "intact" if found.is_intact else f"NOT INTACT ({lost})"
-    return marks.line(
+    return line(
         f"{found.path}: a {manifest.kind} pack,"
         f" {numbers.size(manifest.size)} in {count}, {state}."
     )
@@ -127,19 +128,19 @@ def facts(found: Inspection) -> Iterator[tuple[str, str]]:
     yield "is", _PURPOSE[manifest.kind]
     if symptom := _symptom(details.pop("symptom", None)):
         yield "symptom", symptom
-    yield "made", marks.line(made)
+    yield "made", line(made)
     for label in ("target", "command"):
         if value := getattr(manifest, label):
-            yield label, marks.line(value)
+            yield label, line(value)
     yield "environment", _listed(manifest.environment) or numbers.UNKNOWN
     for label, value in details.items():
         if value not in (None, "", [], {}):
             told = _IN_WORDS.get(label, _short)
-            yield marks.line(label), _in_words(told, value)
+            yield line(label), _in_words(told, value)
     yield "signature", _SIGNED[found.signature]
     if manifest.kind == "deploy":
         refused = f"refused: {found.refusal}"
-        yield "trust", marks.line(refused if found.refusal else "accepted here")
+        yield "trust", line(refused if found.refusal else "accepted here")
 
 
 _ANSWERS = {
@@ -151,7 +152,7 @@ _ANSWERS = {
 def _in_words(told: Callable[[Any], str], value: Any) -> str:
     """As this torchproof says it; what another one wrote may have another form."""
     try:
-        return marks.line(told(value))
+        return line(told(value))
     except (KeyError, TypeError, AttributeError, ValueError):
         return _short(value)
 
@@ -201,23 +202,23 @@ _IN_WORDS: dict[str, Callable[[Any], str]] = {
 
 def _symptom(told: Any) -> str:
     if not isinstance(told, Mapping):
-        return marks.line(told or "")
+        return line(told or "")
     ids = [str(i) for i in told.get("ids") or ()]
     headline = told.get("headline") or told.get("kind") or ""
-    return marks.line(f"{headline} ({', '.join(ids)})" if ids else headline)
+    return line(f"{headline} ({', '.join(ids)})" if ids else headline)
 
 
 def _listed(table: Mapping[str, Any]) -> str:
     known = {k: v for k, v in table.items() if v not in (None, "", [], {})}
-    return marks.line(", ".join(f"{name} {_short(v)}" for name, v in known.items()))
+    return line(", ".join(f"{name} {_short(v)}" for name, v in known.items()))
 
 
 def _short(value: Any) -> str:
     """A value that may be large: all of it where it is short, else how much it is."""
     if isinstance(value, str):
-        text = marks.line(value)
+        text = line(value)
         return text if len(text) <= _LONG else text[: _LONG - 4] + " ..."
-    text = marks.line(json.dumps(value))
+    text = line(json.dumps(value))
     if len(text) <= _LONG or not isinstance(value, list | dict):
         return text
     return f"{len(value)} of them (--format json has all)"
@@ -225,7 +226,7 @@ def _short(value: Any) -> str:
 
 def use(found: Inspection) -> Iterator[tuple[str, str]]:
     """How it is used: a sentence, and what to type."""
-    path = marks.line(found.path)
+    path = line(found.path)
     if not found.is_intact:
         return
     if found.manifest.kind == "deploy":

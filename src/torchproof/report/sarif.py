@@ -12,9 +12,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 from urllib.parse import quote
 
+from torchproof.printable import line, seen
 from torchproof.records import Finding, Run, UserError
 from torchproof.report import commands
-from torchproof.report.marks import line, seen
 from torchproof.rules import by_code
 from torchproof.version import VERSION
 

@@ -63,7 +63,7 @@ def _only_read(run: Run) -> bool:
 
 def _header(run: Run, width: int) -> Iterator[str]:
     if _only_read(run):
-        told = run.parts["static"].why or "not read"
+        told = run.parts.get("static", Part("skipped")).why or "not read"
         yield from _wrap(f"{run.target}: {told}, nothing was run", width)
         return
     yield from _run_header(run, width)

@@ -12,8 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from torchproof.printable import line
 from torchproof.records import Measurement, Run
-from torchproof.report import marks, numbers
+from torchproof.report import numbers
 from torchproof.verdict import trouble
 
 EAGER = "eager"
@@ -64,7 +65,7 @@ class Trial:
             name=_text(plain.get("name")) or numbers.UNKNOWN,
             stage=_text(plain.get("stage")),
             outcome=_text(plain.get("outcome")) or MEASURED,
-            why=marks.line(_text(plain.get("why"))),
+            why=line(_text(plain.get("why"))),
             cold=plain.get("cold") is not False,
             numerics=_mapping(plain.get("numerics")),
             where=_text(plain.get("where")),

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ast
 import functools
-import linecache
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from torchproof import places
 from torchproof.places import place_of
 from torchproof.records import Event, Frame, Severity
 from torchproof.rules import pages
@@ -67,8 +67,8 @@ def loop_at(file: str, line: int) -> int | None:
 @functools.lru_cache(maxsize=256)
 def _loop_lines(file: str) -> dict[int, int]:
     try:
-        tree = ast.parse("".join(linecache.getlines(file)))
-    except (SyntaxError, ValueError):
+        tree = ast.parse("".join(places.lines_of(file)))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         return {}
     found: dict[int, int] = {}
 

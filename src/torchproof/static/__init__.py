@@ -13,16 +13,15 @@ import os
 import signal
 import sys
 import threading
-import tokenize
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from torchproof.records import CompileSite
+from torchproof.records import CompileSite, one_line
 from torchproof.static import regions, sites
 from torchproof.static.program import Program
 from torchproof.static.regions import Regions
-from torchproof.static.source import Function, Source
+from torchproof.static.source import Function, Source, Unreadable, text_of
 from torchproof.static.suspicion import Reading, Suspicion
 
 __all__ = ["Reading", "Suspicion", "read"]
@@ -89,7 +88,11 @@ def _one(path: Path) -> Reading:
     if source is None:
         return Reading(files=1)
     program = Program([source])
-    return _walked([source], program, program.roots(source))
+    try:
+        return _walked([source], program, program.roots(source))
+    except Exception as error:  # a defect here, which is not to end a whole folder
+        said = one_line(f"{type(error).__name__}: {error}", 100)
+        return Reading(files=1, problems=(f"{path} cannot be analysed: {said}",))
 
 
 def _together(files: Iterable[Path], roots: Mapping[str, Iterable[str]]) -> Reading:
@@ -134,18 +137,11 @@ def _sum(readings: Iterable[Reading]) -> Reading:
 
 def _parsed(path: Path) -> Source | str | None:
     """A file; None for one that has nothing to do with torch; text on why not."""
-    if path.exists() and not path.is_file():
-        return f"{path} cannot be read: it is no regular file"  # a pipe would wait
     try:
-        with tokenize.open(path) as file:  # as the file says it is encoded
-            text = file.read()
+        text = text_of(path)
         return Source.parse(path, text) if "torch" in text else None
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        line = getattr(error, "lineno", None)
-        place = f"{path}:{line}" if line else str(path)
-        return f"{place} is no Python that can be read: {type(error).__name__}"
-    except OSError as error:
-        return f"{path} cannot be read: {error.strerror}"
+    except Unreadable as error:
+        return str(error)
 
 
 def _files(path: Path) -> Iterator[Path]:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import ast
-import tokenize
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from torchproof.modules import located
 from torchproof.places import whose
 from torchproof.static.program import Program
-from torchproof.static.source import Source
+from torchproof.static.source import Source, Unreadable
 
 _MOST_FILES = 500
 
@@ -32,19 +31,17 @@ def taken_as_compiled(files: Iterable[Path]) -> dict[str, list[str]]:
     found = {}
     for path in files:
         try:
-            with tokenize.open(path) as text:
-                source = Source.parse(path, text.read())
+            source = Source.read(path)
             found[str(path)] = [f.name for f in Program([source]).roots(source)]
-        except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        except (Unreadable, RecursionError):
             continue  # the reader names it
     return found
 
 
 def _imported(path: Path) -> Iterator[Path]:
     try:
-        with tokenize.open(path) as text:
-            tree = ast.parse(text.read())
-    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        tree = Source.read(path).tree
+    except Unreadable:
         return  # the reader names it
     names = {name for node in ast.walk(tree) for name in _names(node, path)}
     folders = [str(_root(path))]

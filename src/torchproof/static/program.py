@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import ast
 import functools
-import tokenize
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from torchproof.static import kinds
 from torchproof.static.kinds import Kind
-from torchproof.static.source import Class, Function, Source, walk
+from torchproof.static.source import Class, Function, Source, Unreadable, walk
 
 COMPILE = ("torch.compile", "torch.compiler.compile")
 _DISABLED = (
@@ -58,9 +57,8 @@ class Program:
     def _load(self, path: Path) -> Source | None:
         if path not in self.sources:
             try:
-                with tokenize.open(path) as file:
-                    self.sources[path] = Source.parse(path, file.read())
-            except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+                self.sources[path] = Source.read(path)
+            except Unreadable:
                 return None
         return self.sources[path]
 

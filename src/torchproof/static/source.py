@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import ast
 import functools
+import io
 import re
 import tokenize
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from io import StringIO
 from pathlib import Path
+
+from torchproof.files import MOST_SOURCE_BYTES, read_bytes
+from torchproof.records import one_line
 
 Definition = ast.FunctionDef | ast.AsyncFunctionDef
 _IGNORE = re.compile(r"#\s*torchproof:\s*ignore(?:\[([^\]]*)\])?")
@@ -71,6 +75,26 @@ class Class:
     methods: dict[str, Function] = field(default_factory=dict)
 
 
+class Unreadable(Exception):
+    """A file that is not read, in words: its name, and why."""
+
+
+def text_of(path: Path) -> str:
+    """What a file holds, decoded as it says it is; `Unreadable` where it cannot be."""
+    if path.exists() and not path.is_file():
+        raise Unreadable(f"{path} cannot be read: it is no regular file")
+    try:
+        raw = read_bytes(path, MOST_SOURCE_BYTES)
+    except OSError as error:
+        raise Unreadable(f"{path} cannot be read: {error.strerror}") from None
+    try:
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(raw).readline)
+        return io.TextIOWrapper(io.BytesIO(raw), encoding).read()
+    except Exception as error:  # a codec may raise anything
+        said = one_line(f"{type(error).__name__}: {error}", 100)
+        raise Unreadable(f"{path} cannot be decoded: {said}") from None
+
+
 @dataclass(frozen=True, eq=False)
 class Source:
     """A parsed file."""
@@ -80,8 +104,20 @@ class Source:
     tree: ast.Module
 
     @classmethod
+    def read(cls, path: Path) -> Source:
+        """A file of source; `Unreadable` says why it is none."""
+        return cls.parse(path, text_of(path))
+
+    @classmethod
     def parse(cls, path: Path, text: str) -> Source:
-        return cls(path, text, ast.parse(text))
+        try:
+            return cls(path, text, ast.parse(text))
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            line = getattr(error, "lineno", None)
+            place = f"{path}:{line}" if line else str(path)
+            raise Unreadable(
+                f"{place} is no Python that can be read: {type(error).__name__}"
+            ) from None
 
     @functools.cached_property
     def lines(self) -> list[str]:

@@ -19,11 +19,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from torchproof.records import SCHEMA, Finding, Measurement, Run, UserError
+from torchproof.records import SCHEMA, Finding, Measurement, Run, UserError, finite
 from torchproof.verdict import findings, metrics
 from torchproof.verdict.decisions import (
     Decision,
@@ -104,6 +105,18 @@ class Comparison:
         return tuple(found)
 
     @property
+    def uncompared(self) -> tuple[str, ...]:
+        """Rows of both runs whose times cannot be compared, a line each with why."""
+        if self.unlike:
+            return ()
+        return tuple(
+            f"{row.name}: {metric.why}"
+            for row in self.rows
+            for metric in row.metrics
+            if metric.name == "speed" and metric.low is None
+        )
+
+    @property
     def verdict(self) -> str:
         """worse, better, not significant or not judged."""
         if self.regressions:
@@ -112,7 +125,7 @@ class Comparison:
         every = [m for row in judged for m in row.metrics] + list(self.counts)
         if self.gone or any(m.improvement or "fewer" in m.verdict for m in every):
             return "better"
-        return NOT_JUDGED if self.unlike else NOT_SIGNIFICANT
+        return NOT_JUDGED if self.unlike or self.uncompared else NOT_SIGNIFICANT
 
     def to_json(self) -> dict[str, Any]:
         plain = dataclasses.asdict(
@@ -121,7 +134,9 @@ class Comparison:
         plain["appeared"] = [finding.to_json() for finding in self.appeared]
         plain["gone"] = [finding.to_json() for finding in self.gone]
         said = {"verdict": self.verdict, "regressions": list(self.regressions)}
-        return {"schema": SCHEMA, "verb": "compare"} | said | plain
+        said["uncompared"] = list(self.uncompared)
+        whole: dict[str, Any] = finite(said | plain)
+        return {"schema": SCHEMA, "verb": "compare"} | whole
 
 
 def compare(a: Run, b: Run, thresholds: Thresholds | None = None) -> Comparison:
@@ -212,10 +227,10 @@ def _agreed(speed: Metric, gain: Metric, eager: Metric) -> Metric:
         return speed
     assert speed.ratio and gain.ratio
     if gain.significant and (speed.ratio > 1) == (gain.ratio > 1):
-        if speed.regression == gain.regression:
+        if speed.why or not gain.why:
             return speed
         told = f"its gain over eager changed by less than it: {gain.verdict}"
-        return replace(speed, regression=False, why=speed.why or told)
+        return replace(speed, regression=False, why=told)
     told = f"{speed.verdict} by the clock, while eager is {eager.verdict}"
     return replace(speed, verdict=NOT_SIGNIFICANT, regression=False, why=told)
 
@@ -224,10 +239,9 @@ def _beyond(metric: Metric, eager: Metric | None, limits: Thresholds) -> Metric:
     """Tail and compile time: what eager changed by as well is not theirs."""
     if eager is None or not eager.ratio or not metric.significant:
         return metric
-    assert metric.ratio
-    least = 1 + getattr(limits, metric.name) / 100
-    beyond = metric.ratio / eager.ratio
-    if (beyond if metric.ratio > 1 else 1 / beyond) >= least:
+    least = math.log1p(getattr(limits, metric.name) / 100)
+    beyond = metric.log - eager.log
+    if (beyond if metric.log > 0 else -beyond) >= least:
         return metric
     told = f"{metric.verdict} by the clock, while eager is {in_words(eager.ratio)}"
     return replace(metric, verdict=NOT_SIGNIFICANT, regression=False, why=told)

@@ -72,7 +72,7 @@ def decision(run: Run, thresholds: Thresholds | None = None) -> Decision:
         said = [f"{k} {row.variant[k]}" for k in CONDITIONS if k in row.variant]
         groups.setdefault(", ".join(said), []).append(row)
     plain = groups.get("", [])
-    if len(groups) == 1 or any(row.strategy != "eager" for row in plain):
+    if len(groups) <= 1 or any(row.strategy != "eager" for row in plain):
         return decide(plain or next(iter(groups.values()), []), limits)
     groups.pop("", None)
     return _over({name: decide(rows, limits) for name, rows in groups.items()})

@@ -6,6 +6,7 @@ the threshold and, where samples allow an interval, the interval excludes 1.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 
@@ -69,6 +70,13 @@ class Metric:
         return self.verdict not in (NOT_SIGNIFICANT, NOT_JUDGED, "same")
 
     @property
+    def log(self) -> float:
+        """Of the ratio; exactly negated where A and B change places."""
+        assert self.a and self.b
+        apart = math.log(self.a) - math.log(self.b)
+        return -apart if self.name == "vs eager" else apart
+
+    @property
     def improvement(self) -> bool:
         """The gain over eager alone is none: eager may have become slower."""
         counted = self.name != "vs eager" and not self.why
@@ -77,6 +85,8 @@ class Metric:
 
 def speed(a: Measurement, b: Measurement, percent: float) -> Metric:
     metric = Metric("speed", a.median_ms, b.median_ms, "ms")
+    if why := _unusable(a, b):
+        return _unknown(metric, why)
     return _judged(metric, ratios.of_speed(a, b), percent)
 
 
@@ -87,6 +97,8 @@ def gain(
 ) -> Metric:
     """The gain over eager within each run: (eager, row) of A and of B."""
     metric = Metric("vs eager", a[1].vs_eager, b[1].vs_eager, "x")
+    if why := _unusable(a[0], b[0]) or _unusable(a[1], b[1]):
+        return _unknown(metric, why)
     judged = _judged(metric, ratios.of_gain(a, b), percent)
     if judged.significant and judged.ratio:
         judged = replace(judged, verdict=in_words(judged.ratio, "more", "less"))
@@ -95,6 +107,8 @@ def gain(
 
 def tail(a: Measurement, b: Measurement, percent: float) -> Metric:
     metric = Metric("tail", a.p95_ms, b.p95_ms, "ms")
+    if why := _unusable(a, b):
+        return _unknown(metric, why)
     return _judged(metric, ratios.of_tail(a, b), percent)
 
 
@@ -133,15 +147,30 @@ def in_words(ratio: float, better: str = "faster", worse: str = "slower") -> str
     return f"{ratio:.2f}x {better}" if ratio >= 1 else f"{1 / ratio:.2f}x {worse}"
 
 
+def _unusable(a: Measurement, b: Measurement) -> str:
+    """Which of two rows holds times that cannot be compared, and why."""
+    for name, row in (("A", a), ("B", b)):
+        if why := ratios.unusable(row):
+            return f"{name} cannot be used: {why}"
+    return ""
+
+
+def _unknown(metric: Metric, why: str) -> Metric:
+    """Without the values: what they say is not to be relied on."""
+    known = [v if v and math.isfinite(v) else None for v in (metric.a, metric.b)]
+    return replace(metric, a=known[0], b=known[1], verdict=NOT_JUDGED, why=why)
+
+
 def _judged(metric: Metric, ratio: Ratio | None, percent: float) -> Metric:
     if ratio is None:
         return replace(metric, why="not measured in both")
-    least = 1 + percent / 100
     metric = replace(metric, ratio=ratio.value, low=ratio.low, high=ratio.high)
-    if ratio.verdict == "not significant":
-        few = "too few samples for an interval" if ratio.low is None else ""
+    if ratio.low is None:
+        few = "too few samples for an interval"
         return replace(metric, verdict=NOT_SIGNIFICANT, why=few)
-    small = max(ratio.value, 1 / ratio.value) < least
+    if ratio.verdict == "not significant":
+        return replace(metric, verdict=NOT_SIGNIFICANT)
+    small = _is_small(metric, percent)
     return replace(
         metric,
         verdict=in_words(ratio.value),
@@ -150,11 +179,21 @@ def _judged(metric: Metric, ratio: Ratio | None, percent: float) -> Metric:
     )
 
 
+def _is_small(metric: Metric, percent: float) -> bool:
+    """Larger over smaller, so that A against B is as small as B against A."""
+    assert metric.a and metric.b
+    return max(metric.a, metric.b) / min(metric.a, metric.b) < 1 + percent / 100
+
+
 def _memory(a: Measurement, b: Measurement, percent: float) -> Metric:
     metric = Metric("memory", a.peak_bytes, b.peak_bytes, "bytes")
-    if not a.peak_bytes or not b.peak_bytes:
+    if not _positive(a.peak_bytes, b.peak_bytes):
         return replace(metric, why="not measured in both")
     return _one_each(metric, ("less", "more"), percent)
+
+
+def _positive(*values: float | None) -> bool:
+    return all(value and 0 < value < math.inf for value in values)
 
 
 def _compile(a: Measurement, b: Measurement, percent: float) -> Metric:
@@ -164,8 +203,9 @@ def _compile(a: Measurement, b: Measurement, percent: float) -> Metric:
     if labels != ["cold", "cold"]:
         told = " and ".join(label or "not known" for label in labels)
         return replace(metric, why=f"two cold starts are needed, these are {told}")
-    if not a.first_call_s or not b.first_call_s:
+    if not _positive(a.first_call_s, b.first_call_s):
         return replace(metric, why="not measured in both")
+    assert a.first_call_s and b.first_call_s
     if abs(a.first_call_s - b.first_call_s) < LEAST_COMPILE_S:
         return replace(
             metric,
@@ -180,7 +220,7 @@ def _one_each(metric: Metric, words: tuple[str, str], percent: float) -> Metric:
     """Single measurements: no interval, so the threshold alone decides."""
     assert metric.a and metric.b
     ratio = metric.a / metric.b
-    small = max(ratio, 1 / ratio) < 1 + percent / 100
+    small = _is_small(metric, percent)
     if ratio == 1:
         return replace(metric, ratio=1.0, verdict="same")
     return replace(

@@ -1,0 +1,112 @@
+"""A text with its escapes read, so that a value is found however it is escaped.
+
+One value has more escaped forms than can be listed: each character may be written as
+`\\xc3\\xa4`, `\\344`, `\\u00e4`, `\\N{...}`, `%C3%A4` or `&auml;`, and others beside it
+may not. So the escapes are read once, the value is looked for in what they mean, and
+the place is told in the text as it stands.
+"""
+
+from __future__ import annotations
+
+import bisect
+import html
+import re
+import unicodedata
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+_BYTES = r"(?:\\+x[0-9A-Fa-f]{2}|\\+[0-3][0-7]{2}|%[0-9A-Fa-f]{2})"
+_UNITS = r"(?:\\+u[0-9A-Fa-f]{4}|\\+u\{[0-9A-Fa-f]{1,6}\}|\\+U[0-9A-Fa-f]{8})"
+_ESCAPES = re.compile(
+    rf"(?P<bytes>{_BYTES}+)|(?P<units>{_UNITS}+)|\\+N\{{(?P<name>[A-Z0-9 -]+)\}}"
+    r"|(?P<entity>&(?:#\d{1,7}|#[xX][0-9A-Fa-f]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});)"
+    r"|\\+(?P<letter>[abfnrtv\"'/])"
+)
+_ONE_BYTE = re.compile(r"x([0-9A-Fa-f]{2})|\\([0-3][0-7]{2})|%([0-9A-Fa-f]{2})")
+_ONE_UNIT = re.compile(r"[uU]\{?([0-9A-Fa-f]+)")
+_LETTERS = dict(zip("abfnrtv\"'/", "\a\b\f\n\r\t\v\"'/", strict=True))
+_MARKS = ("\\", "%", "&")
+
+
+@dataclass(frozen=True)
+class Unescaped:
+    """What a text means, and where each part of that stands in it."""
+
+    text: str
+    _starts: list[int]  # of each part, in what it means
+    _places: list[tuple[int, int, bool]]  # where it stands, and whether it is an escape
+
+    def place(self, start: int, end: int) -> tuple[int, int]:
+        """Where a part of the meaning stands; of an escape all of it."""
+        first, last = (
+            bisect.bisect_right(self._starts, at) - 1 for at in (start, end - 1)
+        )
+        begin, _, escape = self._places[first]
+        left = begin if escape else begin + start - self._starts[first]
+        begin, close, escape = self._places[last]
+        return left, close if escape else begin + end - self._starts[last]
+
+
+def meanings(text: str) -> Iterator[Unescaped]:
+    """None for a text without escapes; two where bytes may be of two encodings."""
+    if not any(mark in text for mark in _MARKS):
+        return
+    found = list(_ESCAPES.finditer(text))
+    if not found:
+        return
+    yield _read(text, found, "utf-8")
+    if any(
+        re.search(r"x[89a-fA-F]|\\[23]|%[89A-Fa-f]", m["bytes"] or "") for m in found
+    ):
+        yield _read(text, found, "latin-1")
+
+
+def _read(text: str, found: list[re.Match[str]], encoding: str) -> Unescaped:
+    pieces: list[str] = []
+    starts: list[int] = []
+    places: list[tuple[int, int, bool]] = []
+    length = end = 0
+
+    def add(piece: str, begin: int, close: int, *, escape: bool) -> None:
+        nonlocal length
+        if piece:
+            pieces.append(piece)
+            starts.append(length)
+            places.append((begin, close, escape))
+            length += len(piece)
+
+    for match in found:
+        add(text[end : match.start()], end, match.start(), escape=False)
+        add(_meaning(match, encoding), match.start(), match.end(), escape=True)
+        end = match.end()
+    add(text[end:], end, len(text), escape=False)
+    return Unescaped("".join(pieces), starts, places)
+
+
+def _meaning(match: re.Match[str], encoding: str) -> str:
+    if match["bytes"]:
+        return _of_bytes(match["bytes"], encoding)
+    if match["units"]:
+        codes = [int(code, 16) for code in _ONE_UNIT.findall(match["units"])]
+        text = "".join(map(chr, (code for code in codes if code < 0x110000)))
+        # Two surrogates are one character.
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    if match["name"]:
+        try:
+            return unicodedata.lookup(match["name"])
+        except KeyError:
+            return match[0]
+    if match["entity"]:
+        return html.unescape(match["entity"])
+    return _LETTERS[match["letter"]]
+
+
+def _of_bytes(text: str, encoding: str) -> str:
+    raw = bytes(
+        int(digits[0] or digits[2], 16) if digits[0] or digits[2] else int(digits[1], 8)
+        for digits in _ONE_BYTE.findall(text)
+    )
+    try:
+        return raw.decode(encoding)
+    except UnicodeDecodeError:
+        return raw.decode("latin-1")
