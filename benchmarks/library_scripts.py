@@ -15,6 +15,7 @@ anything disagrees.
 from __future__ import annotations
 
 import argparse
+import functools
 import hashlib
 import importlib.metadata
 import inspect
@@ -240,8 +241,13 @@ def check(target: str, folder: Path, *options: str) -> dict[str, Any]:
     return run
 
 
-def plain(script: Path, region: str | None) -> Logged:
-    """The script without torchproof, under torch's own logs."""
+def plain(script: Path, source: str) -> str:
+    """Torch's own log of the script without torchproof; one that is kept is reused."""
+    log = script.with_suffix(".log")
+    if log.exists() and script.read_text() == source:
+        return log.read_text()
+    script.parent.mkdir(parents=True, exist_ok=True)
+    script.write_text(source)
     done = subprocess.run(
         [sys.executable, script.name],
         cwd=script.parent,
@@ -252,7 +258,8 @@ def plain(script: Path, region: str | None) -> Logged:
     )
     if done.returncode:
         raise SystemExit(f"{script}: {done.stderr[-2000:]}")
-    return read_log(done.stderr, str(script), region)
+    log.write_text(done.stderr)
+    return done.stderr
 
 
 def places(run: dict[str, Any], folder: Path) -> set[tuple[str, int]]:
@@ -265,7 +272,7 @@ def places(run: dict[str, Any], folder: Path) -> set[tuple[str, int]]:
 
 
 def disagreements(
-    factory: dict[str, Any], script: dict[str, Any], logged: Logged, text: str
+    factory: set[tuple[str, int]], script: dict[str, Any], logged: Logged, text: str
 ) -> Iterator[str]:
     """What is wrong with the findings of a script, one line each."""
     here = Path(script["where"])
@@ -274,7 +281,7 @@ def disagreements(
         yield f"script: torch logs no break at {_shown(extra)}"
     if missing := wanted - said:
         yield f"script: no finding where torch logs a break: {_shown(missing)}"
-    if "compute" not in text and (other := places(factory, here) ^ said):
+    if "compute" not in text and (other := factory ^ said):
         yield f"factory and script differ in {_shown(other)}"
     count = script["counts"]["recompiles"]
     if count != len(logged.recompiles):
@@ -311,17 +318,24 @@ def _shown(several: set[tuple[str, int]]) -> str:
     return ", ".join(f"{Path(f).name}:{n}" for f, n in sorted(several, key=str))
 
 
-def examine(family: str, form: str, folder: Path) -> dict[str, Any]:
+@functools.cache
+def factory_places(family: str, folder: Path) -> set[tuple[str, int]]:
+    """Where the family's factory breaks, whatever form its scripts have."""
+    (folder / "target.py").write_text(program(family, FACTORY))
+    return places(check("target.py:make", folder, "--train"), folder)
+
+
+def examine(family: str, form: str, above: Path) -> dict[str, Any]:
     """One family in one form, as a factory, as a script and under torch's logs."""
     begin = time.perf_counter()
+    folder = above / form
     name, plainly = folder / "train.py", folder / "plain" / "train.py"
-    plainly.parent.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     name.write_text(program(family, FORMS[form]))
-    plainly.write_text(program(family, FORMS[form], backend="eager"))
-    (folder / "target.py").write_text(program(family, FACTORY))
-    factory = check("target.py:make", folder, "--train")
+    factory = factory_places(family, above)
     script = {**check("train.py", folder), "where": str(folder)}
-    logged = plain(plainly, REGIONS.get(form))
+    log = plain(plainly, program(family, FORMS[form], backend="eager"))
+    logged = read_log(log, str(plainly), REGIONS.get(form))
     logged.breaks = {
         (str(name) if file == str(plainly) else file, line)
         for file, line in logged.breaks
@@ -365,23 +379,25 @@ def main() -> int:
     options = parser.parse_args()
     rows = kept_rows() if options.write else {}
     only = set(filter(None, options.only.split(",")))
-    for family, form in cases():
-        key = f"{family}, {form}"
-        if (only and family not in only) or (options.form or form) != form:
-            continue
-        if key not in rows:
-            with tempfile.TemporaryDirectory() as temporary:
-                folder = (options.keep or Path(temporary)).resolve() / key
-                folder.mkdir(parents=True, exist_ok=True)
-                rows[key] = examine(family, form, folder)
-        if options.write:
-            keep(rows)
-        row = rows[key]
-        counts = {k: row[k] for k in ("recompiles", "kinds", "seconds")}
-        print(key, row["places"], counts, flush=True)
-        for line in row["disagreements"]:
-            print(f"  {line}", flush=True)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = (options.keep or Path(temporary)).resolve()
+        for family, form in cases():
+            if (only and family not in only) or (options.form or form) != form:
+                continue
+            key = f"{family}, {form}"
+            if key not in rows:
+                rows[key] = examine(family, form, folder / family)
+            if options.write:
+                keep(rows)
+            tell(key, rows[key])
     return int(any(row["disagreements"] for row in rows.values()))
+
+
+def tell(key: str, row: dict[str, Any]) -> None:
+    counts = {k: row[k] for k in ("recompiles", "kinds", "seconds")}
+    print(key, row["places"], counts, flush=True)
+    for line in row["disagreements"]:
+        print(f"  {line}", flush=True)
 
 
 def kept_rows() -> dict[str, Any]:
