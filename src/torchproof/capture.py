@@ -170,8 +170,12 @@ def _events(
             extra["skip_runs"] = tuple(skips[event.compile_id])
         if event.compile_id in runs:
             extra["runs"] = tuple(runs[event.compile_id])
-        frames = tuple(f for f in event.frames if whose(f.file) != "torchproof")
-        yield replace(event, frames=frames, data={**event.data, **extra})
+        yield replace(
+            event,
+            frames=_without_torchproof(event.frames),
+            callers=_without_torchproof(event.callers),
+            data={**event.data, **extra},
+        )
     yield from _wrappers(by_kind.get("wrapper", ()), counts)
     yield from _strays(by_kind, counts)
 
@@ -191,6 +195,7 @@ def _wrappers(
             function=next(iter(_frames(entry["code"])), None),
             data={
                 **{k: entry[k] for k in _WRAPPER_FACTS},
+                "around": _frames(entry["around"]),
                 "calls": calls,
                 "compiled_calls": compiled,
                 "eager_stance": eager,
@@ -211,6 +216,10 @@ def _strays(
             yield Event(
                 kind, frames=_frames(entry["site"]), data=data, call=entry["call"]
             )
+
+
+def _without_torchproof(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
+    return tuple(f for f in frames if whose(f.file) != "torchproof")
 
 
 def _only(callables: Iterable[tuple[Any, ...]]) -> Frame | None:

@@ -17,6 +17,8 @@ from typing import Any
 from torchproof.introspect import (
     called_by_torch,
     code_of,
+    codes_around,
+    compiler_stack,
     forwards,
     frame_of,
     has_tensor,
@@ -128,6 +130,12 @@ class Observer:
             return
         if not PAYLOAD_NOT_NEEDED.isdisjoint(metadata):
             metadata, payload = {k: v for k, v in metadata.items() if k != "stack"}, ""
+        if start := metadata.get("dynamo_start"):
+            whole = {
+                "stack": [*compiler_stack(), start["stack"][-1]],
+                "complete": True,
+            }
+            metadata = {**metadata, "dynamo_start": whole}
         if metadata.get("compilation_metrics", {}).get("fail_type"):
             self._local.failure = (
                 f"{metadata.get('frame_id')}/{metadata.get('frame_compile_id')}"
@@ -157,6 +165,7 @@ class Observer:
             what=what(model),
             site=plain(self.site or stack()),
             code=plain([frame_of(wrapper.code)]) if wrapper.code else [],
+            around=plain(frame_of(code) for code in codes_around(model)),
             arguments={k: str(v) for k, v in kwargs.items() if v is not None},
             off=compiled is model or self.private.switched_off(),
             by_torchproof=self.site is not None,

@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from torchproof.records import Frame, Owner
+from torchproof.stacks import is_resumed
+from torchproof.stacks import original_name as original_name
 
 _PACKAGE = Path(__file__).parent.as_posix() + "/"
 _INSTALLED = re.compile(r"/(?:site|dist)-packages/([^/]+)")
 _STANDARD = re.compile(r"/lib(?:64)?/python3\.\d+/|/python3\d+\.zip/")
 _COMPILER = {"torch", "functorch", "triton", "torchgen"}
 _COMPREHENSIONS = {"<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"}
-_RESUME = re.compile(r"^torch_dynamo_resume_in_(?P<name>.+)_at_(?P<line>\d+)$")
 
 
 class Place(NamedTuple):
@@ -69,20 +70,13 @@ def place_of(frames: Sequence[Frame]) -> Place:
     return Place(None, None, None)
 
 
-def original_name(function: str) -> str:
-    """The user's name of a function that Dynamo may have cut in two."""
-    while match := _RESUME.match(function):
-        function = match["name"]
-    return function
-
-
 def definition(function: Frame) -> Frame:
     """The `def` line of a compiled code object, past its decorators.
 
     A code object's first line is that of its decorators; a resume function's is the
     line it goes on at.
     """
-    if _RESUME.match(function.function):
+    if is_resumed(function.function):
         return _located(function)
     lines = linecache.getlines(function.file)
     for offset, text in enumerate(lines[function.line - 1 : function.line + 20]):
@@ -97,7 +91,9 @@ def qualified_name(frame: Frame) -> str:
     name = original_name(frame.function)
     scopes = [s for s in _scopes(frame.file) if s[0] <= frame.line <= s[1]]
     named = [label for _, _, label in sorted(scopes)]
-    if named and (named[-1] == name or name.startswith("<")):
+    if name == "<lambda>":
+        return ".".join([*named, name])
+    if named and (named[-1] == name or name in _COMPREHENSIONS):
         return ".".join(named)
     return name
 
@@ -112,6 +108,27 @@ def plain_name(name: str) -> str:
     while len(words) > 1 and words[-1] in _COMPREHENSIONS:
         words.pop()
     return ".".join([*words[:-1], original_name(words[-1])])
+
+
+def package_of(file: str) -> str | None:
+    """The installed package that a file belongs to."""
+    installed = _INSTALLED.search(file.replace("\\", "/"))
+    return installed[1].removesuffix(".py") if installed else None
+
+
+def module_of(file: str) -> str | None:
+    """The name by which a file of an installed package is imported."""
+    path = file.replace("\\", "/")
+    if (installed := _INSTALLED.search(path)) is None or not path.endswith(".py"):
+        return None
+    words = path[installed.start(1) :].removesuffix(".py").split("/")
+    return ".".join(words[:-1] if words[-1] == "__init__" else words)
+
+
+def user_frame(frames: Sequence[Frame]) -> Frame | None:
+    """The innermost frame of the user's own code."""
+    own = (f for f in reversed(frames) if whose(f.file) == "user")
+    return next((_located(frame) for frame in own), None)
 
 
 def shown(file: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-from torchproof.places import definition, original_name, place_of
+from torchproof.places import definition, original_name, package_of, place_of
 from torchproof.records import Event, Severity, Status
 from torchproof.rules._rule import Facts, Rule, Subject, sentence, shorten
 
@@ -137,19 +137,17 @@ class GraphBreak(Rule):
         often = f", {subject.often}" if subject.often else ""
         inside = ""
         if subject.place.library is not None:
-            inside = f" (inside {_package(subject.place.library.file)})"
+            inside = f" (inside {package_of(subject.place.library.file)})"
         elif subject.place.owner == "library" and subject.frame is not None:
-            inside = f" (in the library {_package(subject.frame.file)})"
+            inside = f" (in the library {package_of(subject.frame.file)})"
         if subject.extra["kind"] == "skipped_frame":
-            skipped = subject.first.function
-            name = original_name(skipped.function) if skipped else "this function"
             return (
-                f"{what}{inside} makes Dynamo give up on {name}: all of it runs"
-                f" eagerly{often}; breaks further down stay hidden until this one is"
-                " gone"
+                f"{what}{inside} makes Dynamo give up on {subject.compiled}: all of it"
+                f" runs eagerly{often}; breaks further down stay hidden until this one"
+                " is gone"
             )
         rest = "; the rest of the function runs eagerly" * subject.data["rest_is_eager"]
-        return f"{what}{inside} splits the graph of {subject.function}{often}{rest}"
+        return f"{what}{inside} splits the graph of {subject.compiled}{often}{rest}"
 
     def cause(self, subject: Subject) -> str:
         why = self.why(subject)
@@ -177,6 +175,8 @@ class GraphBreak(Rule):
 
     def fix(self, subject: Subject) -> str:
         advice = self.remedy(subject)
+        if subject.place.owner == "library" and subject.frame is not None:
+            advice = self.elsewhere(subject)
         nested = subject.data.get("nested") or ""
         if subject.extra["kind"] == "skipped_frame":
             if "loop" in nested:
@@ -191,6 +191,15 @@ class GraphBreak(Rule):
     def remedy(self, subject: Subject) -> str:
         """What to change, naming this code."""
         return own_hints(subject) or move_out(subject)
+
+    def elsewhere(self, subject: Subject) -> str:
+        """What to do about a line in a package that the user did not write."""
+        package = package_of(subject.frame.file) if subject.frame else None
+        return (
+            f"the line is in {package}, not in your code: change it in an override of"
+            f" {subject.function}, or look for a release of {package} without it:"
+            f" {self.remedy(subject)}"
+        )
 
     def severity(self, subject: Subject) -> Severity:
         if self.status(subject) == "intentional":
@@ -236,8 +245,3 @@ def move_out(subject: Subject) -> str:
         " with `if not torch.compiler.is_compiling():`, or put it in a function marked"
         " @torch.compiler.disable so that the break is deliberate"
     )
-
-
-def _package(file: str) -> str:
-    match = re.search(r"(?:site|dist)-packages/([^/]+)", file)
-    return match[1] if match else file

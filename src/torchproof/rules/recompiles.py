@@ -52,9 +52,6 @@ def _place(event: Event) -> Place:
     function = event.function
     if function is not None and whose(function.file) == "user":
         return place_of((definition(function),))
-    above = place_of(event.data.get("above") or ())
-    if above.owner == "user":
-        return above
     if place.frame is None and function and whose(function.file) == "library":
         return place_of((definition(function),))
     return place
@@ -86,7 +83,7 @@ class Recompile(Rule):
         times = plural(subject.count or 1, "time")
         settled = " (once, then it settles)" if self.severity(subject) == "low" else ""
         return (
-            f"{self.changed(subject.data['guard'], subject)}: {subject.function} was"
+            f"{self.changed(subject.data['guard'], subject)}: {subject.compiled} was"
             " recompiled"
             f" {times}{', ' + where if where and not settled else ''}{settled}"
         )

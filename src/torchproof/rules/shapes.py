@@ -43,7 +43,7 @@ class MarkedDimension(CompileError):
     def message(self, subject: Subject) -> str:
         name, dim, value = _marked(subject)
         return (
-            f"size {dim} of `{name}` is marked dynamic, but {subject.function} only"
+            f"size {dim} of `{name}` is marked dynamic, but {subject.compiled} only"
             f" works for {value}: torch.compile raises"
         )
 
@@ -144,7 +144,7 @@ class QuietSpecialisation(Rule):
     def message(self, subject: Subject) -> str:
         return (
             f"`{subject.expression}` compiles {_sizes(subject)} in as"
-            f" {subject.data['value']}: {subject.function} is compiled again for every"
+            f" {subject.data['value']}: {subject.compiled} is compiled again for every"
             " other size"
         )
 
