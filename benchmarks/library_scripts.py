@@ -307,11 +307,10 @@ def _recompile_faults(
         yield f"{finding['code']}: torch logs no guard like {quoted[0]!r}"
     if re.search(r"<module>|\bmain was recompiled", finding["message"]):
         yield f"{finding['code']} names the caller: {finding['message'][:80]}"
-    if finding["owner"] == "user":
-        names = set(re.findall(r"[A-Za-z_]\w*", text))
-        for match in _MARK.finditer(finding["fix"]):
-            if unknown := set(re.findall(r"[A-Za-z_]\w*", match["what"])) - names:
-                yield f"{finding['code']} names {sorted(unknown)}: not in the file"
+    names = set(re.findall(r"[A-Za-z_]\w*", text))
+    for match in _MARK.finditer(finding["fix"]):
+        if unknown := set(re.findall(r"[A-Za-z_]\w*", match["what"])) - names:
+            yield f"{finding['code']} names {sorted(unknown)}: not in the file"
 
 
 def _shown(several: set[tuple[str, int]]) -> str:

@@ -19,7 +19,7 @@ _PACKAGE = Path(__file__).parent.as_posix() + "/"
 _INSTALLED = re.compile(r"/(?:site|dist)-packages/([^/]+)")
 _STANDARD = re.compile(r"/lib(?:64)?/python3\.\d+/|/python3\d+\.zip/")
 _COMPILER = {"torch", "functorch", "triton", "torchgen"}
-_COMPREHENSIONS = {"<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"}
+COMPREHENSIONS = {"<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"}
 
 
 class Place(NamedTuple):
@@ -93,7 +93,7 @@ def qualified_name(frame: Frame) -> str:
     named = [label for _, _, label in sorted(scopes)]
     if name == "<lambda>":
         return ".".join([*named, name])
-    if named and (named[-1] == name or name in _COMPREHENSIONS):
+    if named and (named[-1] == name or name in COMPREHENSIONS):
         return ".".join(named)
     return name
 
@@ -105,7 +105,7 @@ def plain_name(name: str) -> str:
     was cut in two.
     """
     words = [w for w in name.split(".") if w != "<locals>"]
-    while len(words) > 1 and words[-1] in _COMPREHENSIONS:
+    while len(words) > 1 and words[-1] in COMPREHENSIONS:
         words.pop()
     return ".".join([*words[:-1], original_name(words[-1])])
 

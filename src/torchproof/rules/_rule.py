@@ -100,7 +100,9 @@ class Subject:
         if self.frame is None:
             return ""
         words = self.frame.expression or self.frame.code
-        return shorten(f"{words}...)" if words.endswith("(") else words)
+        # What goes on in the lines below the first.
+        closing = {"(": ")", "[": "]", "{": "}"}.get(words[-1:], "")
+        return shorten(f"{words}...{closing}" if closing else words)
 
     @property
     def function(self) -> str:

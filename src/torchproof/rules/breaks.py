@@ -5,7 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-from torchproof.places import definition, original_name, package_of, place_of
+from torchproof.places import (
+    COMPREHENSIONS,
+    definition,
+    module_of,
+    original_name,
+    package_of,
+    place_of,
+    qualified_name,
+    shown,
+)
 from torchproof.records import Event, Severity, Status
 from torchproof.rules._rule import Facts, Rule, Subject, sentence, shorten
 
@@ -31,13 +40,23 @@ def subjects(facts: Facts) -> Iterator[Subject]:
         skipping = [event for event in group if event.data.get("skips")]
         count, steps = _runs(group, facts)
         # Dynamo meets a break of an inlined function twice: inlined, then on its own.
-        leader = skipping[0] if skipping else group[0]
+        leader = _own(skipping)[0] if skipping else group[0]
         events = (leader, *(event for event in group if event is not leader))
         kind = "skipped_frame" if skipping else "graph_break"
         place = place_of(leader.frames)
         if place.frame is None and leader.function is not None:
             place = place_of((definition(leader.function),))
         yield Subject(events, place, facts, count, steps, {"kind": kind})
+
+
+def _own(events: list[Event]) -> list[Event]:
+    """The events of the function that holds the line, else all of them."""
+    own = [
+        e
+        for e in events
+        if e.function and _innermost(e) == original_name(e.function.function)
+    ]
+    return own or events
 
 
 def _where(event: Event) -> tuple[object, ...]:
@@ -77,12 +96,7 @@ def is_error(event: Event) -> bool:
 
 def _runs(group: list[Event], facts: Facts) -> tuple[int | None, int | None]:
     """How often a break was run through, and in how many calls; None if not counted."""
-    own = [
-        e
-        for e in group
-        if e.function and _innermost(e) == original_name(e.function.function)
-    ]
-    found = [_executions(event, facts) for event in own or group]
+    found = [_executions(event, facts) for event in _own(group)]
     known = [runs for runs in found if runs is not None]
     if not known:
         return None, None
@@ -150,6 +164,11 @@ class GraphBreak(Rule):
         return f"{what}{inside} splits the graph of {subject.compiled}{often}{rest}"
 
     def cause(self, subject: Subject) -> str:
+        if outer := _skipped_around(subject):
+            return (
+                f"{outer} makes Dynamo skip {subject.function}, so this comprehension is"
+                f" compiled on its own: {sentence(subject.data['explanation'])}"
+            )
         why = self.why(subject)
         nested = subject.data.get("nested") or ""
         if subject.extra["kind"] == "skipped_frame":
@@ -174,9 +193,11 @@ class GraphBreak(Rule):
         )
 
     def fix(self, subject: Subject) -> str:
-        advice = self.remedy(subject)
+        if outer := _skipped_around(subject):
+            return f"remove the break at {outer}: without it this one does not happen"
         if subject.place.owner == "library" and subject.frame is not None:
-            advice = self.elsewhere(subject)
+            return self.elsewhere(subject)
+        advice = self.remedy(subject)
         nested = subject.data.get("nested") or ""
         if subject.extra["kind"] == "skipped_frame":
             if "loop" in nested:
@@ -192,27 +213,46 @@ class GraphBreak(Rule):
         """What to change, naming this code."""
         return own_hints(subject) or move_out(subject)
 
+    def setting(self, subject: Subject) -> str:
+        """A setting of torch's that keeps it in the graph, as a statement."""
+        return ""
+
     def elsewhere(self, subject: Subject) -> str:
         """What to do about a line in a package that the user did not write."""
-        package = package_of(subject.frame.file) if subject.frame else None
-        return (
-            f"the line is in {package}, not in your code: change it in an override of"
-            f" {subject.function}, or look for a release of {package} without it:"
-            f" {self.remedy(subject)}"
+        assert subject.frame is not None
+        package = package_of(subject.frame.file)
+        ways = []
+        if _first_call_only(subject):
+            ways.append(
+                "it runs in the first call only: if it sets something up, call the"
+                " model once before it is compiled"
+            )
+        if setting := self.setting(subject):
+            ways.append(f"before the first call, set {setting}")
+        ways.append(
+            f"the line is in {package}, not in your code: {_replacement(subject)}look"
+            f" for a release of {package} without it: {self.remedy(subject)}"
         )
+        if subject.extra["kind"] == "skipped_frame":
+            ways.append(
+                f"compile the modules that {subject.compiled} calls, each with"
+                " module.compile(), instead of what contains it"
+            )
+        return "; or ".join(ways)
 
     def severity(self, subject: Subject) -> Severity:
         if self.status(subject) == "intentional":
             return "low"
-        if subject.extra["kind"] == "skipped_frame" or subject.steps is None:
+        if subject.steps is None:
+            return "high"
+        if _first_call_only(subject):
+            return "low"
+        if subject.extra["kind"] == "skipped_frame":
             return "high"
         calls = subject.facts.calls or 1
         if subject.place.owner == "library":
             return "medium" if subject.steps * 2 >= calls else "low"
-        if subject.steps * 2 >= calls:
-            return "high"
-        first_only = subject.steps == 1 and all(e.call == 0 for e in subject.events)
-        return "low" if first_only else "medium"
+        return "high" if subject.steps * 2 >= calls else "medium"
 
     def status(self, subject: Subject) -> Status:
         return "open"
@@ -230,6 +270,43 @@ class GraphBreak(Rule):
         inner = subject.first.frames[-1] if subject.first.frames else None
         if inner is not None and inner not in (library, subject.frame):
             yield f"in {inner.file}:{inner.line} {inner.function}: {inner.code}"
+
+
+def _first_call_only(subject: Subject) -> bool:
+    """Whether the first call alone, of three or more, runs through the break."""
+    once = subject.steps == 1 and (subject.facts.calls or 0) > 2
+    return once and all(event.call == 0 for event in subject.events)
+
+
+def _replacement(subject: Subject) -> str:
+    """How code that is not the user's can be replaced from outside, if it can."""
+    assert subject.frame is not None
+    owner, _, _ = subject.function.rpartition(".")
+    if owner and owner[0].isupper() and "." not in owner:
+        return f"override {subject.function} in a subclass, or "
+    module = module_of(subject.frame.file)
+    if not owner and module:
+        return f"assign your own version to {module}.{subject.function}, or "
+    return ""
+
+
+def _skipped_around(subject: Subject) -> str | None:
+    """Where the break is that makes Dynamo skip the function around a comprehension.
+
+    A comprehension is part of its function's graph. It is compiled on its own only if
+    the function runs eagerly.
+    """
+    function = subject.first.function
+    if function is None or function.function not in COMPREHENSIONS:
+        return None
+    for event in subject.facts.events("graph_break"):
+        skipped = event.function if event.data.get("skips") else None
+        if skipped is None or skipped.file != function.file:
+            continue
+        place = place_of(event.frames).frame
+        if place and qualified_name(definition(skipped)) == subject.function:
+            return f"{shown(place.file)}:{place.line}"
+    return None
 
 
 def own_hints(subject: Subject) -> str:
