@@ -5,9 +5,23 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-from torchproof.places import definition, original_name, package_of, place_of
-from torchproof.records import Event, Severity, Status
-from torchproof.rules._rule import Facts, Rule, Subject, sentence, shorten
+from torchproof.places import (
+    definition,
+    original_name,
+    package_of,
+    place_of,
+    resumed_at,
+    shown_briefly,
+)
+from torchproof.records import Event, Frame, Severity, Status
+from torchproof.rules._rule import (
+    Facts,
+    Rule,
+    Subject,
+    expression_of,
+    sentence,
+    shorten,
+)
 
 _BOILERPLATE = re.compile(
     r"report an issue|file an issue|graph break is fundamental|may be possible to write"
@@ -230,6 +244,35 @@ class GraphBreak(Rule):
         inner = subject.first.frames[-1] if subject.first.frames else None
         if inner is not None and inner not in (library, subject.frame):
             yield f"in {inner.file}:{inner.line} {inner.function}: {inner.code}"
+
+
+def break_above(event: Event, facts: Facts) -> Frame | None:
+    """The graph break without which Dynamo would not compile this function on its own.
+
+    Dynamo goes on after a break with a function of its own making, and compiles what
+    the code between calls as it meets it.
+    """
+    function = event.function
+    if function is None:
+        return None
+    own = (function.file, original_name(function.function))
+    stack = [(f.file, original_name(f.function)) for f in event.frames]
+    above = set(stack[: stack.index(own)] if own in stack else stack)
+    line = resumed_at(function.function)
+    for cut in reversed(facts.events("graph_break")):
+        at = {(f.file, original_name(f.function), f.line) for f in cut.frames}
+        compiled = cut.function and (
+            cut.function.file,
+            original_name(cut.function.function),
+        )
+        if (line is not None and (*own, line) in at) or compiled in above:
+            return place_of(cut.frames).frame
+    return None
+
+
+def told_at(frame: Frame) -> str:
+    """A place within a sentence: file, line and what stands there."""
+    return f"{shown_briefly(frame.file)}:{frame.line} (`{expression_of(frame)}`)"
 
 
 def own_hints(subject: Subject) -> str:
