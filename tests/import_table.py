@@ -24,9 +24,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "stacks": {"records"},
     "store": {"records"},
     "decisive": {"records", "guards"},
-    "tracelog": {"records", "decisive", "guards", "places", "stacks"},
+    "arguments": {"guards", "places"},
+    "tracelog": {"records", "arguments", "decisive", "guards", "places", "stacks"},
     "reads": {"records", "places"},
-    "rules": {"records", "places", "guards"},
+    "rules": {"records", "arguments", "places", "guards"},
     "anatomy": {"records", "places"},
     "verdict": {"records", "samples"},
     # What a rule says of itself is part of a report.
@@ -49,7 +50,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "introspect": {"records"},
     "streams": {"lifeline"},
     "script": {"streams", "target"},
-    "observe": {"records", "introspect", "streams", "tracelog"},
+    "entry_calls": {"places"},
+    "observe": {"records", "entry_calls", "introspect", "streams", "tracelog"},
     "numerics": {"records", "torch_private"},
     "calls": {"records", "introspect", "places", "target", "workloads"},
     "environment": set(),
@@ -134,6 +136,7 @@ MAY_IMPORT_LATE = {
 
 # Rooms that never import torch, not even inside a function.
 DESK: tuple[str, ...] = ("identity", "version", "records", "modules", "samples")
+DESK += ("arguments",)
 DESK += ("layout", "places", "guards", "stacks", "reads", "tracelog", "store", "rules")
 DESK += ("verdict", "recipe", "report", "streams", "capture", "measure", "questions")
 DESK += ("checking", "api", "tuning", "flags", "board", "output", "static", "journal")

@@ -14,6 +14,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+from torchproof.entry_calls import entry_call
 from torchproof.introspect import (
     called_by_torch,
     code_of,
@@ -131,11 +132,10 @@ class Observer:
         if not PAYLOAD_NOT_NEEDED.isdisjoint(metadata):
             metadata, payload = {k: v for k, v in metadata.items() if k != "stack"}, ""
         if start := metadata.get("dynamo_start"):
-            whole = {
-                "stack": [*compiler_stack(), start["stack"][-1]],
-                "complete": True,
-            }
+            stack = [*compiler_stack(), start["stack"][-1]]
+            whole = {"stack": stack, "complete": True}
             metadata = {**metadata, "dynamo_start": whole}
+            metadata["entry_call"] = getattr(self._local, "entry_call", {})
         if metadata.get("compilation_metrics", {}).get("fail_type"):
             self._local.failure = (
                 f"{metadata.get('frame_id')}/{metadata.get('frame_compile_id')}"
@@ -220,6 +220,7 @@ class Observer:
             return self.private.skip_once()
         self._local.failure = None
         self._note_marks(frame.f_locals)
+        self._local.entry_call = entry_call(frame.f_locals, frame.f_code)
         try:
             answer = convert()
         except Exception as error:

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from torchproof.records import Frame, Owner
-from torchproof.stacks import is_resumed
+from torchproof.stacks import is_resumed as is_resumed
 from torchproof.stacks import original_name as original_name
+from torchproof.stacks import resumed_at as resumed_at
 
 _PACKAGE = Path(__file__).parent.as_posix() + "/"
 _INSTALLED = re.compile(r"/(?:site|dist)-packages/([^/]+)")
@@ -136,6 +137,12 @@ def shown(file: str) -> str:
     return file.removeprefix(os.getcwd() + os.sep)
 
 
+def shown_briefly(file: str) -> str:
+    """As `shown`, and a file of an installed package from the package on."""
+    installed = _INSTALLED.search(file.replace("\\", "/"))
+    return file[installed.start(1) :] if installed else shown(file)
+
+
 def source_line(file: str, line: int) -> str:
     return linecache.getline(file, line).rstrip("\n")
 
@@ -163,6 +170,7 @@ def statement(file: str, line: int) -> tuple[int, int]:
 def forget() -> None:
     """What is known of files, which may have been edited since."""
     linecache.checkcache()
+    tree_of.cache_clear()
     _scopes.cache_clear()
     _innermost.cache_clear()
     _statements.cache_clear()
@@ -172,7 +180,7 @@ def forget() -> None:
 def _statements(file: str) -> tuple[tuple[int, int], ...]:
     """(first line, last line) of each statement, of one with a body its head."""
     found = []
-    for node in ast.walk(_tree(file)):
+    for node in ast.walk(tree_of(file)):
         if isinstance(node, ast.stmt):
             body = getattr(node, "body", None)
             end = body[0].lineno - 1 if body else node.end_lineno or node.lineno
@@ -180,7 +188,8 @@ def _statements(file: str) -> tuple[tuple[int, int], ...]:
     return tuple(found)
 
 
-def _tree(file: str) -> ast.Module:
+@functools.lru_cache(maxsize=256)
+def tree_of(file: str) -> ast.Module:
     try:
         return ast.parse("".join(linecache.getlines(file)))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -193,7 +202,7 @@ def _scopes(file: str) -> tuple[tuple[int, int, str], ...]:
     wanted = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
     return tuple(
         (node.lineno, node.end_lineno or node.lineno, node.name)
-        for node in ast.walk(_tree(file))
+        for node in ast.walk(tree_of(file))
         if isinstance(node, wanted)
     )
 

@@ -82,6 +82,12 @@ def is_resumed(function: str) -> bool:
     return _RESUME.match(function) is not None
 
 
+def resumed_at(function: str) -> int | None:
+    """The line of the break after which Dynamo goes on with this function."""
+    match = _RESUME.match(function)
+    return int(match["line"]) if match else None
+
+
 def original_name(function: str) -> str:
     """The user's name of a function that Dynamo may have cut in two."""
     while match := _RESUME.match(function):

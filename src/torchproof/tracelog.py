@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from torchproof.arguments import Call
 from torchproof.decisive import Refusal, settle
 from torchproof.guards import Guard
 from torchproof.guards import parse as parse_guard
@@ -145,6 +146,7 @@ class _Frames:
     strings: dict[int, str] = field(default_factory=dict)
     functions: dict[str, Frame] = field(default_factory=dict)
     starts: dict[str, _Start] = field(default_factory=dict)
+    calls: dict[str, Call] = field(default_factory=dict)
     errors: dict[str, str] = field(default_factory=dict)
     guards: dict[str, list[tuple[Frame, ...]]] = field(default_factory=dict)
 
@@ -201,7 +203,7 @@ def interpret(records: Iterable[Record]) -> list[Event]:
     events: list[Event] = []
     by_file: dict[str, _Frames] = {}
     file = ""
-    for record in records:
+    for record in _starts_first(records):
         file = str(record.metadata.get("file", file))
         known = by_file.setdefault(file, _Frames())
         match record.name:
@@ -230,6 +232,22 @@ def interpret(records: Iterable[Record]) -> list[Event]:
     return settle(events)
 
 
+def _starts_first(records: Iterable[Record]) -> Iterator[Record]:
+    """Torch says why it compiles once more before it says what it compiles."""
+    reasons: Record | None = None
+    for record in records:
+        if reasons is not None and record.name not in (None, "str"):
+            starts = record.name == "dynamo_start"
+            yield from (record, reasons) if starts else (reasons, record)
+            reasons = None
+        elif record.name == "recompile_reasons":
+            reasons = record
+        else:
+            yield record
+    if reasons is not None:
+        yield reasons
+
+
 def _event(kind: str, record: Record, known: _Frames, **values: Any) -> Event:
     compile_id = record.compile_id
     region = values.pop("region", None) or known.split(compile_id)
@@ -238,7 +256,7 @@ def _event(kind: str, record: Record, known: _Frames, **values: Any) -> Event:
         compile_id,
         frames=region.inside,
         function=known.function(compile_id),
-        data=values,
+        data={**values, "entry_call": known.calls.get(compile_id or "")},
         call=record.call,
         callers=region.callers,
     )
@@ -250,6 +268,8 @@ def _start(record: Record, known: _Frames) -> None:
     if frames and record.compile_id:
         *above, function = frames
         known.functions[record.compile_id] = function
+        if call := Call.read(record.metadata.get("entry_call") or {}):
+            known.calls[record.compile_id] = call
         region = split_region(above)
         known.starts[record.compile_id] = (
             _Start(tuple(above), (), bool(started.get("complete")))

@@ -97,12 +97,7 @@ class Subject:
     @property
     def expression(self) -> str:
         """The user's own words at the place: what the traceback underlines."""
-        if self.frame is None:
-            return ""
-        words = self.frame.expression or self.frame.code
-        # What goes on in the lines below the first.
-        closing = {"(": ")", "[": "]", "{": "}"}.get(words[-1:], "")
-        return shorten(f"{words}...{closing}" if closing else words)
+        return "" if self.frame is None else expression_of(self.frame)
 
     @property
     def function(self) -> str:
@@ -248,6 +243,13 @@ def _shown(file: str) -> str:
     """Relative to where the user stands if it is below, else as it is."""
     here = os.getcwd() + os.sep
     return file.removeprefix(here)
+
+
+def expression_of(frame: Frame) -> str:
+    """What a frame's line underlines; brackets that close further down are closed."""
+    words = frame.expression or frame.code
+    closing = {"(": ")", "[": "]", "{": "}"}.get(words[-1:], "")
+    return shorten(f"{words}...{closing}" if closing else words)
 
 
 def shorten(text: str, limit: int = 70) -> str:

@@ -12,11 +12,18 @@ from torchproof.places import (
     original_name,
     package_of,
     place_of,
-    qualified_name,
-    shown,
+    resumed_at,
+    shown_briefly,
 )
-from torchproof.records import Event, Severity, Status
-from torchproof.rules._rule import Facts, Rule, Subject, sentence, shorten
+from torchproof.records import Event, Frame, Severity, Status
+from torchproof.rules._rule import (
+    Facts,
+    Rule,
+    Subject,
+    expression_of,
+    sentence,
+    shorten,
+)
 
 _BOILERPLATE = re.compile(
     r"report an issue|file an issue|graph break is fundamental|may be possible to write"
@@ -166,8 +173,8 @@ class GraphBreak(Rule):
     def cause(self, subject: Subject) -> str:
         if outer := _skipped_around(subject):
             return (
-                f"{outer} makes Dynamo skip {subject.function}, so this comprehension is"
-                f" compiled on its own: {sentence(subject.data['explanation'])}"
+                f"{outer} makes Dynamo skip {subject.function}, and compile this"
+                f" comprehension on its own: {sentence(subject.data['explanation'])}"
             )
         why = self.why(subject)
         nested = subject.data.get("nested") or ""
@@ -291,22 +298,45 @@ def _replacement(subject: Subject) -> str:
 
 
 def _skipped_around(subject: Subject) -> str | None:
-    """Where the break is that makes Dynamo skip the function around a comprehension.
+    """The break that makes Dynamo skip the function around a comprehension.
 
-    A comprehension is part of its function's graph. It is compiled on its own only if
-    the function runs eagerly.
+    A comprehension is part of its function's graph. Dynamo compiles it on its own only
+    if the function runs eagerly.
     """
     function = subject.first.function
     if function is None or function.function not in COMPREHENSIONS:
         return None
-    for event in subject.facts.events("graph_break"):
-        skipped = event.function if event.data.get("skips") else None
-        if skipped is None or skipped.file != function.file:
-            continue
-        place = place_of(event.frames).frame
-        if place and qualified_name(definition(skipped)) == subject.function:
-            return f"{shown(place.file)}:{place.line}"
+    above = break_above(subject.first, subject.facts)
+    return told_at(above) if above else None
+
+
+def break_above(event: Event, facts: Facts) -> Frame | None:
+    """The graph break without which Dynamo would not compile this function on its own.
+
+    Dynamo goes on after a break with a function of its own making, and compiles what
+    the code between calls as it meets it.
+    """
+    function = event.function
+    if function is None:
+        return None
+    own = (function.file, original_name(function.function))
+    stack = [(f.file, original_name(f.function)) for f in event.frames]
+    above = set(stack[: stack.index(own)] if own in stack else stack)
+    line = resumed_at(function.function)
+    for cut in reversed(facts.events("graph_break")):
+        at = {(f.file, original_name(f.function), f.line) for f in cut.frames}
+        compiled = cut.function and (
+            cut.function.file,
+            original_name(cut.function.function),
+        )
+        if (line is not None and (*own, line) in at) or compiled in above:
+            return place_of(cut.frames).frame
     return None
+
+
+def told_at(frame: Frame) -> str:
+    """A place within a sentence: file, line and what stands there."""
+    return f"{shown_briefly(frame.file)}:{frame.line} (`{expression_of(frame)}`)"
 
 
 def own_hints(subject: Subject) -> str:

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from torchproof.arguments import Argument
 from torchproof.guards import Guard
 from torchproof.rules import pages
-from torchproof.rules._rule import Subject
-from torchproof.rules.recompiles import Recompile, values_seen
+from torchproof.rules._rule import Subject, expression_of, shorten
+from torchproof.rules.recompiles import (
+    Recompile,
+    call_frame,
+    is_marked_at_call,
+    marks,
+    values_seen,
+)
 
 
 class SizeChange(Recompile):
@@ -40,7 +49,9 @@ class SizeChange(Recompile):
         )
 
     def remedy(self, guard: Guard, subject: Subject) -> str:
-        marked = f"torch._dynamo.maybe_mark_dynamic({guard.source}, {guard.dim})"
+        if is_marked_at_call(subject.first):
+            return self._at_the_call(subject)
+        marked = _marked(marks(subject)) or _mark(guard.source, guard.dim)
         if _stays_static(guard, subject):
             return (
                 f"let size {guard.dim} of `{guard.source}` be dynamic: drop"
@@ -51,6 +62,31 @@ class SizeChange(Recompile):
             f"{marked} before the first call (one graph from the start), dynamic=True,"
             " or pad to a few bucket sizes"
         )
+
+    def _at_the_call(self, subject: Subject) -> str:
+        changing = marks(subject)
+        call = call_frame(subject.data["entry_call"])
+        computed = dict.fromkeys(a.words for a, _ in changing if not a.fixed)
+        first = ""
+        if computed:
+            named = ", ".join(f"`{shorten(words)}`" for words in computed)
+            first = f"give {named} a name before the call and pass that; "
+        if subject.facts.compile_arguments.get("dynamic") == "False":
+            first = f"drop dynamic=False; {first}"
+        together = " (all of them: one fixed size fixes the others)"
+        return (
+            f"{first}before `{expression_of(call) if call else 'the call'}`, each time:"
+            f" {_marked(changing)}"
+            f"{together if len(changing) > 1 else ''}; or pad to a few bucket sizes"
+        )
+
+
+def _marked(changing: Iterable[tuple[Argument, int]]) -> str:
+    return "; ".join(_mark(argument.words, dim) for argument, dim in changing)
+
+
+def _mark(words: str, dim: int | None) -> str:
+    return f"torch._dynamo.maybe_mark_dynamic({words}, {dim})"
 
 
 def _stays_static(guard: Guard, subject: Subject) -> bool:

@@ -1,0 +1,133 @@
+"""Watches with what a running program calls a compiled function.
+
+When Dynamo is about to compile a frame, `entry_call` finds the call that entered the
+compiled region, and which of its arguments the frame's local variables are.
+"""
+
+from __future__ import annotations
+
+import sys
+import types
+from collections import UserDict
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from torchproof.places import whose
+
+Path = tuple[Any, ...]  # ("args", 0), ("kwargs", "input_ids"), then keys into it
+
+_DEPTH = 3
+_ITEMS = 64  # of one container; a longer one is not an argument list
+_SHARED = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), type)
+
+
+def entry_call(variables: Mapping[str, Any], code: types.CodeType) -> dict[str, Any]:
+    """The call that entered the compiled region, as a record for `arguments.Call`.
+
+    `variables` and `code` are those of the frame that is about to be compiled.
+    """
+    entry = _entry_frame()
+    if entry is None:
+        return {}
+    args = entry.f_locals.get("args", ())
+    kwargs = entry.f_locals.get("kwargs", {})
+    values = dict(_walk(("args",), args)) | dict(_walk(("kwargs",), kwargs))
+    caller: types.FrameType | None = entry.f_back
+    while caller is not None and whose(caller.f_code.co_filename) == "torch":
+        caller = caller.f_back
+    return {
+        "entry": id(entry.f_locals.get("fn")),
+        "site": None if caller is None else _site(caller),
+        "positional": len(args),
+        "sources": _sources(variables, code, values),
+        "sizes": [[path, list(v.shape)] for path, v in values.items() if _sized(v)],
+    }
+
+
+def _entry_frame() -> types.FrameType | None:
+    """Torch's wrapper around the outermost compiled callable; see `split_region`."""
+    entry = None
+    frame: types.FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_filename.endswith("eval_frame.py"):
+            if (
+                frame.f_code.co_name == "_fn"
+                and whose(frame.f_code.co_filename) == "torch"
+            ):
+                break
+            if frame.f_code.co_name == "compile_wrapper":
+                entry = frame
+        frame = frame.f_back
+    return entry
+
+
+def _site(frame: types.FrameType) -> list[Any]:
+    positions = list(frame.f_code.co_positions())
+    spot = positions[frame.f_lasti // 2] if frame.f_lasti >= 0 else (None,) * 4
+    return [frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name, list(spot)]
+
+
+def _sized(value: Any) -> bool:
+    import torch
+
+    return isinstance(value, torch.Tensor)
+
+
+def _walk(path: Path, value: Any) -> Iterator[tuple[Path, Any]]:
+    """Each argument, and what lies in containers among them."""
+    if len(path) > 1:
+        yield path, value
+    if len(path) <= _DEPTH:
+        for key, item in _items(value):
+            yield from _walk((*path, key), item)
+
+
+def _items(value: Any) -> list[tuple[Any, Any]]:
+    if isinstance(value, (dict, UserDict)):
+        items = [(k, v) for k, v in value.items() if isinstance(k, (str, int))]
+    elif isinstance(value, (list, tuple)):
+        items = list(enumerate(value))
+    else:
+        return []
+    return items if len(items) <= _ITEMS else []
+
+
+def _sources(
+    variables: Mapping[str, Any], code: types.CodeType, values: Mapping[Path, Any]
+) -> list[list[Any]]:
+    """Which argument each local variable is, or each item of a packed one."""
+    by_identity = {
+        id(value): path
+        for path, value in reversed(values.items())
+        if not isinstance(value, _SHARED)
+    }
+    found: list[list[Any]] = []
+    for name, value in variables.items():
+        path = by_identity.get(id(value)) or _by_position(name, variables, code, values)
+        if path is not None:
+            found.append([name, [], path])
+            continue
+        for key, item in _items(value):
+            path = by_identity.get(id(item))
+            named = ("kwargs", key)
+            if path is None and named in values and values[named] is item:
+                path = named
+            if path is not None:
+                found.append([name, [key], path])
+    return found
+
+
+def _by_position(
+    name: str,
+    variables: Mapping[str, Any],
+    code: types.CodeType,
+    values: Mapping[Path, Any],
+) -> Path | None:
+    """A number or a string has no identity: its name and its position say which."""
+    parameters = code.co_varnames[: code.co_argcount]
+    path: Path = ("kwargs", name)
+    if path not in values and name in parameters:
+        first = variables.get(parameters[0])
+        bound = ("args", 0) not in values or values["args", 0] is not first
+        path = ("args", parameters.index(name) - bound)
+    return path if path in values and values[path] is variables[name] else None
