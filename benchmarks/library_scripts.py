@@ -302,8 +302,9 @@ def _recompile_faults(
     finding: dict[str, Any], guards: list[str], text: str
 ) -> Iterator[str]:
     """A guard that torch does not log, or a fix that names what is not there."""
-    quoted = [e.split(": ", 1)[-1][:60] for e in finding["evidence"]]
-    if quoted and not any(g.startswith(q) or q in g for q in quoted for g in guards):
+    quoted = [_lasting(e.split(": ", 1)[-1]) for e in finding["evidence"]]
+    logged = {_lasting(guard) for guard in guards}
+    if quoted and logged.isdisjoint(quoted):
         yield f"{finding['code']}: torch logs no guard like {quoted[0]!r}"
     if re.search(r"<module>|\bmain was recompiled", finding["message"]):
         yield f"{finding['code']} names the caller: {finding['message'][:80]}"
@@ -311,6 +312,11 @@ def _recompile_faults(
     for match in _MARK.finditer(finding["fix"]):
         if unknown := set(re.findall(r"[A-Za-z_]\w*", match["what"])) - names:
             yield f"{finding['code']} names {sorted(unknown)}: not in the file"
+
+
+def _lasting(guard: str) -> str:
+    """The beginning of a guard, without the addresses of a run."""
+    return re.sub(r"\d{9,}", "-", " ".join(guard.split()))[:45]
 
 
 def _shown(several: set[tuple[str, int]]) -> str:
@@ -343,7 +349,7 @@ def examine(family: str, form: str, above: Path) -> dict[str, Any]:
     return {
         "form": form,
         "calls": script["counts"]["calls"],
-        "places": sorted(_shown({place}) for place in logged.breaks),
+        "places": sorted((Path(file).name, line) for file, line in logged.breaks),
         "recompiles": len(logged.recompiles),
         "kinds": dict(sorted(kinds.items())),
         "disagreements": list(disagreements(factory, script, logged, name.read_text())),
@@ -394,7 +400,8 @@ def main() -> int:
 
 def tell(key: str, row: dict[str, Any]) -> None:
     counts = {k: row[k] for k in ("recompiles", "kinds", "seconds")}
-    print(key, row["places"], counts, flush=True)
+    at = [f"{file}:{line}" for file, line in row["places"]]
+    print(key, at, counts, flush=True)
     for line in row["disagreements"]:
         print(f"  {line}", flush=True)
 

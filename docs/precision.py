@@ -59,7 +59,7 @@ def scripts() -> str:
         "|---|---|---|---|",
     ]
     for name, row in every["rows"].items():
-        places = ", ".join(f"`{place}`" for place in row["places"]) or "-"
+        places = ", ".join(f"`{file}:{n}`" for file, n in row["places"]) or "-"
         agrees = "; ".join(row["disagreements"]) or "agrees"
         lines.append(f"| {name} | {places} | {row['recompiles']} | {agrees} |")
     return "\n".join(lines)

@@ -6,11 +6,15 @@ here are its parts, and a few models for one batch.
 
 from __future__ import annotations
 
+import importlib.metadata
+import json
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from torchproof import rules
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
@@ -100,7 +104,7 @@ RECOMPILED = {
     "file": "train.py",
     "message": "size 1 changed: Net.forward was recompiled 1 time",
     "fix": 'torch._dynamo.maybe_mark_dynamic(batch["input_ids"], 1) before',
-    "evidence": ["0/1: tensor 'kwargs['input_ids']' size mismatch at"],
+    "evidence": ["0/1: tensor 'kwargs['input_ids']' size mismatch at index 0."],
 }
 SOURCE = 'for batch in loader:\n    compiled(input_ids=batch["input_ids"])'
 
@@ -149,3 +153,49 @@ def test_the_backend_of_the_plain_run_moves_no_line(form: str) -> None:
     lines = zip(written.splitlines(), plain.splitlines(), strict=True)
     differing = [(one, two) for one, two in lines if one != two]
     assert len(differing) == 1 and 'backend="eager"' in differing[0][1]
+
+
+def places(observation: Any) -> set[tuple[str, int]]:
+    """Where the findings are that have to be inside what is compiled."""
+    found = [f for f in rules.check(observation) if f.kind in library_scripts.PLACED]
+    assert "<module>" not in {finding.function for finding in found}
+    return {(Path(f.file or "-").name, f.line or 0) for f in found}
+
+
+def base_version(package: str) -> str:
+    return importlib.metadata.version(package).partition("+")[0]
+
+
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    ("family", "form"),
+    [
+        ("gpt2", "model"),
+        pytest.param("gpt2", "trainer", marks=SLOW),
+        pytest.param("mixtral", "main", marks=SLOW),
+        pytest.param("llava", "in place", marks=SLOW),
+        pytest.param("opt", "forward", marks=SLOW),
+    ],
+)
+def test_a_script_breaks_where_the_factory_and_the_log_do(
+    family: str, form: str, observe: Any, tmp_path: Path
+) -> None:
+    pytest.importorskip("transformers")
+    kept = json.loads(library_scripts.RESULTS.read_text())
+    versions = {
+        name: importlib.metadata.version(name) for name in library_scripts.AROUND
+    }
+    if versions != {name: kept[name] for name in versions}:
+        pytest.skip("the lines hold for other versions")
+    script, factory = tmp_path / "train.py", tmp_path / "target.py"
+    for file, body in (
+        (script, library_scripts.FORMS[form]),
+        (factory, library_scripts.FACTORY),
+    ):
+        text = library_scripts.program(family, body, backend="eager")
+        file.write_text(text.replace("(samples,", "(samples[:3],"))
+    wanted = {tuple(p) for p in kept["rows"][f"{family}, model"]["places"]}
+    assert places(observe(str(script))) == wanted
+    assert places(observe(f"{factory}:make", train=True)) == wanted
