@@ -238,6 +238,7 @@ def check(target: str, folder: Path, *options: str) -> dict[str, Any]:
     if done.returncode:
         raise SystemExit(f"{target} in {folder}: {done.stderr}")
     run: dict[str, Any] = json.loads(done.stdout)
+    run["findings"] = [f for f in run["findings"] if f["status"] == "open"]
     return run
 
 
@@ -267,7 +268,7 @@ def places(run: dict[str, Any], folder: Path) -> set[tuple[str, int]]:
     return {
         (str(folder / f["file"]) if f["file"] else "-", f["line"])
         for f in run["findings"]
-        if f["kind"] in PLACED and f["status"] == "open" and f["origin"] != "static"
+        if f["kind"] in PLACED and f["origin"] != "static"
     }
 
 
