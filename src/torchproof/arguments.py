@@ -7,12 +7,13 @@ names an argument in the words of the code that makes the call.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from torchproof.guards import in_words
-from torchproof.places import tree_of
+from torchproof.places import tree_of, whose
 
 Path = tuple[Any, ...]  # ("args", 0), ("kwargs", "input_ids"), then keys into it
 
@@ -66,6 +67,20 @@ class Call:
             return None
         return self.sources[longest], source[len(longest) :]
 
+    @property
+    def by_user(self) -> bool:
+        """Whether the user's own code makes the call."""
+        return whose(self.file) == "user"
+
+    def words(self, source: str) -> str:
+        """A source as the user's call writes it, else by the name of the parameter."""
+        origin = self.origin(source)
+        if origin is None:
+            return source
+        path, rest = origin
+        written = self.argument(path) if self.by_user else None
+        return (written.words if written else self.name(path, source)) + rest
+
     def argument(self, path: Path) -> Argument | None:
         """The caller's words for an argument; None if they cannot be told."""
         call = self._expression()
@@ -85,6 +100,14 @@ class Call:
         for step in rest:
             node = _item(node, step)
         return None if isinstance(node, ast.Constant) else _in_words(node)
+
+    def source_of(self, path: Path) -> str | None:
+        """An argument as torch names it in the frame that is compiled: L['x']."""
+        for source, known in self.sources.items():
+            if known == path:
+                root = re.match(r"\w+", source)
+                return f"L['{root[0]}']{source[root.end() :]}" if root else None
+        return None
 
     def name(self, path: Path, source: str) -> str:
         """The argument by the name of the parameter, for want of the caller's words."""

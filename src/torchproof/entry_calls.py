@@ -6,8 +6,10 @@ compiled region, and which of its arguments the frame's local variables are.
 
 from __future__ import annotations
 
+import itertools
 import sys
 import types
+import weakref
 from collections import UserDict
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -18,6 +20,8 @@ Path = tuple[Any, ...]  # ("args", 0), ("kwargs", "input_ids"), then keys into i
 
 _DEPTH = 3
 _ITEMS = 64  # of one container; a longer one is not an argument list
+_numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+_count = itertools.count()
 _SHARED = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), type)
 
 
@@ -36,7 +40,7 @@ def entry_call(variables: Mapping[str, Any], code: types.CodeType) -> dict[str, 
     while caller is not None and whose(caller.f_code.co_filename) == "torch":
         caller = caller.f_back
     return {
-        "entry": id(entry.f_locals.get("fn")),
+        "entry": _number_of(entry.f_locals.get("self")),
         "site": None if caller is None else _site(caller),
         "positional": len(args),
         "sources": _sources(variables, code, values),
@@ -59,6 +63,13 @@ def _entry_frame() -> types.FrameType | None:
                 entry = frame
         frame = frame.f_back
     return entry
+
+
+def _number_of(context: Any) -> int:
+    """A number for each call of torch.compile: an address may be used again."""
+    if context not in _numbers:
+        _numbers[context] = next(_count)
+    return _numbers[context]
 
 
 def _site(frame: types.FrameType) -> list[Any]:
@@ -98,7 +109,7 @@ def _sources(
     """Which argument each local variable is, or each item of a packed one."""
     by_identity = {
         id(value): path
-        for path, value in reversed(values.items())
+        for path, value in reversed(list(values.items()))
         if not isinstance(value, _SHARED)
     }
     found: list[list[Any]] = []
