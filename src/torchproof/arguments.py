@@ -89,6 +89,8 @@ class Call:
         shift = self._shift(call)
         if shift is None:
             return None
+        if len(path) == 1:
+            return _all_of(call, path[0])
         kind, key, *rest = path
         node = (
             _keyword(call, key)
@@ -111,6 +113,9 @@ class Call:
 
     def name(self, path: Path, source: str) -> str:
         """The argument by the name of the parameter, for want of the caller's words."""
+        if len(path) == 1:
+            named = "keyword" if path[0] == "kwargs" else "positional"
+            return f"the {named} arguments"
         kind, key, *rest = path
         root = key if kind == "kwargs" else source.partition("[")[0].partition(".")[0]
         return "".join([str(root), *(f"[{step!r}]" for step in rest)])
@@ -165,6 +170,17 @@ def _begins(node: ast.Call, line: int, column: int) -> bool:
         attribute.value.end_lineno,
         attribute.value.end_col_offset,
     )
+
+
+def _all_of(call: ast.Call, kind: str) -> Argument | None:
+    """What is unpacked into all positional or all keyword arguments."""
+    if kind == "kwargs":
+        values = [k.value for k in call.keywords if k.arg is None]
+        whole = len(call.keywords) == 1 and values
+    else:
+        values = [a.value for a in call.args if isinstance(a, ast.Starred)]
+        whole = len(call.args) == 1 and values
+    return _in_words(values[0]) if whole else None
 
 
 def _keyword(call: ast.Call, name: str) -> ast.expr | None:

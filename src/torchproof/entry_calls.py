@@ -6,6 +6,7 @@ compiled region, and which of its arguments the frame's local variables are.
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import sys
 import types
@@ -114,18 +115,36 @@ def _sources(
     }
     found: list[list[Any]] = []
     for name, value in variables.items():
-        path = by_identity.get(id(value)) or _by_position(name, variables, code, values)
+        path = _by_position(name, variables, code, values) or by_identity.get(id(value))
         if path is not None:
             found.append([name, [], path])
             continue
+        packed = _packed(code).get(name)
+        if packed is not None:
+            found.append([name, [], (packed,)])
+        # Those before `*args` are bound to other parameters.
+        bound = sum(path[0] == "args" and len(path) == 2 for path in values)
+        before = bound - len(value) if packed == "args" else 0
         for key, item in _items(value):
-            path = by_identity.get(id(item))
-            named = ("kwargs", key)
-            if path is None and named in values and values[named] is item:
-                path = named
+            path = (packed, before + key if packed == "args" else key)
+            if path not in values or values[path] is not item:
+                path = by_identity.get(id(item))
             if path is not None:
                 found.append([name, [key], path])
     return found
+
+
+def _packed(code: types.CodeType) -> dict[str, str]:
+    """The names of `*args` and `**kwargs`, whatever their author calls them."""
+    named = code.co_argcount + code.co_kwonlyargcount
+    packed: dict[str, str] = {}
+    for flag, kind in (
+        (inspect.CO_VARARGS, "args"),
+        (inspect.CO_VARKEYWORDS, "kwargs"),
+    ):
+        if code.co_flags & flag:
+            packed[code.co_varnames[named + len(packed)]] = kind
+    return packed
 
 
 def _by_position(

@@ -13,6 +13,7 @@ from torchproof.rules.recompiles import (
     Recompile,
     call_frame,
     is_marked_at_call,
+    made,
     marks,
     sources_passed_by_library,
     values_seen,
@@ -277,9 +278,9 @@ class LayoutChange(Recompile):
 
     def remedy(self, guard: Guard, subject: Subject) -> str:
         return (
-            f"give `{guard.source}` one layout before the call: {guard.source} ="
-            f" {guard.source}.contiguous() (or a fixed memory_format), so that its"
-            " strides are the same"
+            f"give `{guard.source}` one layout before the call:"
+            f" {made(guard, subject, '.contiguous()')} (or a fixed memory_format), so"
+            " that its strides are the same"
         )
 
 
@@ -314,7 +315,7 @@ class DtypeChange(Recompile):
         wanted = dtype.get(guard.expected or "", f"the dtype it had ({guard.expected})")
         return (
             "convert before the call so that the dtype is always the same:"
-            f" {guard.source} = {guard.source}.to({wanted})"
+            f" {made(guard, subject, f'.to({wanted})')}"
         )
 
 
@@ -343,7 +344,7 @@ class DeviceChange(Recompile):
     def remedy(self, guard: Guard, subject: Subject) -> str:
         return (
             "move it before the call so that the device is always the same:"
-            f" {guard.source} = {guard.source}.to(device)"
+            f" {made(guard, subject, '.to(device)')}"
         )
 
 

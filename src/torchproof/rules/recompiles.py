@@ -89,7 +89,15 @@ def _understood(event: Event, facts: Facts) -> Event:
         source, other = call.words(guard.source), call.words(guard.other)
         data["guard"] = replace(guard, source=source, other=other)
         data["path"] = origin[0]
+        data["fixed"] = _argument(call, origin[0]).fixed
     return replace(event, data=data)
+
+
+def made(guard: Guard, subject: Subject, change: str) -> str:
+    """The edit that gives an argument another form, at the call: `x = x.float()`."""
+    if subject.data.get("fixed", True):
+        return f"{guard.source} = {guard.source}{change}"
+    return f"pass `({guard.source}){change}`"
 
 
 def _is_handed_over(guard: Guard, *, is_input: bool) -> bool:
@@ -125,7 +133,12 @@ def marks(subject: Subject) -> list[Marks]:
     dims = varying(same)
     sites = {(each.file, each.line, each.span): each for each in reversed(same)}
     return [
-        Marks(each, tuple((_argument(each, p), d) for p in dims for d in dims[p]))
+        Marks(
+            each,
+            tuple(
+                dict.fromkeys((_argument(each, p), d) for p in dims for d in dims[p])
+            ),
+        )
         for each in sorted(sites.values(), key=lambda each: (each.file, each.line))
     ]
 
