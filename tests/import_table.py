@@ -93,7 +93,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     | {"runtime", "strategies", "streams", "target", "tensors", "torch_private"}
     | {"version"},
     # Starts the child and reads its stream, without torch.
-    "capture": {"records", "places", "streams", "target", "tracelog"},
+    "capture": {"records", "places", "stacks", "streams", "target", "tracelog"},
     "measure": {"records", "layout", "samples", "strategies", "streams", "target"}
     | {"lifeline", "tracelog"},
     "questions": {"records", "guard_filters", "measure", "strategies"},

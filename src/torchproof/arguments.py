@@ -7,12 +7,13 @@ names an argument in the words of the code that makes the call.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from torchproof.guards import in_words
-from torchproof.places import tree_of
+from torchproof.places import tree_of, whose
 
 Path = tuple[Any, ...]  # ("args", 0), ("kwargs", "input_ids"), then keys into it
 
@@ -66,6 +67,20 @@ class Call:
             return None
         return self.sources[longest], source[len(longest) :]
 
+    @property
+    def by_user(self) -> bool:
+        """Whether the user's own code makes the call."""
+        return whose(self.file) == "user"
+
+    def words(self, source: str) -> str:
+        """A source as the user's call writes it, else by the name of the parameter."""
+        origin = self.origin(source)
+        if origin is None:
+            return source
+        path, rest = origin
+        written = self.argument(path) if self.by_user else None
+        return (written.words if written else self.name(path, source)) + rest
+
     def argument(self, path: Path) -> Argument | None:
         """The caller's words for an argument; None if they cannot be told."""
         call = self._expression()
@@ -74,6 +89,8 @@ class Call:
         shift = self._shift(call)
         if shift is None:
             return None
+        if len(path) == 1:
+            return _all_of(call, path[0])
         kind, key, *rest = path
         node = (
             _keyword(call, key)
@@ -86,8 +103,19 @@ class Call:
             node = _item(node, step)
         return None if isinstance(node, ast.Constant) else _in_words(node)
 
+    def source_of(self, path: Path) -> str | None:
+        """An argument as torch names it in the frame that is compiled: L['x']."""
+        for source, known in self.sources.items():
+            if known == path:
+                root = re.match(r"\w+", source)
+                return f"L['{root[0]}']{source[root.end() :]}" if root else None
+        return None
+
     def name(self, path: Path, source: str) -> str:
         """The argument by the name of the parameter, for want of the caller's words."""
+        if len(path) == 1:
+            named = "keyword" if path[0] == "kwargs" else "positional"
+            return f"the {named} arguments"
         kind, key, *rest = path
         root = key if kind == "kwargs" else source.partition("[")[0].partition(".")[0]
         return "".join([str(root), *(f"[{step!r}]" for step in rest)])
@@ -142,6 +170,17 @@ def _begins(node: ast.Call, line: int, column: int) -> bool:
         attribute.value.end_lineno,
         attribute.value.end_col_offset,
     )
+
+
+def _all_of(call: ast.Call, kind: str) -> Argument | None:
+    """What is unpacked into all positional or all keyword arguments."""
+    if kind == "kwargs":
+        values = [k.value for k in call.keywords if k.arg is None]
+        whole = len(call.keywords) == 1 and values
+    else:
+        values = [a.value for a in call.args if isinstance(a, ast.Starred)]
+        whole = len(call.args) == 1 and values
+    return _in_words(values[0]) if whole else None
 
 
 def _keyword(call: ast.Call, name: str) -> ast.expr | None:

@@ -15,6 +15,7 @@ from typing import Any
 
 from torchproof.places import whose
 from torchproof.records import Event, Frame, Observation, UserError
+from torchproof.stacks import inside_region
 from torchproof.streams import Conditions, Followed, follow
 from torchproof.target import Target
 from torchproof.tracelog import Record, interpret, read_folder
@@ -213,9 +214,10 @@ def _strays(
         for entry in by_kind.get(kind, ()):
             data = {k: v for k, v in entry.items() if k not in {"kind", "site", "call"}}
             data["count"] = strays.get((kind, entry.get("method")))
-            yield Event(
-                kind, frames=_frames(entry["site"]), data=data, call=entry["call"]
-            )
+            frames = _frames(entry["site"])
+            if kind == "call_error":
+                frames = inside_region(frames)
+            yield Event(kind, frames=frames, data=data, call=entry["call"])
 
 
 def _without_torchproof(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:

@@ -6,8 +6,11 @@ compiled region, and which of its arguments the frame's local variables are.
 
 from __future__ import annotations
 
+import inspect
+import itertools
 import sys
 import types
+import weakref
 from collections import UserDict
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -18,6 +21,8 @@ Path = tuple[Any, ...]  # ("args", 0), ("kwargs", "input_ids"), then keys into i
 
 _DEPTH = 3
 _ITEMS = 64  # of one container; a longer one is not an argument list
+_numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+_count = itertools.count()
 _SHARED = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), type)
 
 
@@ -36,7 +41,7 @@ def entry_call(variables: Mapping[str, Any], code: types.CodeType) -> dict[str, 
     while caller is not None and whose(caller.f_code.co_filename) == "torch":
         caller = caller.f_back
     return {
-        "entry": id(entry.f_locals.get("fn")),
+        "entry": _number_of(entry.f_locals.get("self")),
         "site": None if caller is None else _site(caller),
         "positional": len(args),
         "sources": _sources(variables, code, values),
@@ -59,6 +64,13 @@ def _entry_frame() -> types.FrameType | None:
                 entry = frame
         frame = frame.f_back
     return entry
+
+
+def _number_of(context: Any) -> int:
+    """A number for each call of torch.compile: an address may be used again."""
+    if context not in _numbers:
+        _numbers[context] = next(_count)
+    return _numbers[context]
 
 
 def _site(frame: types.FrameType) -> list[Any]:
@@ -98,23 +110,41 @@ def _sources(
     """Which argument each local variable is, or each item of a packed one."""
     by_identity = {
         id(value): path
-        for path, value in reversed(values.items())
+        for path, value in reversed(list(values.items()))
         if not isinstance(value, _SHARED)
     }
     found: list[list[Any]] = []
     for name, value in variables.items():
-        path = by_identity.get(id(value)) or _by_position(name, variables, code, values)
+        path = _by_position(name, variables, code, values) or by_identity.get(id(value))
         if path is not None:
             found.append([name, [], path])
             continue
+        packed = _packed(code).get(name)
+        if packed is not None:
+            found.append([name, [], (packed,)])
+        # Those before `*args` are bound to other parameters.
+        bound = sum(path[0] == "args" and len(path) == 2 for path in values)
+        before = bound - len(value) if packed == "args" else 0
         for key, item in _items(value):
-            path = by_identity.get(id(item))
-            named = ("kwargs", key)
-            if path is None and named in values and values[named] is item:
-                path = named
+            path = (packed, before + key if packed == "args" else key)
+            if path not in values or values[path] is not item:
+                path = by_identity.get(id(item))
             if path is not None:
                 found.append([name, [key], path])
     return found
+
+
+def _packed(code: types.CodeType) -> dict[str, str]:
+    """The names of `*args` and `**kwargs`, whatever their author calls them."""
+    named = code.co_argcount + code.co_kwonlyargcount
+    packed: dict[str, str] = {}
+    for flag, kind in (
+        (inspect.CO_VARARGS, "args"),
+        (inspect.CO_VARKEYWORDS, "kwargs"),
+    ):
+        if code.co_flags & flag:
+            packed[code.co_varnames[named + len(packed)]] = kind
+    return packed
 
 
 def _by_position(

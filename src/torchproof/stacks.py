@@ -34,7 +34,9 @@ def split_region(stack: Sequence[Frame]) -> Region | None:
     Of nested compiled calls the outermost counts, unless a function marked
     torch.compiler.disable lies between: it and what it calls run eagerly.
     """
-    torch_own = [Path(f.file).as_posix().endswith(_EVAL_FRAME) for f in stack]
+    torch_own = [
+        not f.file or Path(f.file).as_posix().endswith(_EVAL_FRAME) for f in stack
+    ]
     disabled = [i for i, f in enumerate(stack) if torch_own[i] and f.function == "_fn"]
     for i in range(disabled[-1] if disabled else 0, len(stack)):
         if torch_own[i] and stack[i].function == "compile_wrapper":
@@ -63,18 +65,24 @@ def starts_with(frames: Sequence[Frame], callers: Iterable[Frame]) -> int:
         ):
             expected.pop()
         expected.append(frame)
-    if not expected or len(frames) < len(expected):
-        return 0
-    *outer, last = expected
-    if any(not _same(f, e) for f, e in zip(frames, outer, strict=False)):
-        return 0
-    shown = _same(frames[len(outer)], last) and frames[len(outer)].line == last.line
-    return len(outer) + shown
+    at = 0
+    for number, frame in enumerate(expected, 1):
+        if at < len(frames) and _same(frames[at], frame):
+            at += 1
+        elif frame.file and number < len(expected):
+            return 0
+    return at
 
 
 def _same(one: Frame, other: Frame) -> bool:
+    """Of the same line; a trace may lack the name of a file."""
     names = original_name(one.function), original_name(other.function)
-    return one.file == other.file and names[0] == names[1]
+    known = bool(one.file and other.file)
+    return (
+        names[0] == names[1]
+        and one.line == other.line
+        and (not known or one.file == other.file)
+    )
 
 
 def is_resumed(function: str) -> bool:

@@ -9,10 +9,13 @@ from torchproof.guards import Guard
 from torchproof.rules import pages
 from torchproof.rules._rule import Subject, expression_of, shorten
 from torchproof.rules.recompiles import (
+    Marks,
     Recompile,
     call_frame,
     is_marked_at_call,
+    made,
     marks,
+    sources_passed_by_library,
     values_seen,
 )
 
@@ -51,7 +54,14 @@ class SizeChange(Recompile):
     def remedy(self, guard: Guard, subject: Subject) -> str:
         if is_marked_at_call(subject.first):
             return self._at_the_call(subject)
-        marked = _marked(marks(subject)) or _mark(guard.source, guard.dim)
+        if sources := sources_passed_by_library(subject):
+            return (
+                "before the first call: torch.compiler.config.dynamic_sources ="
+                f' "{",".join(sources)}"; or pad to a few bucket sizes where the'
+                " batches are made"
+            )
+        sizes = [size for each in marks(subject)[:1] for size in each.sizes]
+        marked = _marked(sizes) or _mark(guard.source, guard.dim)
         if _stays_static(guard, subject):
             return (
                 f"let size {guard.dim} of `{guard.source}` be dynamic: drop"
@@ -65,20 +75,25 @@ class SizeChange(Recompile):
 
     def _at_the_call(self, subject: Subject) -> str:
         changing = marks(subject)
-        call = call_frame(subject.data["entry_call"])
-        computed = dict.fromkeys(a.words for a, _ in changing if not a.fixed)
-        first = ""
+        steps = [_before(each, alone=len(changing) == 1) for each in changing]
+        computed = [a.words for m in changing for a, _ in m.sizes if not a.fixed]
         if computed:
-            named = ", ".join(f"`{shorten(words)}`" for words in computed)
-            first = f"give {named} a name before the call and pass that; "
+            named = ", ".join(
+                f"`{shorten(words)}`" for words in dict.fromkeys(computed)
+            )
+            steps.insert(0, f"give {named} a name before the call and pass that")
         if subject.facts.compile_arguments.get("dynamic") == "False":
-            first = f"drop dynamic=False; {first}"
-        together = " (all of them: one fixed size fixes the others)"
-        return (
-            f"{first}before `{expression_of(call) if call else 'the call'}`, each time:"
-            f" {_marked(changing)}"
-            f"{together if len(changing) > 1 else ''}; or pad to a few bucket sizes"
-        )
+            steps.insert(0, "drop dynamic=False")
+        many = any(len(each.sizes) > 1 for each in changing) or len(changing) > 1
+        together = " (all of them: one fixed size fixes the others)" if many else ""
+        return f"{'; '.join(steps)}{together}; or pad to a few bucket sizes"
+
+
+def _before(marks: Marks, *, alone: bool) -> str:
+    frame = call_frame(marks.call)
+    call = f"`{expression_of(frame)}`" if frame else "the call"
+    where = "" if alone else f" in line {marks.call.line}"
+    return f"before {call}{where}, each time: {_marked(marks.sizes)}"
 
 
 def _marked(changing: Iterable[tuple[Argument, int]]) -> str:
@@ -263,9 +278,9 @@ class LayoutChange(Recompile):
 
     def remedy(self, guard: Guard, subject: Subject) -> str:
         return (
-            f"give `{guard.source}` one layout before the call: {guard.source} ="
-            f" {guard.source}.contiguous() (or a fixed memory_format), so that its"
-            " strides are the same"
+            f"give `{guard.source}` one layout before the call:"
+            f" {made(guard, subject, '.contiguous()')} (or a fixed memory_format), so"
+            " that its strides are the same"
         )
 
 
@@ -300,7 +315,7 @@ class DtypeChange(Recompile):
         wanted = dtype.get(guard.expected or "", f"the dtype it had ({guard.expected})")
         return (
             "convert before the call so that the dtype is always the same:"
-            f" {guard.source} = {guard.source}.to({wanted})"
+            f" {made(guard, subject, f'.to({wanted})')}"
         )
 
 
@@ -329,7 +344,7 @@ class DeviceChange(Recompile):
     def remedy(self, guard: Guard, subject: Subject) -> str:
         return (
             "move it before the call so that the device is always the same:"
-            f" {guard.source} = {guard.source}.to(device)"
+            f" {made(guard, subject, '.to(device)')}"
         )
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 
 from torchproof.arguments import Argument, Call, Path, varying
 from torchproof.guards import BEFORE_THE_BREAK, Guard
@@ -86,10 +86,18 @@ def _understood(event: Event, facts: Facts) -> Event:
         "cut": break_above(event, facts) if handed_over else None,
     }
     if call is not None and guard is not None and origin is not None:
-        named = replace(guard, source=_words(call, guard.source))
-        data["guard"] = replace(named, other=_words(call, guard.other))
+        source, other = call.words(guard.source), call.words(guard.other)
+        data["guard"] = replace(guard, source=source, other=other)
         data["path"] = origin[0]
+        data["fixed"] = _argument(call, origin[0]).fixed
     return replace(event, data=data)
+
+
+def made(guard: Guard, subject: Subject, change: str) -> str:
+    """The edit that gives an argument another form, at the call: `x = x.float()`."""
+    if subject.data.get("fixed", True):
+        return f"{guard.source} = {guard.source}{change}"
+    return f"pass `({guard.source}){change}`"
 
 
 def _is_handed_over(guard: Guard, *, is_input: bool) -> bool:
@@ -99,46 +107,68 @@ def _is_handed_over(guard: Guard, *, is_input: bool) -> bool:
     return guard.cause in _FOLLOWS or not is_input
 
 
-def _words(call: Call, source: str) -> str:
-    """A source as the user's call writes it, else by the name of the parameter."""
-    origin = call.origin(source)
-    if origin is None:
-        return source
-    path, rest = origin
-    written = call.argument(path) if whose(call.file) == "user" else None
-    return (written.words if written else call.name(path, source)) + rest
-
-
 def is_marked_at_call(event: Event) -> bool:
     """Whether the user's own code makes the call, and can mark its arguments there."""
     if "path" not in event.data or event.data["cut"] is not None:
         return False
-    return whose(event.data["entry_call"].file) == "user"
+    return bool(event.data["entry_call"].by_user)
 
 
-def marks(subject: Subject) -> list[tuple[Argument, int]]:
+@dataclass(frozen=True)
+class Marks:
+    """The arguments of one call whose sizes differ from call to call."""
+
+    call: Call
+    sizes: tuple[tuple[Argument, int], ...]
+
+
+def marks(subject: Subject) -> list[Marks]:
     """Every argument and dimension that differs between the calls, in their words.
 
     To mark one alone does not do: torch takes the sizes it meets in one operation for
-    equal, and one that is fixed fixes the others.
+    equal, and one that is fixed fixes the others. For the same reason each place that
+    calls the function has to mark its own.
     """
-    call: Call | None = subject.data.get("entry_call")
-    if call is None or "path" not in subject.data:
-        return []
-    told = subject.facts.events("graph", "recompile", "recompile_limit")
-    calls = [e.data["entry_call"] for e in told if e.data.get("entry_call")]
-    same = [each for each in calls if each.entry == call.entry]
-    sources = {path: source for source, path in reversed(call.sources.items())}
+    same = _calls(subject)
+    dims = varying(same)
+    sites = {(each.file, each.line, each.span): each for each in reversed(same)}
     return [
-        (_argument(call, path, sources), dim)
-        for path, dims in varying(same).items()
-        for dim in dims
+        Marks(
+            each,
+            tuple(
+                dict.fromkeys((_argument(each, p), d) for p in dims for d in dims[p])
+            ),
+        )
+        for each in sorted(sites.values(), key=lambda each: (each.file, each.line))
     ]
 
 
-def _argument(call: Call, path: Path, sources: Mapping[Path, str]) -> Argument:
-    written = call.argument(path) if whose(call.file) == "user" else None
-    return written or Argument(call.name(path, sources.get(path, "it")), fixed=True)
+def _calls(subject: Subject) -> list[Call]:
+    """All recorded calls of the compiled function whose argument has changed."""
+    call: Call | None = subject.data.get("entry_call")
+    if call is None or "path" not in subject.data:
+        return []
+    events = subject.facts.events("graph", "recompile", "recompile_limit")
+    calls = [e.data["entry_call"] for e in events if e.data.get("entry_call")]
+    return [each for each in calls if each.entry == call.entry]
+
+
+def sources_passed_by_library(subject: Subject) -> list[str]:
+    """What differs between calls that a library makes, as torch names it.
+
+    There is no line in the user's code where it could be marked.
+    """
+    call: Call | None = subject.data.get("entry_call")
+    if call is None or whose(call.file) != "library":
+        return []
+    sources = [call.source_of(path) for path in varying(_calls(subject))]
+    return [source for source in sources if source is not None]
+
+
+def _argument(call: Call, path: Path) -> Argument:
+    written = call.argument(path) if call.by_user else None
+    sources = (source for source, known in call.sources.items() if known == path)
+    return written or Argument(call.name(path, next(sources, "it")), fixed=True)
 
 
 def _place(event: Event) -> Place:
@@ -162,15 +192,15 @@ def _place(event: Event) -> Place:
 
 
 def call_frame(call: Call) -> Frame | None:
-    if whose(call.file) != "user":
+    if not call.by_user:
         return None
     text = source_line(call.file, call.line)
     frame = Frame(call.file, call.line, call.function, text.strip())
     if call.span is None or call.span[0] != call.span[1]:
         return frame
     indent = len(text) - len(text.lstrip())
-    columns = tuple(len(text.encode()[:at].decode()) - indent for at in call.span[2:])
-    return replace(frame, columns=columns)
+    start, end = (len(text.encode()[:at].decode()) for at in call.span[2:])
+    return replace(frame, columns=(start - indent, end - indent))
 
 
 def values_seen(subject: Subject, limit: int = 6) -> str:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
+from torchproof.guards import in_words
 from torchproof.places import place_of
 from torchproof.records import Event, Severity
 from torchproof.rules import pages
 from torchproof.rules._rule import Facts, Rule, Subject
+from torchproof.rules.breaks import break_above, told_at
 from torchproof.rules.errors import CompileError, user_stack
 
 
@@ -62,10 +64,10 @@ class MarkedDimension(CompileError):
 
 def _marked(subject: Subject) -> tuple[str, str, str]:
     text = subject.data["message"]
-    where = re.search(r"L\['(\w+)'\]\S*?\.size\(\)\[(\d+)\]", text)
+    sizes = _sources(subject, text)
     value = re.search(r"to be a constant \((\d+)\)", text)
     least = re.search(r"the generated guard (\d+) <=", text)
-    name, dim = (where[1], where[2]) if where else ("an input", "?")
+    name, dim = sizes[0] if sizes else ("an input", "?")
     if value is None and least is not None:
         return (
             name,
@@ -156,6 +158,11 @@ class QuietSpecialisation(Rule):
 
     def fix(self, subject: Subject) -> str:
         what = subject.expression
+        if cut := break_above(subject.first, subject.facts):
+            return (
+                f"remove the graph break at {told_at(cut)}: it hands sizes over as"
+                " constants, and what meets them becomes constant too"
+            )
         if re.search(r"\b(for|range)\b", what):
             return (
                 f"a Python loop over a size is unrolled at `{what}`: vectorise it over"
@@ -178,10 +185,16 @@ class QuietSpecialisation(Rule):
         return "medium" if asked or _is_marked(subject.first) else "low"
 
 
+def _sources(subject: Subject, text: str) -> list[tuple[str, str]]:
+    """The tensors and dimensions in a text of torch's, in the caller's words."""
+    found = re.findall(r"(L\['\w+'\]\S*?)\.size\(\)\[(\d+)\]", text)
+    call = subject.data.get("entry_call")
+    named = [(in_words(source), dim) for source, dim in found]
+    return [(call.words(name) if call else name, dim) for name, dim in named]
+
+
 def _sizes(subject: Subject) -> str:
-    sizes = re.findall(
-        r"L\['(\w+)'\]\S*?\.size\(\)\[(\d+)\]", " ".join(subject.data["sources"])
-    )
+    sizes = _sources(subject, " ".join(subject.data["sources"]))
     return ", ".join(f"size {dim} of `{name}`" for name, dim in sizes) or "a size"
 
 
