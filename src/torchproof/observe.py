@@ -245,10 +245,15 @@ class Observer:
         functions.setdefault(code.co_qualname, set()).add(line)
 
     def _note_marks(self, variables: dict[str, Any]) -> None:
+        """Notes the sizes that are marked dynamic, of packed arguments as well."""
         for name, value in variables.items():
-            if has_tensor(value, depth=0):
-                dims = self.private.marked_dimensions(value)
-                self.marks.update((name, dim) for dim in dims)
+            items = value.items() if isinstance(value, dict) else ()
+            for source, item in [(name, value)] + [
+                (f"{name}[{key!r}]", item) for key, item in items
+            ]:
+                if has_tensor(item, depth=0):
+                    dims = self.private.marked_dimensions(item)
+                    self.marks.update((source, dim) for dim in dims)
 
     def _graph(
         self, output_graph: Any, compiled: Callable[..., Any]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from torchproof.arguments import Argument
 from torchproof.guards import Guard
+from torchproof.records import Frame
 from torchproof.rules import pages
 from torchproof.rules._rule import Subject, expression_of, shorten
+from torchproof.rules.breaks import told_at
 from torchproof.rules.recompiles import (
     Marks,
     Recompile,
@@ -18,6 +20,7 @@ from torchproof.rules.recompiles import (
     sources_passed_by_library,
     values_seen,
 )
+from torchproof.rules.shapes import fixed_sizes
 
 
 class SizeChange(Recompile):
@@ -74,7 +77,12 @@ class SizeChange(Recompile):
         )
 
     def _at_the_call(self, subject: Subject) -> str:
-        changing = marks(subject)
+        fixed = fixed_sizes(subject.facts)
+        every = marks(subject)
+        changing = [each for m in every if (each := _without(m, fixed)).sizes]
+        guards = [event.data["guard"] for event in subject.events]
+        if all((guard.source, guard.dim) in fixed for guard in guards):
+            changing = []
         steps = [_before(each, alone=len(changing) == 1) for each in changing]
         computed = [a.words for m in changing for a, _ in m.sizes if not a.fixed]
         if computed:
@@ -85,8 +93,24 @@ class SizeChange(Recompile):
         if subject.facts.compile_arguments.get("dynamic") == "False":
             steps.insert(0, "drop dynamic=False")
         many = any(len(each.sizes) > 1 for each in changing) or len(changing) > 1
-        together = " (all of them: one fixed size fixes the others)" if many else ""
-        return f"{'; '.join(steps)}{together}; or pad to a few bucket sizes"
+        if many:
+            steps[-1] += " (all of them: one fixed size fixes the others)"
+        sizes = dict.fromkeys((a.words, dim) for m in every for a, dim in m.sizes)
+        static = [
+            f"a mark on size {dim} of `{words}` does not help, since"
+            f" {told_at(fixed[words, dim])} fixes it: keep it the same, by padding or"
+            " with drop_last=True in a DataLoader"
+            for words, dim in sizes
+            if (words, dim) in fixed
+        ]
+        padded = [] if static else ["or pad to a few bucket sizes"]
+        return "; ".join([*steps, *static, *padded])
+
+
+def _without(marks: Marks, fixed: Mapping[tuple[str, int], Frame]) -> Marks:
+    """The sizes that a mark keeps dynamic."""
+    sizes = [(a, dim) for a, dim in marks.sizes if (a.words, dim) not in fixed]
+    return Marks(marks.call, tuple(sizes))
 
 
 def _before(marks: Marks, *, alone: bool) -> str:

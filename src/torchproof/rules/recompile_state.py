@@ -88,8 +88,9 @@ class TypeChange(Recompile):
     def remedy(self, guard: Guard, subject: Subject) -> str:
         if guard.source.startswith("self."):
             return (
-                f"give `{guard.source}` a tensor before the first call (a preallocated"
-                " buffer) instead of None; or warm up one call of each kind"
+                f"give `{guard.source}` its value before the first call (a preallocated"
+                " buffer, if it holds a tensor) instead of None; or call the model once"
+                " before it is compiled, if its first call sets it"
             )
         return (
             f"always pass the same type for `{guard.source}` (a list or a tuple, not"

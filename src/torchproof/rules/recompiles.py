@@ -204,8 +204,11 @@ def call_frame(call: Call) -> Frame | None:
 
 
 def values_seen(subject: Subject, limit: int = 6) -> str:
-    """The values the guards saw, in order, without repeats."""
-    seen = [v for event in subject.events for v in event.data["guard"].values]
+    """The values that the guards on one thing saw, in order, without repeats."""
+    first = subject.data["guard"]
+    guards = [event.data["guard"] for event in subject.events]
+    same = [g for g in guards if (g.source, g.dim) == (first.source, first.dim)]
+    seen = [value for guard in same for value in guard.values]
     unique = list(dict.fromkeys(seen))
     if len(unique) == 1:
         return f"was {unique[0]}"

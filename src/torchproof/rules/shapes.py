@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from torchproof.guards import in_words
 from torchproof.places import place_of
-from torchproof.records import Event, Severity
+from torchproof.records import Event, Frame, Severity
 from torchproof.rules import pages
 from torchproof.rules._rule import Facts, Rule, Subject
 from torchproof.rules.breaks import break_above, told_at
@@ -163,6 +163,12 @@ class QuietSpecialisation(Rule):
                 f"remove the graph break at {told_at(cut)}: it hands sizes over as"
                 " constants, and what meets them becomes constant too"
             )
+        if subject.place.owner == "library":
+            return (
+                f"`{what}` is not in your code: keep {_sizes(subject)} the same from"
+                " call to call, by padding or with drop_last=True in a DataLoader, and"
+                " do not mark it dynamic"
+            )
         if re.search(r"\b(for|range)\b", what):
             return (
                 f"a Python loop over a size is unrolled at `{what}`: vectorise it over"
@@ -187,10 +193,14 @@ class QuietSpecialisation(Rule):
 
 def _sources(subject: Subject, text: str) -> list[tuple[str, str]]:
     """The tensors and dimensions in a text of torch's, in the caller's words."""
-    found = re.findall(r"(L\['\w+'\]\S*?)\.size\(\)\[(\d+)\]", text)
     call = subject.data.get("entry_call")
-    named = [(in_words(source), dim) for source, dim in found]
-    return [(call.words(name) if call else name, dim) for name, dim in named]
+    return [(call.words(name) if call else name, dim) for name, dim in _named(text)]
+
+
+def _named(text: str) -> list[tuple[str, str]]:
+    """The tensors and dimensions in a text of torch's."""
+    found = re.findall(r"(L\['\w+'\]\S*?)\.size\(\)\[(\d+)\]", text)
+    return [(in_words(source), dim) for source, dim in found]
 
 
 def _sizes(subject: Subject) -> str:
@@ -222,8 +232,17 @@ def specialisations(facts: Facts) -> Iterator[Subject]:
 
 
 def _is_marked(event: Event) -> bool:
-    sources = " ".join(event.data["sources"])
-    return any(
-        f"L['{name}'].size()[{dim}]" in sources
-        for name, dim in event.data.get("marks", ())
-    )
+    sizes = _named(" ".join(event.data["sources"]))
+    marked = {(name, str(dim)) for name, dim in event.data.get("marks", ())}
+    return not marked.isdisjoint(sizes)
+
+
+def fixed_sizes(facts: Facts) -> dict[tuple[str, int], Frame]:
+    """Sizes in the caller's words that were dynamic until a line fixed them."""
+    lines: dict[tuple[str, int], Frame] = {}
+    for event in facts.events("specialization"):
+        frame, call = place_of(event.frames).frame, event.data.get("entry_call")
+        if frame and call and break_above(event, facts) is None:
+            for name, dim in _named(" ".join(event.data["sources"])):
+                lines[call.words(name), int(dim)] = frame
+    return lines
