@@ -159,6 +159,8 @@ class GraphBreak(Rule):
         inside = ""
         if subject.place.library is not None:
             inside = f" (inside {package_of(subject.place.library.file)})"
+        elif subject.frame is None and subject.expression:
+            inside = " (in torch)"
         elif subject.place.owner == "library" and subject.frame is not None:
             inside = f" (in the library {package_of(subject.frame.file)})"
         if subject.extra["kind"] == "skipped_frame":

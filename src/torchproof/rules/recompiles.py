@@ -188,6 +188,9 @@ def _place(event: Event) -> Place:
             return Place(caller, "user", None)
     if place.frame is None and function and whose(function.file) == "library":
         return place_of((definition(function),))
+    caller = user_frame(event.callers)
+    if place.frame is None and caller is not None:
+        return Place(caller, "user", None)  # torch's own code was compiled
     return place
 
 
