@@ -17,13 +17,13 @@ from dataclasses import dataclass
 from types import CodeType
 from typing import Any
 
-from torchproof.runtime import attempts, graphs, jobs
+from torchproof.runtime import attempts, graphs, jobs, parts
 from torchproof.runtime.background import Background, Prepared
 from torchproof.runtime.conversions import carried_out
 from torchproof.runtime.facts import Compilation, Fallback
 from torchproof.runtime.storms import Storms, kind_of
 from torchproof.runtime.telemetry import Telemetry
-from torchproof.torch_private import frames, threads
+from torchproof.torch_private import classes, frames, threads
 
 # How much of what was compiled behind the calls may be of no use to them: a model that
 # changes all the time would be compiled all the time.
@@ -157,9 +157,12 @@ class Engine:
             return conversion.carry_out()
         until = self._until()
         refusal = self.refused.get(conversion.code) or self._storm(conversion.code)
-        if refusal is not None or time.monotonic() >= until:
+        # AOTAutograd has no code for forward-mode differentiation.
+        runs_eager = refusal is not None or classes.differentiates_forward()
+        if runs_eager or time.monotonic() >= until:
             self.ran_eager()
             return frames.eager_once(inner=refusal is not None and refusal.inner)
+        parts.look_again()
         state = threads.ThreadState()
         if self.settings.wait or self._unused[conversion.code] >= _TRIES:
             return self._compile_once(conversion, state, until)

@@ -31,6 +31,7 @@ class Telemetry:
         self.numbers = itertools.count()
         self.here = threading.local()
         self._eager_calls = 0
+        self._eager_since: int | None = None  # the first call of which all are eager
         self.compilations: list[Compilation] = []
         self.fallbacks: list[Fallback] = []
         self.stuck: list[Stuck] = []
@@ -48,16 +49,30 @@ class Telemetry:
 
     def ran_eager(self) -> None:
         """Some of the call under way, if one is, ran eager; counted once a call."""
-        number = self.call
-        if number is not None and getattr(self.here, "eager", None) != number:
-            self.here.eager = number
+        if self.call is not None and not self.was_eager:
+            self.here.eager = self.call
             with self._lock:
                 self._eager_calls += 1
+
+    def all_eager(self, value: bool) -> None:
+        """The call under way and all that follow run eager, and need not say so."""
+        if value:
+            self.ran_eager()
+        with self._lock:
+            since, self._eager_since = self._eager_since, None
+            if since is not None:
+                self._eager_calls += self.calls - since
+            if value:
+                self._eager_since = self.calls
 
     @property
     def was_eager(self) -> bool:
         """Whether some of the call under way ran eager."""
-        return self.call is not None and getattr(self.here, "eager", None) == self.call
+        call, since = self.call, self._eager_since
+        if call is None:
+            return False
+        is_later = since is not None and call >= since
+        return is_later or getattr(self.here, "eager", None) == call
 
     @property
     def calls(self) -> int:
@@ -66,7 +81,9 @@ class Telemetry:
 
     @property
     def compiled_calls(self) -> int:
-        return max(0, self.calls - self._eager_calls)
+        since = self._eager_since
+        calls = self.calls if since is None else since
+        return max(0, calls - self._eager_calls)
 
     # -- records -----------------------------------------------------------------------
 
