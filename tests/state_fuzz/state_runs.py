@@ -29,7 +29,7 @@ from state_programs import Call, Change, Program
 from torch import Tensor, nn
 
 import torchproof
-import torchproof.runtime
+from torchproof.records import UserError
 
 PATIENCE_S = 30.0
 # Whatever a mechanism has made the default.
@@ -109,7 +109,10 @@ def _graph_facts(graphed: Any) -> dict[str, Any]:
 
 
 def _compile_facts(compiled: Any) -> dict[str, Any]:
-    told = torchproof.status(compiled)
+    try:
+        told = torchproof.status(compiled)
+    except UserError:  # its forward was replaced
+        return {}
     return {
         "calls": told.calls,
         "compiled": told.compiled_calls,

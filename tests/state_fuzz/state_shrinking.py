@@ -17,7 +17,7 @@ from state_programs import (
     Program,
 )
 
-MOST_TRIES = 300
+MOST_TRIES = 80
 
 
 def shrink(program: Program, fails: Callable[[Program], bool]) -> Program:
