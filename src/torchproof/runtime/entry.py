@@ -51,6 +51,7 @@ class Entry(Part):
         self.options = options
         title = getattr(self, "__name__", "") if owner is None else type(owner).__name__
         self.telemetry = Telemetry(title, options.on_event)
+        self._counting = self.telemetry.counting
         self.strategy = options.strategy
         self.why = options.why
         self.worth: Mapping[str, Any] | None = None
@@ -66,19 +67,18 @@ class Entry(Part):
         self.compiled: Callable[..., Any] | None = None
         self.run = self._begin
         self.rebuild = self._begin_again
-        # Held here, and used without a method: those cost each call.
-        self._numbers, self._here = self.telemetry.numbers, self.telemetry.here
         self._is_made = True
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         if is_dynamo_compiling():
             # Part of something larger that is compiled: it would guard on counters.
             return self.__wrapped__(*args, **kwargs)
-        if type(self.owner).forward is not self._seen:  # type: ignore[union-attr]
-            self.look_again()
-        self._here.call = next(self._numbers)
+        run, owner, _, seen, numbers, here = self._of_each_call
+        if type(owner).forward is not seen:
+            run = self.look_again()
+        here.call = next(numbers)
         try:
-            return self.run(*args, **kwargs)
+            return run(*args, **kwargs)
         except BaseException as error:
             if not self._runs_eager_after(error):
                 raise
@@ -89,7 +89,7 @@ class Entry(Part):
         if frames.refuses_to_be_traced(error):
             self.telemetry.ran_eager()
             return True
-        if self._engine is not None:
+        if self._engine is not None and not self.telemetry.is_all_eager:
             self._engine.call_raised()
         return False
 
@@ -229,7 +229,7 @@ class Entry(Part):
         try:
             answer, found = self._watch_blocks(args, kwargs)
         except BaseException:
-            self.telemetry.all_eager(False)
+            self._all_eager(False)
             self.run = self._begin  # nothing was learned: the next call is the first
             raise
         self.put_in_force(found)
@@ -308,7 +308,7 @@ class Entry(Part):
         run = compiled if self.monitor is None else self.monitor.timing(compiled)
         if self.options.verify is not False:
             run = Verifying(self, run)
-        self.telemetry.all_eager(False)
+        self._all_eager(False)
         if why := frames.why_nothing_is_compiled():
             self.telemetry.note(f"nothing is compiled: {why}")
         self.run = run
@@ -326,9 +326,13 @@ class Entry(Part):
         self._run_eager_only()
 
     def _run_eager_only(self) -> None:
+        self._all_eager(True)
         run = self.eager
         self.run = run if self.monitor is None else self.monitor.timing(run)
-        self.telemetry.all_eager(True)
+
+    def _all_eager(self, value: bool) -> None:
+        self.telemetry.all_eager(value)
+        self._counting = self.telemetry.counting
 
     def _begin_again(self) -> None:
         """The class has another forward by now: compiled as the first one was."""
@@ -435,7 +439,7 @@ class Entry(Part):
         self.telemetry.fallbacks.clear()
         self.strategy, self.why = self.options.strategy, self.options.why
         self._plan = following.plan_of(self.options.recipe)
-        self.telemetry.all_eager(False)
+        self._all_eager(False)
         self.run = self._begin
 
 
@@ -444,17 +448,6 @@ class FunctionEntry(Entry):
 
     Only of functions: Dynamo of torch 2.11 asks attributes of an instance for it, too.
     """
-
-    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
-        if is_dynamo_compiling():
-            return self.__wrapped__(*args, **kwargs)
-        self._here.call = next(self._numbers)
-        try:
-            return self.run(*args, **kwargs)
-        except BaseException as error:
-            if not self._runs_eager_after(error):
-                raise
-            return self.run_eager(*args, **kwargs)
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else MethodType(self, instance)

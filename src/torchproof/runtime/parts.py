@@ -59,6 +59,15 @@ class _Documentation:
         return self._text if part is None else part.eager.__doc__
 
 
+class _Nobody:
+    """Stands for the owner of a function: its class never has another forward."""
+
+    forward = None
+
+
+_NOBODY = _Nobody()
+
+
 class Part:
     """A method of a module, or a function, that can run compiled or as it is.
 
@@ -66,13 +75,14 @@ class Part:
     read, set and deleted there.
     """
 
+    _counting: tuple[Any, ...] = ()  # where calls are counted, if they are
+
     def __init__(self, owner: nn.Module | None, name: str, plain: Any = None) -> None:
         self.owner = owner
         self.name = name
         # A method of the class is looked up anew, so that a copy calls its own.
         self.plain = plain
         self._remember_class()
-        self.run = self.eager
         self.rebuild: Callable[[], None] = self.rebuild_eager
         self._is_made = type(self) is Part
         scripting.read_source_of(Part, _eager_of)
@@ -95,13 +105,26 @@ class Part:
         bind = getattr(type(method), "__get__", None)
         return method if bind is None else bind(method, self.owner, kind)
 
+    @property
+    def run(self) -> Callable[..., Any]:
+        """What a call runs from here on."""
+        run: Callable[..., Any] = self._of_each_call[0]
+        return run
+
+    @run.setter
+    def run(self, run: Callable[..., Any]) -> None:
+        # In one attribute, as each that a call reads takes time.
+        owner = _NOBODY if self.owner is None else self.owner
+        self._of_each_call = run, owner, self.name, self._seen, *self._counting
+
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        run, owner, name, seen = self._of_each_call[:4]
         if is_dynamo_compiling():
-            return self.run(*args, **kwargs)
-        if getattr(type(self.owner), self.name, None) is not self._seen:
-            self.look_again()
+            return run(*args, **kwargs)
+        if getattr(type(owner), name, None) is not seen:
+            run = self.look_again()
         try:
-            return self.run(*args, **kwargs)
+            return run(*args, **kwargs)
         except RuntimeError as error:
             if not frames.refuses_to_be_traced(error):
                 raise
@@ -116,22 +139,24 @@ class Part:
         kind = type(self.owner)
         self._class, self._method = kind, _in_class(kind, self.name)
         # What a call compares: for most methods, the function itself.
-        self._seen = getattr(kind, self.name, None)
+        is_method = self.owner is not None
+        self._seen = getattr(kind, self.name, None) if is_method else None
         # Dynamo follows an attribute where it cannot follow a property.
-        self.__wrapped__ = eager = self.eager
+        self.__wrapped__ = self.run = eager = self.eager
         self.__module__ = getattr(eager, "__module__", None) or type(self).__module__
 
-    def look_again(self) -> None:
+    def look_again(self) -> Callable[..., Any]:
         """Runs another method from here on, if the class has another one by now."""
-        if self.owner is None:
-            return
         with _looking:
             kind = type(self.owner)
             method = _in_class(kind, self.name)
-            if kind is self._class and method is self._method:
-                return  # a class method, say, of which each look makes another object
-            self._remember_class()
-            self.rebuild()
+            # Of a class method, say, each look makes another object.
+            if kind is not self._class or method is not self._method:
+                before = self.run
+                self._remember_class()
+                self.run = before
+                self.rebuild()
+            return self.run
 
     def rebuild_eager(self) -> None:
         self.run = self.eager

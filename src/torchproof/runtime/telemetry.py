@@ -6,7 +6,8 @@ import dataclasses
 import itertools
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from types import SimpleNamespace
 from typing import Any
 
 from torchproof.runtime.facts import Compilation, Fallback, Stuck
@@ -49,8 +50,9 @@ class Telemetry:
 
     def ran_eager(self) -> None:
         """Some of the call under way, if one is, ran eager; counted once a call."""
-        if self.call is not None and not self.was_eager:
-            self.here.eager = self.call
+        number = self.call
+        if number is not None and not self.was_eager:
+            self.here.eager = number
             with self._lock:
                 self._eager_calls += 1
 
@@ -66,13 +68,23 @@ class Telemetry:
                 self._eager_since = self.calls
 
     @property
+    def is_all_eager(self) -> bool:
+        return self._eager_since is not None
+
+    @property
+    def counting(self) -> tuple[Iterator[int], Any]:
+        """Where a call takes its number, and keeps it as `call`.
+
+        Where all are eager, nobody asks which one it is, and any object will do.
+        """
+        return self.numbers, SimpleNamespace() if self.is_all_eager else self.here
+
+    @property
     def was_eager(self) -> bool:
         """Whether some of the call under way ran eager."""
-        call, since = self.call, self._eager_since
-        if call is None:
-            return False
-        is_later = since is not None and call >= since
-        return is_later or getattr(self.here, "eager", None) == call
+        if self.is_all_eager:
+            return True
+        return self.call is not None and getattr(self.here, "eager", None) == self.call
 
     @property
     def calls(self) -> int:
