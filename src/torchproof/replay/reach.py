@@ -5,10 +5,11 @@ places that this code could look at: modules, dicts, lists and sets; attributes 
 objects, of classes and of Python modules, and globals, as far as the code names them;
 variables of enclosing functions; tensors and optimizers.
 
-Functions that ran are followed wherever they come from. Functions of the user and of
-libraries are also followed where the code names them, for what runs in other threads,
-such as a backward. Names that torch and the standard library use count for objects of
-their own classes only: they would else stand for any attribute of the same name.
+Functions that ran are followed wherever they come from. Other functions of the user and
+of libraries are followed where code names them, if nothing has run yet, or if there is
+a backward of the user's own, which runs in another thread and is not seen. Names that
+torch and the standard library use count for objects of their own classes only: they
+would else stand for any attribute of the same name.
 """
 
 from __future__ import annotations
@@ -92,13 +93,18 @@ class Reach:
         self._strict = strict
         self._names: set[str] = set(_ENTRIES)  # of attributes, in all code that counts
         self._foreign: set[str] = set()  # the same, in torch's and the standard library
+        # Whether functions are followed that were not seen to run.
+        self._lenient = not self._ran.codes
         known = -1
-        while known < len(self._names) + len(self._foreign):  # more may be named later
-            known = len(self._names) + len(self._foreign)
+        while known < (size := self._size()):  # more may be named later
+            known = size
             self._clear()
             self._visit("step", step)
             self._visit_what_ran()
         del self._seen, self._entered, self._named_already
+
+    def _size(self) -> int:
+        return len(self._names) + len(self._foreign) + self._lenient
 
     def _clear(self) -> None:
         self.modules: list[nn.Module] = []
@@ -127,20 +133,38 @@ class Reach:
         self._seen: dict[int, Any] = {}
         self._entered: set[types.CodeType] = set()
         self._classes: set[int] = set()
+        self._idle: dict[int, frozenset[str]] = {}
         self._named_already: set[tuple[int, str]] = set()
 
     def relevant(self, kind: type, held: Any) -> list[str]:
-        """The names in a class's own dict that count."""
+        """The names in a class's own dict that count.
+
+        Special methods of the user's are called without being named: those count that
+        ran, and those that appear. Of torch's only those that ran: compilers exchange
+        others.
+        """
         names = self._names_for(kind)
-        if isinstance_of(kind, (type,)) and issubclass(kind, torch.autograd.Function):
+        if issubclass(kind, torch.autograd.Function):
             names = names | _OF_BACKWARD
+        idle = self._idle.get(id(kind), frozenset())
         return [
             name
             for name in list(held)
-            if not self._ran.is_forgotten(id(kind), name)
-            and (name in names or _is_special(name) or self._has_run(held[name]))
-            and name not in _UNREAD
+            if name not in idle
+            and (_is_special(name) or name in names or self._has_run(held[name]))
+            and not self._ran.is_forgotten(id(kind), name)
         ]
+
+    def _idle_in(self, kind: type, held: Any) -> frozenset[str]:
+        """Special names of a class that decide nothing as long as nothing runs them."""
+        own = not _is_of_library(kind, inherited=False)
+        return _UNREAD | {
+            name
+            for name, value in held.items()
+            if _is_special(name)
+            and not self._has_run(value)
+            and not (own and type(value) is not types.FunctionType)
+        }
 
     def names_of(self, value: Any, held: dict[str, Any]) -> list[str]:
         """The attributes of an object that count, of those it has."""
@@ -150,8 +174,7 @@ class Reach:
         return [name for name in list(held) if name in names]
 
     def _names_for(self, kind: type) -> set[str]:
-        foreign = kind if isinstance_of(kind, (type,)) else type(kind)
-        return self._names | self._foreign if _is_of_library(foreign) else self._names
+        return self._names | self._foreign if _is_of_library(kind) else self._names
 
     def _has_run(self, value: Any) -> bool:
         function = _function_of(value)
@@ -181,6 +204,7 @@ class Reach:
             self.strange.append((label, tensor))
         for name in TENSOR_HOOKS:
             if hooks := getattr(tensor, name, None):
+                self._lenient = True
                 self._visit(f"{label}.{name}", hooks)
         self._visit_attributes(label, tensor)
 
@@ -299,6 +323,7 @@ class Reach:
                 self._visit(f"{label}.{name}", value)
         for name in HOOKS:
             if hooks := held.get(name):
+                self._lenient |= "backward" in name
                 self.dicts.append((f"{label}.{name}", hooks))
                 for hook in list(hooks.values()):
                     self._visit(f"{label}.{name}", hook)
@@ -362,6 +387,7 @@ class Reach:
 
     def _visit_own(self, kind: type) -> None:
         held = _dict_of_class(kind)
+        self._idle[id(kind)] = self._idle_in(kind, held)
         name_of_class = type.__getattribute__(kind, "__name__")
         self.classes.append((name_of_class, kind, held))
         own = not _is_of_library(kind, inherited=False)
@@ -374,8 +400,8 @@ class Reach:
             self.of_classes.append((label, kind, held, name))
             function = _function_of(value)
             if type(function) is types.FunctionType:
-                if name in self._names or self._has_run(value) or name in _OF_BACKWARD:
-                    self._visit(label, function)
+                self._lenient |= name in _OF_BACKWARD and own
+                self._visit(label, function)
             elif own and (name in self._names or not _is_special(name)):
                 self._visit(label, value)
 
@@ -392,9 +418,10 @@ class Reach:
 
     def _visit_function(self, label: str, function: types.FunctionType) -> None:
         code, owner = function.__code__, owner_of(function.__code__)
-        has_run = code in self._ran.codes
-        if not has_run and (self._strict or (owner not in _OWN and label != "step")):
-            return
+        if code not in self._ran.codes:
+            followed = owner in _OWN or label == "step"
+            if self._strict or not self._lenient or not followed:
+                return
         self._entered.add(code)
         self.functions.append((label, function))
         if owner == "user":

@@ -161,6 +161,8 @@ class _Making:
         plain = self._rehearsed()
         before = self.maker.pool.bytes()
         output = self._recorded()
+        if self.maker.sight.forget_foreign_changes():  # the compiler exchanges some
+            self.maker.sight.extend()
         made.handout = Handout(output, buffers=buffers)
         made.gradients, made.undo = self.gradients, self.undo
         made.writes = bool(self.witness.saved)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import abc
 import collections
+import ctypes
 import itertools
 import operator
 import types
@@ -61,7 +62,6 @@ class Sight:
         self.optimizers: list[torch.optim.Optimizer] = reach.optimizers
         self._scalers: list[torch.amp.GradScaler] = reach.scalers
         self._values_of = _values_of(reach)
-        self._keys_of = _keys_of(reach)
         self._sizes_of = _sizes_of(reach)
         self._arrays = [each for _, each in reach.arrays]
         self._caches = [each for _, each in reach.caches]
@@ -115,8 +115,8 @@ class Sight:
 
     def refresh(self) -> None:
         """From here on, changes are those since this moment."""
-        self._values = list(self._values_of())
-        self._keys = self._keys_of()
+        self._values = self._values_of()  # held, so that their addresses stay theirs
+        self._identities = _identities(self._values)
         self._then = {place: (label, value) for place, label, value in self._places()}
         self._sizes = self._sizes_of()
         self._states = [each.state for each in self.optimizers]
@@ -140,8 +140,7 @@ class Sight:
             return (
                 RemovableHandle.next_id == self._hooked
                 and self._sizes_of() == self._sizes
-                and all(map(operator.is_, self._values_of(), self._values))
-                and self._keys_of() == self._keys
+                and _identities(self._values_of()) == self._identities
                 and list(map(Tensor.data_ptr, self._watched)) == self._addresses
                 and self._layouts_now() == self._layouts
                 and list(map(_requires_grad, self._watched)) == self._learning
@@ -317,12 +316,16 @@ _of_functions = [
 ]
 
 
-def _values_of(reach: Reach) -> Callable[[], Iterator[Any]]:
-    """All values that are watched by identity, as they are when it is called."""
+def _values_of(reach: Reach) -> Callable[[], tuple[Any, ...]]:
+    """All values that are watched by identity, as they are when it is called.
+
+    What is empty and stays empty, which sizes tell, has none.
+    """
     objects = [each for _, each in reach.objects]
     holders = [each for each in objects if dict_of(each) is not None]
-    dicts = [each for _, each in reach.dicts]
-    walks = _walks(each for _, each in [*reach.lists, *reach.keyed])
+    held = [dict_of(each) for each in holders] + [each for _, _, each in reach.classes]
+    dicts = [each for _, each in reach.dicts if dict.__len__(each)]
+    walks = _walks(each for _, each in [*reach.lists, *reach.keyed] if _plainly(each))
     scopes = [scope for _, scope, _ in reach.named]
     names = [name for _, _, name in reach.named]
     class_dicts = [held for _, _, held, _ in reach.of_classes]
@@ -337,49 +340,52 @@ def _values_of(reach: Reach) -> Callable[[], Iterator[Any]]:
     variables = [each for _, each in reach.contexts]
     references = [each for _, each in reach.references]
     local = [each for _, each in reach.locals]
+    flat, gone = itertools.chain.from_iterable, itertools.repeat(GONE)
 
-    def values() -> Iterator[Any]:
-        return itertools.chain(
-            map(type, objects),
-            map(object.__getattribute__, holders, itertools.repeat("__dict__")),
-            _every(dicts),
-            *(
-                itertools.chain.from_iterable(map(walk, containers))
-                for walk, containers in walks
-            ),
-            map(dict.get, scopes, names, itertools.repeat(GONE)),
-            map(
-                types.MappingProxyType.get,
-                class_dicts,
-                class_names,
-                itertools.repeat(GONE),
-            ),
-            map(mro_of, classes),
-            *(map(get, functions) for get in _of_functions),
-            map(_cell_contents, full),
-            map(contents, empty),
-            map(in_slot, members, owners),
-            map(ContextVar.get, variables, itertools.repeat(GONE)),
-            map(_is_dead, references),
-            itertools.chain.from_iterable(map(_items, local)),
+    def values() -> tuple[Any, ...]:
+        return (
+            *map(type, objects),
+            *map(object.__getattribute__, holders, itertools.repeat("__dict__")),
+            *flat(held),
+            *flat(map(dict.values, dicts)),
+            *flat(flat(map(walk, containers)) for walk, containers in walks),
+            *map(dict.get, scopes, names, gone),
+            *map(types.MappingProxyType.get, class_dicts, class_names, gone),
+            *map(mro_of, classes),
+            *flat(map(get, functions) for get in _of_functions),
+            *map(_cell_contents, full),
+            *map(contents, empty),
+            *map(in_slot, members, owners),
+            *map(ContextVar.get, variables, gone),
+            *map(_is_dead, references),
+            *flat(map(_items, local)),
         )
 
     return values
 
 
-def _keys_of(reach: Reach) -> Callable[[], list[tuple[str, ...]]]:
-    """The names of all attributes of the objects and classes that are watched."""
-    held = [h for _, each in reach.objects if (h := dict_of(each)) is not None]
-    held += [each for _, _, each in reach.classes]
-    return lambda: list(map(tuple, held))
+def _identities(values: tuple[Any, ...]) -> bytes:
+    """The addresses of a tuple's parts, as they lie in it: CPython has them in a row.
+
+    So thousands of objects are compared at once, and without asking any of them.
+    """
+    return ctypes.string_at(id(values) + tuple.__basicsize__, _POINTER * len(values))
+
+
+_POINTER = ctypes.sizeof(ctypes.c_void_p)
 
 
 def _sizes_of(reach: Reach) -> Callable[[], list[int]]:
-    groups = _walks(each for _, each in [*reach.dicts, *reach.lists, *reach.keyed])
-    sized = [(_LENGTHS[walk], containers) for walk, containers in groups]
-    return lambda: [
-        size for length, containers in sized for size in map(length, containers)
-    ]
+    """The sizes of all containers, and of the attributes of objects and classes."""
+    containers = {
+        id(each): each for _, each in [*reach.dicts, *reach.lists, *reach.keyed]
+    }
+    plain = [each for each in containers.values() if type(each) in _WALKS]
+    plain += [held for _, each in reach.objects if (held := dict_of(each)) is not None]
+    plain += [held for _, _, held in reach.classes]
+    others = _walks(each for each in containers.values() if type(each) not in _WALKS)
+    sized = [(len, plain), *((_LENGTHS[walk], each) for walk, each in others)]
+    return lambda: [size for length, each in sized for size in map(length, each)]
 
 
 _WALKS: dict[type, Any] = {
