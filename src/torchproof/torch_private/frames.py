@@ -354,7 +354,10 @@ def call_directly(answer: Any, names: dict[str, Any]) -> None:
     from torch._dynamo import disable
 
     for name in answer.guarded_code.code.co_names:
-        known = getattr(names.get(name), "_torchdynamo_orig_callable", None)
+        value = names.get(name)
+        if not isinstance(value, FunctionType):  # others may be the user's own
+            continue
+        known = getattr(value, "_torchdynamo_orig_callable", None)
         if isinstance(known, functools.partial) and inspect.isroutine(known.func):
             names[name] = disable(known.func, reason="a compiled graph")
 
