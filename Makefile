@@ -64,8 +64,10 @@ prove: $(INSTALLED)
 	@echo "(call_overhead.py), and with wait=False no pause is longer than a fifth of the"
 	@echo "time that compiling takes (stall.py); what the page on limitations says of the"
 	@echo "installed torch still holds (limitations.py), what was judged of the reading of"
-	@echo "transformers is still found (precision.py), and packs of programs that fail in"
-	@echo "many ways fail where there is torch alone (repro_packs.py)."
+	@echo "transformers is still found (precision.py), check places breaks in scripts that"
+	@echo "train models of transformers where torch's own logs do (library_scripts.py), and"
+	@echo "packs of programs that fail in many ways fail where there is torch alone"
+	@echo "(repro_packs.py)."
 	@# Trials on a Ray cluster: without the extra, its tests are skipped.
 	$(PIP) install -c constraints.txt -e '.[ray]'
 	@# Exit code 5: no slow test exists.
@@ -80,6 +82,7 @@ prove: $(INSTALLED)
 	$(BIN)/python -m benchmarks.stall --write
 	$(BIN)/python benchmarks/limitations.py --write
 	$(BIN)/python benchmarks/precision.py
+	$(BIN)/python benchmarks/library_scripts.py --write
 	$(BIN)/python benchmarks/repro_packs.py --write
 	$(BIN)/python docs/generate.py
 

@@ -1,4 +1,4 @@
-"""The tables of docs/precision.md, from the sample that was judged by hand."""
+"""The tables of docs/precision.md: the sample judged by hand, and training scripts."""
 
 from __future__ import annotations
 
@@ -49,4 +49,24 @@ def sample() -> str:
     return "\n".join(lines)
 
 
-TABLES = {"precision summary": summary, "precision sample": sample}
+def scripts() -> str:
+    """Training scripts of library models: what torch logs, and whether check agrees."""
+    every = json.loads((RESULTS / "library_scripts.json").read_text())
+    lines = [
+        f"torch {every['torch']}, transformers {every['transformers']}:",
+        "",
+        "| model, how it is compiled | breaks that torch logs | recompiles | check |",
+        "|---|---|---|---|",
+    ]
+    for name, row in every["rows"].items():
+        places = ", ".join(f"`{file}:{n}`" for file, n in row["places"]) or "-"
+        agrees = "; ".join(row["disagreements"]) or "agrees"
+        lines.append(f"| {name} | {places} | {row['recompiles']} | {agrees} |")
+    return "\n".join(lines)
+
+
+TABLES = {
+    "precision summary": summary,
+    "precision sample": sample,
+    "library scripts": scripts,
+}

@@ -8,9 +8,10 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+import forked_commands
 import pytest
 
-from torchproof import capture, child
+from torchproof import capture
 from torchproof.records import Observation
 from torchproof.target import parse
 
@@ -33,7 +34,9 @@ def observe(tmp_path_factory: pytest.TempPathFactory) -> Observe:
         stream = tmp_path_factory.mktemp("stream") / "stream.jsonl"
         stream.touch()
         told = capture.job(parsed, capture.Options(**options))  # type: ignore[arg-type]
-        process = context.Process(target=child.main, args=([told, str(stream)],))
+        process = context.Process(
+            target=forked_commands.child, args=([told, str(stream)],)
+        )
         process.start()
         process.join(120)
         if process.is_alive():

@@ -38,6 +38,15 @@ def python(source: str, *, cwd: Path) -> Done:
     return _forked(_program, (source,), cwd)
 
 
+def child(arguments: list[str]) -> int:
+    """`torchproof.child` in a process where torch is loaded, of a script as well."""
+    from torchproof import child as started
+    from torchproof import script
+
+    script.when_imported = lambda name, act: act()
+    return started.main(arguments)
+
+
 def _forked(act: Callable[..., int], told: Sequence[str], cwd: Path) -> Done:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["warm_torch"])

@@ -26,13 +26,16 @@ MAY_IMPORT: dict[str, set[str]] = {
     "boundary": {"records", "torch_private"},
     "workloads": {"boundary", "torch_private"},
     "guards": set(),
-    "places": {"files", "records"},
+    "places": {"files", "records", "stacks"},
     "stacks": {"records"},
     "store": {"files", "records", "schema"},
     "decisive": {"records", "guards"},
-    "tracelog": {"records", "decisive", "guards", "schema", "stacks"},
+    "arguments": {"guards", "places"},
+    "tracelog": {
+        *("records", "arguments", "decisive", "guards", "places", "schema", "stacks"),
+    },
     "reads": {"records", "places"},
-    "rules": {"records", "places", "guards"},
+    "rules": {"records", "arguments", "places", "guards"},
     "anatomy": {"records", "places"},
     "verdict": {"records", "samples"},
     # What a rule says of itself is part of a report.
@@ -56,7 +59,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "introspect": {"records"},
     "streams": {"lifeline"},
     "script": {"streams", "target"},
-    "observe": {"records", "introspect", "streams", "tracelog"},
+    "entry_calls": {"places"},
+    "observe": {"records", "entry_calls", "introspect", "streams", "tracelog"},
     "numerics": {"records", "torch_private"},
     "calls": {"records", "introspect", "places", "target", "workloads"},
     "environment": set(),
@@ -98,7 +102,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     | {"runtime", "strategies", "streams", "target", "tensors", "torch_private"}
     | {"version"},
     # Starts the child and reads its stream, without torch.
-    "capture": {"records", "places", "streams", "target", "tracelog"},
+    "capture": {"records", "places", "stacks", "streams", "target", "tracelog"},
     "measure": {"records", "layout", "samples", "strategies", "streams", "target"}
     | {"lifeline", "tracelog"},
     "questions": {"records", "guard_filters", "measure", "strategies"},
@@ -142,7 +146,7 @@ MAY_IMPORT_LATE = {
 
 # Rooms that never import torch, not even inside a function.
 DESK: tuple[str, ...] = ("identity", "version", "records", "files", "modules")
-DESK += ("samples",)
+DESK += ("arguments", "samples")
 DESK += ("layout", "places", "guards", "stacks", "reads", "tracelog", "store", "rules")
 DESK += ("verdict", "recipe", "report", "streams", "capture", "measure", "questions")
 DESK += ("checking", "api", "tuning", "flags", "board", "output", "static", "journal")

@@ -241,6 +241,7 @@ class _Watcher(Observer):
                 what="function",
                 site=[],
                 code=[],
+                around=[],
                 arguments={},
                 off=False,
                 by_torchproof=False,

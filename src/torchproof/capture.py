@@ -15,6 +15,7 @@ from typing import Any
 
 from torchproof.places import whose
 from torchproof.records import Event, Frame, Observation, UserError
+from torchproof.stacks import inside_region
 from torchproof.streams import Conditions, Followed, follow
 from torchproof.target import Target
 from torchproof.tracelog import Record, interpret, read_folder
@@ -170,8 +171,12 @@ def _events(
             extra["skip_runs"] = tuple(skips[event.compile_id])
         if event.compile_id in runs:
             extra["runs"] = tuple(runs[event.compile_id])
-        frames = tuple(f for f in event.frames if whose(f.file) != "torchproof")
-        yield replace(event, frames=frames, data={**event.data, **extra})
+        yield replace(
+            event,
+            frames=_without_torchproof(event.frames),
+            callers=_without_torchproof(event.callers),
+            data={**event.data, **extra},
+        )
     yield from _wrappers(by_kind.get("wrapper", ()), counts)
     yield from _strays(by_kind, counts)
 
@@ -191,6 +196,7 @@ def _wrappers(
             function=next(iter(_frames(entry["code"])), None),
             data={
                 **{k: entry[k] for k in _WRAPPER_FACTS},
+                "around": _frames(entry["around"]),
                 "calls": calls,
                 "compiled_calls": compiled,
                 "eager_stance": eager,
@@ -208,9 +214,14 @@ def _strays(
         for entry in by_kind.get(kind, ()):
             data = {k: v for k, v in entry.items() if k not in {"kind", "site", "call"}}
             data["count"] = strays.get((kind, entry.get("method")))
-            yield Event(
-                kind, frames=_frames(entry["site"]), data=data, call=entry["call"]
-            )
+            frames = _frames(entry["site"])
+            if kind == "call_error":
+                frames = inside_region(frames)
+            yield Event(kind, frames=frames, data=data, call=entry["call"])
+
+
+def _without_torchproof(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
+    return tuple(f for f in frames if whose(f.file) != "torchproof")
 
 
 def _only(callables: Iterable[tuple[Any, ...]]) -> Frame | None:

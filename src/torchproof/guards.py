@@ -252,6 +252,11 @@ def _source(name: str) -> str:
     return re.sub(r"^___stack\d+$", BEFORE_THE_BREAK, name)
 
 
+def in_words(name: str) -> str:
+    """Torch's source expression as `Guard.source` has it."""
+    return _source(name)
+
+
 def _readable(condition: str) -> str:
     return _source(_SIZE.sub(lambda m: f"{m['tensor']}.size({m['dim']})", condition))
 

@@ -25,6 +25,21 @@ def stack() -> tuple[Frame, ...]:
     return tuple(reversed(frames))
 
 
+def compiler_stack() -> list[dict[str, Any]]:
+    """The Python stack above Dynamo, as a trace record has it, with nothing cut off."""
+    frames: list[dict[str, Any]] = []
+    frame = sys._getframe(1)
+    while frame is not None:
+        code = frame.f_code
+        if Path(code.co_filename).as_posix().endswith("torch/_dynamo/convert_frame.py"):
+            frames.clear()
+        else:
+            where = {"filename": code.co_filename, "line": frame.f_lineno}
+            frames.append({**where, "name": code.co_name})
+        frame = frame.f_back  # type: ignore[assignment]
+    return frames[::-1]
+
+
 def called_by_torch() -> bool:
     """Whether torch itself calls torch.compile, as its higher-order operators do.
 
@@ -46,6 +61,18 @@ def frame_of(code: types.CodeType) -> Frame:
 
 
 def code_of(model: Any) -> types.CodeType | None:
+    """The code of the function that its author wrote, under all decorators."""
+    return getattr(_layers(model)[-1], "__code__", None)
+
+
+def codes_around(model: Any) -> list[types.CodeType]:
+    """The code of each decorator around it: Dynamo's frame may be any of them."""
+    codes = [getattr(layer, "__code__", None) for layer in _layers(model)[:-1]]
+    return [code for code in codes if code is not None]
+
+
+def _layers(model: Any) -> list[Any]:
+    """What a call of the model runs, the outermost decorator first."""
     owner = getattr(model, "__self__", None)
     if getattr(model, "__name__", "") == "_call_impl" and owner is not None:
         model = owner  # Module.compile() hands over the module's bound call
@@ -57,9 +84,10 @@ def code_of(model: Any) -> types.CodeType | None:
     if not isinstance(function, (types.FunctionType, types.MethodType)):
         # An object with `__call__`; a callable of C stays without code.
         function = getattr(function, "__wrapped__", type(function).__call__)
-    while hasattr(function, "__wrapped__"):
-        function = function.__wrapped__
-    return getattr(function, "__code__", None)
+    layers = [function]
+    while hasattr(layers[-1], "__wrapped__"):
+        layers.append(layers[-1].__wrapped__)
+    return layers
 
 
 def forwards(model: Any, code: types.CodeType) -> list[tuple[str, str]]:

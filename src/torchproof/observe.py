@@ -14,9 +14,12 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+from torchproof.entry_calls import entry_call
 from torchproof.introspect import (
     called_by_torch,
     code_of,
+    codes_around,
+    compiler_stack,
     forwards,
     frame_of,
     has_tensor,
@@ -128,6 +131,11 @@ class Observer:
             return
         if not PAYLOAD_NOT_NEEDED.isdisjoint(metadata):
             metadata, payload = {k: v for k, v in metadata.items() if k != "stack"}, ""
+        if start := metadata.get("dynamo_start"):
+            stack = [*compiler_stack(), start["stack"][-1]]
+            whole = {"stack": stack, "complete": True}
+            metadata = {**metadata, "dynamo_start": whole}
+            metadata["entry_call"] = getattr(self._local, "entry_call", {})
         if metadata.get("compilation_metrics", {}).get("fail_type"):
             self._local.failure = (
                 f"{metadata.get('frame_id')}/{metadata.get('frame_compile_id')}"
@@ -157,6 +165,7 @@ class Observer:
             what=what(model),
             site=plain(self.site or stack()),
             code=plain([frame_of(wrapper.code)]) if wrapper.code else [],
+            around=plain(frame_of(code) for code in codes_around(model)),
             arguments={k: str(v) for k, v in kwargs.items() if v is not None},
             off=compiled is model or self.private.switched_off(),
             by_torchproof=self.site is not None,
@@ -211,6 +220,7 @@ class Observer:
             return self.private.skip_once()
         self._local.failure = None
         self._note_marks(frame.f_locals)
+        self._local.entry_call = entry_call(frame.f_locals, frame.f_code)
         try:
             answer = convert()
         except Exception as error:
@@ -235,10 +245,15 @@ class Observer:
         functions.setdefault(code.co_qualname, set()).add(line)
 
     def _note_marks(self, variables: dict[str, Any]) -> None:
+        """Notes the sizes that are marked dynamic, of packed arguments as well."""
         for name, value in variables.items():
-            if has_tensor(value, depth=0):
-                dims = self.private.marked_dimensions(value)
-                self.marks.update((name, dim) for dim in dims)
+            items = value.items() if isinstance(value, dict) else ()
+            for source, item in [(name, value)] + [
+                (f"{name}[{key!r}]", item) for key, item in items
+            ]:
+                if has_tensor(item, depth=0):
+                    dims = self.private.marked_dimensions(item)
+                    self.marks.update((source, dim) for dim in dims)
 
     def _graph(
         self, output_graph: Any, compiled: Callable[..., Any]

@@ -64,7 +64,7 @@ def pack(
             command=command,
             save_in=save_in,
         )
-        subject = repro.Subject(run, what, options)
+        subject = repro.Subject(run, what, options, has_run=True)
     return repro.pack(subject, wanted, **talk)
 
 

@@ -13,13 +13,15 @@ from typing import NamedTuple
 
 from torchproof.files import MOST_SOURCE_BYTES, open_regular
 from torchproof.records import Frame, Owner
+from torchproof.stacks import is_resumed as is_resumed
+from torchproof.stacks import original_name as original_name
+from torchproof.stacks import resumed_at as resumed_at
 
 _PACKAGE = Path(__file__).parent.as_posix() + "/"
 _INSTALLED = re.compile(r"/(?:site|dist)-packages/([^/]+)")
 _STANDARD = re.compile(r"/lib(?:64)?/python3\.\d+/|/python3\d+\.zip/")
 _COMPILER = {"torch", "functorch", "triton", "torchgen"}
-_COMPREHENSIONS = {"<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"}
-_RESUME = re.compile(r"^torch_dynamo_resume_in_(?P<name>.+)_at_(?P<line>\d+)$")
+COMPREHENSIONS = {"<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"}
 
 
 class Place(NamedTuple):
@@ -70,20 +72,13 @@ def place_of(frames: Sequence[Frame]) -> Place:
     return Place(None, None, None)
 
 
-def original_name(function: str) -> str:
-    """The user's name of a function that Dynamo may have cut in two."""
-    while match := _RESUME.match(function):
-        function = match["name"]
-    return function
-
-
 def definition(function: Frame) -> Frame:
     """The `def` line of a compiled code object, past its decorators.
 
     A code object's first line is that of its decorators; a resume function's is the
     line it goes on at.
     """
-    if _RESUME.match(function.function):
+    if is_resumed(function.function):
         return _located(function)
     lines = lines_of(function.file)
     for offset, text in enumerate(lines[function.line - 1 : function.line + 20]):
@@ -98,7 +93,9 @@ def qualified_name(frame: Frame) -> str:
     name = original_name(frame.function)
     scopes = [s for s in _scopes(frame.file) if s[0] <= frame.line <= s[1]]
     named = [label for _, _, label in sorted(scopes)]
-    if named and (named[-1] == name or name.startswith("<")):
+    if name == "<lambda>":
+        return ".".join([*named, name])
+    if named and (named[-1] == name or name in COMPREHENSIONS):
         return ".".join(named)
     return name
 
@@ -110,14 +107,41 @@ def plain_name(name: str) -> str:
     was cut in two.
     """
     words = [w for w in name.split(".") if w != "<locals>"]
-    while len(words) > 1 and words[-1] in _COMPREHENSIONS:
+    while len(words) > 1 and words[-1] in COMPREHENSIONS:
         words.pop()
     return ".".join([*words[:-1], original_name(words[-1])])
+
+
+def package_of(file: str) -> str | None:
+    """The installed package that a file belongs to."""
+    installed = _INSTALLED.search(file.replace("\\", "/"))
+    return installed[1].removesuffix(".py") if installed else None
+
+
+def module_of(file: str) -> str | None:
+    """The name by which a file of an installed package is imported."""
+    path = file.replace("\\", "/")
+    if (installed := _INSTALLED.search(path)) is None or not path.endswith(".py"):
+        return None
+    words = path[installed.start(1) :].removesuffix(".py").split("/")
+    return ".".join(words[:-1] if words[-1] == "__init__" else words)
+
+
+def user_frame(frames: Sequence[Frame]) -> Frame | None:
+    """The innermost frame of the user's own code."""
+    own = (f for f in reversed(frames) if whose(f.file) == "user")
+    return next((_located(frame) for frame in own), None)
 
 
 def shown(file: str) -> str:
     """Relative to where the user stands if it is below, else as it is."""
     return file.removeprefix(os.getcwd() + os.sep)
+
+
+def shown_briefly(file: str) -> str:
+    """As `shown`, and a file of an installed package from the package on."""
+    installed = _INSTALLED.search(file.replace("\\", "/"))
+    return file[installed.start(1) :] if installed else shown(file)
 
 
 def source_line(file: str, line: int) -> str:
@@ -158,6 +182,7 @@ def statement(file: str, line: int) -> tuple[int, int]:
 def forget() -> None:
     """What is known of files, which may have been edited since."""
     linecache.checkcache()
+    tree_of.cache_clear()
     _scopes.cache_clear()
     _innermost.cache_clear()
     _statements.cache_clear()
@@ -167,7 +192,7 @@ def forget() -> None:
 def _statements(file: str) -> tuple[tuple[int, int], ...]:
     """(first line, last line) of each statement, of one with a body its head."""
     found = []
-    for node in ast.walk(_tree(file)):
+    for node in ast.walk(tree_of(file)):
         if isinstance(node, ast.stmt):
             body = getattr(node, "body", None)
             end = body[0].lineno - 1 if body else node.end_lineno or node.lineno
@@ -175,7 +200,8 @@ def _statements(file: str) -> tuple[tuple[int, int], ...]:
     return tuple(found)
 
 
-def _tree(file: str) -> ast.Module:
+@functools.lru_cache(maxsize=256)
+def tree_of(file: str) -> ast.Module:
     try:
         return ast.parse("".join(lines_of(file)))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -188,7 +214,7 @@ def _scopes(file: str) -> tuple[tuple[int, int, str], ...]:
     wanted = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
     return tuple(
         (node.lineno, node.end_lineno or node.lineno, node.name)
-        for node in ast.walk(_tree(file))
+        for node in ast.walk(tree_of(file))
         if isinstance(node, wanted)
     )
 

@@ -95,8 +95,9 @@ class Frame:
 class Event:
     """Something the compiler did, or the program did with it.
 
-    `frames` is the user's stack, outermost first; `function` the code object that
-    was being compiled; `call` the index of the call it happened in, None if unknown.
+    `frames` is the stack inside the compiled region, outermost first, and `callers` the
+    stack above it; `function` is the code object that was being compiled, and `call`
+    the index of the call it happened in, None if unknown.
     """
 
     kind: str
@@ -105,13 +106,16 @@ class Event:
     function: Frame | None = None
     data: Mapping[str, Any] = field(default_factory=dict)
     call: int | None = None
+    callers: tuple[Frame, ...] = ()
 
     @classmethod
     def from_json(cls, plain: Mapping[str, Any]) -> Event:
         """What another process gave out with `dataclasses.asdict`."""
         frames = tuple(map(Frame.from_json, plain["frames"]))
+        callers = tuple(map(Frame.from_json, plain["callers"]))
         function = plain["function"] and Frame.from_json(plain["function"])
-        return cls(**{**plain, "frames": frames, "function": function})
+        stacks = {"frames": frames, "callers": callers, "function": function}
+        return cls(**{**plain, **stacks})
 
 
 @dataclass(frozen=True)

@@ -57,17 +57,23 @@ class _Finder:
 
     def __init__(self, name: str, act: Callable[[], None]) -> None:
         self._name, self._act = name, act
+        self._asking = False
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        if name != self._name:
+        """Stays until the module is executed: others only ask whether it is there."""
+        if name != self._name or self._asking:
             return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
+        self._asking = True
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            self._asking = False
         if spec is None or spec.loader is None:
             return spec
         execute = spec.loader.exec_module
 
         def execute_and_act(module: types.ModuleType) -> None:
+            sys.meta_path.remove(self)
             execute(module)
             self._act()
 

@@ -12,14 +12,22 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NotRequired, TypedDict
+from typing import Any, NotRequired, TypedDict, TypeVar
 
 from torchproof import schema
+from torchproof.arguments import Call
 from torchproof.decisive import Refusal, settle
 from torchproof.guards import Guard
 from torchproof.guards import parse as parse_guard
+from torchproof.places import definition
 from torchproof.records import Event, Frame, UserError
-from torchproof.stacks import frames_in
+from torchproof.stacks import (
+    Region,
+    frames_in,
+    original_name,
+    split_region,
+    starts_with,
+)
 
 ARTIFACTS = frozenset(
     {"dynamo_graph_break_reason", "recompile_reasons", "dynamo_error"}
@@ -38,6 +46,7 @@ _SKIP_MARKS = (
     "which results in a skip",
 )
 _LIMIT = "Dynamo recompile limit exceeded"
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -175,13 +184,35 @@ def _envelope(line: str) -> dict[str, Any] | None:
     return loaded if isinstance(loaded, dict) else None
 
 
+@dataclass(frozen=True)
+class _Start:
+    """The stack at which Dynamo began to compile a frame, split at the region's entry.
+
+    Torch cuts the innermost frames off the stack it records. Where that takes the entry
+    of the region away, all that is left are callers, and one more may be missing.
+    """
+
+    callers: tuple[Frame, ...] = ()
+    inside: tuple[Frame, ...] = ()
+    entry_known: bool = True
+
+
+def _of(known: Mapping[str, _T], compile_id: str | None) -> _T | None:
+    """What is known of a compilation, else of another one of the same function."""
+    if compile_id is None or compile_id in known:
+        return known.get(compile_id or "")
+    family = compile_id.split("/")[0] + "/"
+    return next((value for key, value in known.items() if key.startswith(family)), None)
+
+
 @dataclass
 class _Frames:
     """What is known of each compilation while the records go by."""
 
     strings: dict[int, str] = field(default_factory=dict)
     functions: dict[str, Frame] = field(default_factory=dict)
-    callers: dict[str, tuple[Frame, ...]] = field(default_factory=dict)
+    starts: dict[str, _Start] = field(default_factory=dict)
+    calls: dict[str, Call] = field(default_factory=dict)
     errors: dict[str, str] = field(default_factory=dict)
     guards: dict[str, list[tuple[Frame, ...]]] = field(default_factory=dict)
 
@@ -202,18 +233,35 @@ class _Frames:
 
     def function(self, compile_id: str | None) -> Frame | None:
         """The code object of a compilation; a refused recompile names none itself."""
-        if compile_id is None:
-            return None
-        if compile_id in self.functions:
-            return self.functions[compile_id]
-        family = compile_id.split("/")[0] + "/"
-        return next(
-            (f for k, f in self.functions.items() if k.startswith(family)), None
-        )
+        return _of(self.functions, compile_id)
 
-    def above(self, compile_id: str | None) -> tuple[Frame, ...]:
-        family = (compile_id or "").split("/")[0] + "/"
-        return next((f for k, f in self.callers.items() if k.startswith(family)), ())
+    def start(self, compile_id: str | None) -> _Start:
+        return _of(self.starts, compile_id) or _Start()
+
+    def split(self, compile_id: str | None, frames: tuple[Frame, ...] = ()) -> Region:
+        """A stack that torch formatted, as callers and frames inside the region.
+
+        With a graph break torch formats the whole stack, elsewhere that of the code
+        it traces. Without any stack the function that is compiled stands for it.
+        """
+        start, function = self.start(compile_id), self.function(compile_id)
+        callers = starts_with(frames, start.callers)
+        if not callers:
+            own = frames or ((definition(function),) if function else ())
+            return Region(start.callers, (*start.inside, *own))
+        if not start.entry_known and self._is_caller(frames[callers : callers + 1]):
+            callers += 1
+        return Region(frames[:callers], frames[callers:])
+
+    def _is_caller(self, missing: tuple[Frame, ...]) -> bool:
+        """Whether a frame that torch cut off its record calls the region.
+
+        Else it is inside: Dynamo has compiled it before, up to a graph break.
+        """
+        compiled = {
+            (f.file, original_name(f.function)) for f in self.functions.values()
+        }
+        return any((f.file, original_name(f.function)) not in compiled for f in missing)
 
 
 def interpret(records: Iterable[Record]) -> list[Event]:
@@ -221,7 +269,7 @@ def interpret(records: Iterable[Record]) -> list[Event]:
     events: list[Event] = []
     by_file: dict[str, _Frames] = {}
     file = ""
-    for record in records:
+    for record in _starts_first(records):
         file = str(record.metadata.get("file", file))
         known = by_file.setdefault(file, _Frames())
         match record.name:
@@ -250,23 +298,50 @@ def interpret(records: Iterable[Record]) -> list[Event]:
     return settle(events)
 
 
+def _starts_first(records: Iterable[Record]) -> Iterator[Record]:
+    """Torch says why it compiles once more before it says what it compiles."""
+    reasons: Record | None = None
+    for record in records:
+        if reasons is not None and record.name not in (None, "str"):
+            starts = record.name == "dynamo_start"
+            yield from (record, reasons) if starts else (reasons, record)
+            reasons = None
+        elif record.name == "recompile_reasons":
+            reasons = record
+        else:
+            yield record
+    if reasons is not None:
+        yield reasons
+
+
 def _event(kind: str, record: Record, known: _Frames, **values: Any) -> Event:
     compile_id = record.compile_id
+    region = values.pop("region", None) or known.split(compile_id)
     return Event(
         kind,
         compile_id,
-        values.pop("frames", ()),
-        known.function(compile_id),
-        values,
-        record.call,
+        frames=region.inside,
+        function=known.function(compile_id),
+        data={**values, "entry_call": known.calls.get(compile_id or "")},
+        call=record.call,
+        callers=region.callers,
     )
 
 
 def _start(record: Record, known: _Frames) -> None:
-    frames = known.stack(record.metadata["dynamo_start"]["stack"])
+    started = record.metadata["dynamo_start"]
+    frames = known.stack(started["stack"])
     if frames and record.compile_id:
-        known.functions[record.compile_id] = frames[-1]
-        known.callers[record.compile_id] = frames[:-1]
+        *above, function = frames
+        known.functions[record.compile_id] = function
+        if call := Call.read(record.metadata.get("entry_call") or {}):
+            known.calls[record.compile_id] = call
+        region = split_region(above)
+        known.starts[record.compile_id] = (
+            _Start(tuple(above), (), bool(started.get("complete")))
+            if region is None
+            else _Start(*region)
+        )
 
 
 def _break(record: Record, known: _Frames) -> Event:
@@ -287,7 +362,7 @@ def _break(record: Record, known: _Frames) -> Event:
         "graph_break",
         record,
         known,
-        frames=frames_in(stack[-1]),
+        region=known.split(record.compile_id, frames_in(stack[-1])),
         skips=any(mark in text for mark in _SKIP_MARKS),
         **read_reason(reason),
     )
@@ -346,10 +421,9 @@ def _recompile(record: Record, known: _Frames) -> Event:
         "recompile",
         record,
         known,
-        frames=refusals[0].frames,
+        region=Region(known.start(record.compile_id).callers, refusals[0].frames),
         guard=refusals[0].guard,
         refusals=refusals,
-        above=known.above(record.compile_id),
     )
 
 
@@ -360,7 +434,7 @@ def _refusal(reason: str, record: Record, known: _Frames) -> Refusal:
     if not frames and function and _is_in(guard, function):
         here = Frame(function.file, guard.line or 0, function.function, guard.code)
         frames = (here,)
-    return Refusal(guard, frames)
+    return Refusal(guard, known.split(record.compile_id, frames).inside)
 
 
 def _is_in(guard: Guard, function: Frame) -> bool:
@@ -373,7 +447,9 @@ def _specialization(record: Record, known: _Frames) -> Event:
         "specialization",
         record,
         known,
-        frames=known.stack(what.get("user_stack") or ()),
+        region=known.split(
+            record.compile_id, known.stack(what.get("user_stack") or ())
+        ),
         sources=[str(s) for s in what.get("sources") or ()],
         value=str(what.get("value")),
         reason=str(what.get("reason")),
@@ -408,7 +484,7 @@ def _metrics(record: Record, known: _Frames, events: list[Event]) -> list[Event]
         "compile_failure",
         record,
         known,
-        frames=_failure_frames(record, known, reason),
+        region=known.split(record.compile_id, _failure_frames(record, known, reason)),
         error=metrics["fail_type"],
         message=reason,
         **read_reason(reason),
@@ -455,11 +531,10 @@ def _limit(
         "recompile_limit",
         record,
         known,
-        frames=refused[-1].frames if refused else (),
+        region=Region(refused[-1].callers, refused[-1].frames) if refused else None,
         setting=limit[1] if limit else "recompile_limit",
         limit=int(limit[2]) if limit else None,
         guard=refused[-1].data["guard"] if refused else None,
         refusals=refused[-1].data["refusals"] if refused else [],
-        above=known.above(record.compile_id),
     )
     return [e for e in events if e not in refused] + [event]

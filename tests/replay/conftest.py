@@ -1,15 +1,14 @@
 """Recordings on the CPU in place of CUDA graphs."""
 
+from collections.abc import Iterator
+
 import pytest
 import strip
 import torch
 
-from torchproof.replay import making, recording
-
 
 @pytest.fixture(autouse=True)
-def strips(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recording, "Tape", strip.Strip)
-    monkeypatch.setattr(recording, "home_of", strip.home_of)
-    monkeypatch.setattr(making, "Pool", strip.StripPool)
+def strips() -> Iterator[None]:
     torch.manual_seed(0)
+    with strip.installed():
+        yield

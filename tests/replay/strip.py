@@ -11,11 +11,13 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from torchproof.replay import making, recording
 from torchproof.replay.tape import Pool, said_to_be_capturing
 from torchproof.replay.witness import Witness
 from torchproof.tensors.storages import key_of
@@ -25,6 +27,17 @@ HOST = torch.device("cpu")
 
 def home_of(tensors: Iterable[Tensor]) -> torch.device:
     return HOST
+
+
+@contextlib.contextmanager
+def installed() -> Iterator[None]:
+    """Within this, steps are recorded on the CPU."""
+    with (
+        mock.patch.object(recording, "Tape", Strip),
+        mock.patch.object(recording, "home_of", home_of),
+        mock.patch.object(making, "Pool", StripPool),
+    ):
+        yield
 
 
 class StripPool(Pool):

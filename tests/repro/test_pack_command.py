@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
+from unittest import mock
 
+import check_runs
 import commands
 import failing
 import forked_commands
+import pytest
+
+from torchproof import packs, repro
+from torchproof.capture import Options
+from torchproof.records import Run
+from torchproof.target import Target
 
 PROGRAM = '''
 """A program with one failure."""
@@ -49,3 +58,54 @@ def test_a_break_is_packed_and_fails_for_a_stranger(tmp_path: Path) -> None:
     ran = failing.ran(failing.unpacked(path, tmp_path / "empty"), python)
     assert ran.code == 1
     assert ran.verdict.startswith("FAILS AS STATED: graph break, GB0124")
+
+
+SCRIPT = """
+from pathlib import Path
+
+import torch
+
+if Path(__file__).name == "mill.py":
+    with open("runs.txt", "a") as runs:
+        runs.write("run ")
+
+
+@torch.compile(backend="eager")
+def grind(grain):
+    flour = grain.sin()
+    return flour + 1 if flour.sum() > 0 else flour - 1
+
+
+grind(torch.ones(3))
+"""
+
+
+@pytest.mark.slow
+def test_a_script_runs_once_in_the_verb(tmp_path: Path) -> None:
+    (tmp_path / "mill.py").write_text(SCRIPT)
+    done = forked_commands.torchproof(
+        *("pack", "mill.py", "--for", "repro", "--effort", "quick", "-q"),
+        *("--budget", "5s", "-o", str(tmp_path / "bug.tar.gz")),
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "runs.txt").read_text() == "run "
+
+
+def test_a_script_that_was_checked_is_not_recorded_again(tmp_path: Path) -> None:
+    script = Target("mill.py", "script", str(tmp_path / "mill.py"))
+    finding = dataclasses.replace(check_runs.ITEM, evidence=("GB0124", "torch: x"))
+    run = Run("r", "mill.py", "as-written", {"device": "cpu"}, {}, (finding,))
+    recorded = mock.Mock(side_effect=RuntimeError("recorded"))
+    with mock.patch.object(repro, "captured", recorded):
+        for has_run, expected in ((True, packs.Unverified), (False, RuntimeError)):
+            with pytest.raises(expected):
+                repro.pack(
+                    repro.Subject(run, script, Options(), has_run=has_run),
+                    repro.Asked(),
+                    dest=tmp_path / "bug.tar.gz",
+                    overwrite=False,
+                    progress=lambda _: None,
+                    command="torchproof pack mill.py",
+                )
+    recorded.assert_called_once()

@@ -23,6 +23,7 @@ from torchproof import torch_private
 from torchproof.audit.sites import site
 from torchproof.introspect import plain
 from torchproof.places import place_of, whose
+from torchproof.stacks import inside_region
 from torchproof.torch_private import recordings
 
 _FLUSH_S = 0.5
@@ -92,13 +93,13 @@ class Syncs:
         """The host waits, here and now."""
         if not self._calls or recordings.in_turn() or _by_torchproof():
             return
-        frames = site()
+        inside = getattr(self._local, "depth", 0) > 0
+        frames = inside_region(site()) if inside else site()
         if any(frame.file.endswith(_COMPILING) for frame in frames):
             return
         place = place_of(frames).frame
         if place is None:
             return
-        inside = getattr(self._local, "depth", 0) > 0
         fresh = {"site": plain(frames), "explicit": explicit, "inside": inside}
         key = place.file, place.line, inside
         known = self._places.setdefault(key, {**fresh, "count": 0, "calls": 0})

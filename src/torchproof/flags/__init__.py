@@ -12,6 +12,7 @@ from typing import Any
 from torchproof.records import SEVERITIES, UserError
 
 FORMATS = ("text", "json", "md", "html", "sarif", "github")
+LONGEST_S = 1e9  # what torchproof waits for at most: 31 years
 OF_COMPARISONS = FORMATS[:3]
 EFFORTS = ("static", "quick", "normal", "full")
 OF_LOG: dict[str, tuple[str, ...]] = {  # its actions and their flags
@@ -81,7 +82,7 @@ def _seconds(text: str) -> float:
     value = float(text)
     if not 0 < value < math.inf:
         raise argparse.ArgumentTypeError(f"{text} is no number of seconds above 0")
-    return value
+    return min(value, LONGEST_S)
 
 
 def _check_scope_flags(parser: argparse.ArgumentParser) -> None:
@@ -186,7 +187,7 @@ def duration(text: str) -> float:
     seconds = sum(unit * float(number) for unit, number in pairs if number)
     if not 0 < seconds < math.inf:
         raise argparse.ArgumentTypeError(f"{text!r} is no time, as in 90s, 10m or 1h")
-    return seconds
+    return min(seconds, LONGEST_S)
 
 
 def show_flags(parser: argparse.ArgumentParser) -> None:

@@ -40,6 +40,13 @@ def load(
     """
     if os.environ.get("TORCHPROOF_DISABLE") == "1" and model is not None:
         return model
+    if not isinstance(pack, str | os.PathLike):
+        raise UserError(f"load: give the path of a pack, not a {type(pack).__name__}")
+    for name, value in {"strict": strict, "warm": warm}.items():
+        if not isinstance(value, bool):
+            raise UserError(f"{name}={value!r}: give True or False")
+    if model is not None and not callable(model):
+        raise UserError(f"load: {type(model).__name__} is no model")
     secret = _secret(key)
     if not os.path.lexists(pack):
         raise UserError(
@@ -60,4 +67,8 @@ def load(
 
 
 def _secret(key: Key) -> bytes | None:
-    return packs.usable_key(key) if isinstance(key, bytes) else packs.read_key(key)
+    if isinstance(key, bytes):
+        return packs.usable_key(key)
+    if key is not None and not isinstance(key, str | os.PathLike):
+        raise UserError(f"key: give a file or bytes, not a {type(key).__name__}")
+    return packs.read_key(key)

@@ -11,8 +11,6 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
-from torchproof.records import UserError
-
 if TYPE_CHECKING:
     from torchproof.recipe import Recipe
     from torchproof.replay.buckets import Buckets
@@ -50,12 +48,9 @@ def graph(
     two then take turns. `pad` names the dimensions of arguments that may be padded,
     `unpad` those of outputs, and `buckets` the sizes to pad to.
     """
-    if outputs not in ("copies", "buffers"):
-        raise UserError(f"outputs={outputs!r}: give 'copies' or 'buffers'")
-    if not callable(step):
-        raise UserError(f"graph: {type(step).__name__} is not callable")
-    from torchproof.replay.making import made
+    from torchproof.replay.making import check, made
 
+    check(step, example, train=train, strategy=strategy, outputs=outputs, pool=pool)
     asked = {"train": train, "strategy": strategy, "recipe": recipe}
     graphed = made(
         step,

@@ -29,6 +29,7 @@ class Gradients:
         self._end: list[Tensor | None] = []
         self._taken_up: list[int] = []  # places of those that the recording adds to
         self._planted: list[Tensor | None] = []
+        self._read: list[tuple[Tensor, Tensor]] = []  # gradients that stay as they are
         self._adds = self._drops_all = False
 
     def begin(self) -> None:
@@ -55,7 +56,9 @@ class Gradients:
             if parameter.grad is not planted:
                 parameter.grad = planted
 
-    def learn(self, wrote: Callable[[Tensor], bool]) -> list[Tensor]:
+    def learn(
+        self, wrote: Callable[[Tensor], bool], read: Callable[[Tensor], bool]
+    ) -> list[Tensor]:
         """After that run: which parameters it concerns. Returns what was planted."""
         pairs = list(zip(self._every, self._planted, strict=True))
         dropped = [each for each, planted in pairs if each[1].grad is not planted]
@@ -65,6 +68,12 @@ class Gradients:
             if planted is not None and each[1].grad is planted and wrote(planted)
         ]
         self._used = dropped + added
+        used = {id(parameter) for _, parameter in self._used}
+        self._read = [
+            (parameter, before)
+            for (_, parameter), before in zip(self._every, self._before, strict=True)
+            if before is not None and id(parameter) not in used and read(before)
+        ]
         self._parameters = [parameter for _, parameter in self._used]
         self._drops_all = bool(dropped) and not added
         new = [
@@ -99,8 +108,11 @@ class Gradients:
     def fits(self) -> bool:
         """Whether this recording does with the gradients at hand what the step would.
 
-        One that begins without a gradient cannot add to it.
+        One that begins without a gradient cannot add to it; and gradients that the
+        step only reads have to be those that it has read.
         """
+        if any(parameter.grad is not before for parameter, before in self._read):
+            return False
         if not self._used or self._drops_all:
             return True
         absent = [each is None for each in map(_grad, self._parameters)]

@@ -30,6 +30,7 @@ from torchproof.replay.recording import Check, Maker, Recording
 from torchproof.replay.sight import Sight
 from torchproof.replay.tape import Pool
 from torchproof.strategies import NotApplicable
+from torchproof.torch_private import modes
 
 log = logging.getLogger("torchproof")
 Within = Callable[[], contextlib.AbstractContextManager[Any]]
@@ -83,6 +84,7 @@ class Graphed:
         self._notes = self._rates.prepare()
         self._worlds = [self._world_of(sight)]
         self._changes: Counter[str] = Counter()
+        self._failure: Stop | None = None  # of the last attempt to record
         self._restless = 0  # changes since the last replay that was handed out
         self._calls = self._plain_calls = self._recordings = self._replays = 0
         self._clones = self._cloned_bytes = 0  # of recordings that are gone
@@ -100,11 +102,14 @@ class Graphed:
         call = args, kwargs
         with self.pool.turn:
             key = self._key(call)
-            if self._given_up or self._world.fitting(key):
+            if self._given_up or modes.is_overridden() or self._world.fitting(key):
                 return
             recording = self._attempt(key, call)
             if recording is not None:
                 recording.withdraw()
+            elif self._failure is not None:  # the first call tells whose error it is
+                self._tell((self._failure,))
+                self._failure = None
 
     @property
     def _world(self) -> World:
@@ -113,9 +118,9 @@ class Graphed:
     # -- one call ------------------------------------------------------------------
 
     def _answer(self, call: Call) -> Any:
-        key = self._key(call)
-        if self._given_up:
+        if self._given_up or modes.is_overridden():
             return self._plain(call)
+        key = self._key(call)
         recording = self._world.fitting(key)
         given = None
         # Where nothing is lost if a replay has to be thrown away, the device need not
@@ -144,11 +149,18 @@ class Graphed:
             told = f"there are {_MOST_RECORDINGS} recordings: pad to fewer shapes"
             self._refuse(key, Stopped(Stop("memory", told)))
             return self._plain(call)
+        if len(self._world.table.get(key, ())) >= _STORM:
+            told = "it reads gradients that are others at every call: do the backward"
+            self._refuse(key, Stopped(Stop("python", f"{told} inside of the step")))
+            return self._plain(call)
         # Outside of any `except`: an error would keep what the failed run had made.
         recording = self._attempt(key, call)
         if recording is None:
-            answer = self._plain(call)
-            if key not in self._world.refused:  # its first call made something
+            failure, self._failure = self._failure, None
+            answer = self._plain(call)  # with an error of its own, if it has one
+            if failure is not None:
+                self._refuse(key, Stopped(failure))
+            elif key not in self._world.refused:  # its first call made something
                 self._world.sight.refresh()
             return answer
         self._replays += 1
@@ -166,6 +178,10 @@ class Graphed:
             return None
         except Stopped as stopped:
             self._refuse(key, stopped)
+            return None
+        except Exception as error:
+            told = f"{type(error).__name__} while it was recorded: {error}"
+            self._failure = Stop("capture", told)
             return None
 
     def _record(self, key: Hashable, call: Call) -> Recording:
@@ -277,7 +293,10 @@ class Graphed:
         world = self._world
         if world.sight.unchanged() and not self._rates.changes(world.settings):
             return True
-        told = self._differences(world)
+        try:
+            told = self._differences(world)
+        except Exception as error:  # of something that is being changed
+            told = [f"what the step reads cannot be compared: {error!r}"]
         if not told:  # other objects, but equal ones
             world.sight.refresh()
             return True
@@ -305,7 +324,7 @@ class Graphed:
 
     def _begin_world(self, last: World) -> None:
         moved = last.sight.moved()
-        self._worlds.insert(0, self._world_of(Sight(self.step)))
+        self._worlds.insert(0, self._world_of(Sight(self.step, last.sight.ran)))
         # A world whose tensors lie elsewhere would keep their old memory.
         for old in self._worlds[1:] if moved else self._worlds[_MOST_WORLDS:]:
             self._end_recordings(old)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torchproof.replay.facts import Stop, Stopped
 from torchproof.replay.handout import mapped
 from torchproof.tensors.tree import walk
-from torchproof.torch_private import captures
+from torchproof.torch_private import captures, modes
 
 Call = tuple[tuple[Any, ...], Mapping[str, Any]]
 # Compared by identity, and do not change.
@@ -86,7 +86,9 @@ def surroundings() -> Hashable:
         torch.is_grad_enabled(),
         torch.is_inference_mode_enabled(),
         torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda"),
+        torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu"),
         torch.get_default_dtype(),
+        modes.default_device(),
         torch.get_float32_matmul_precision(),
         torch.are_deterministic_algorithms_enabled(),
     )

@@ -20,7 +20,23 @@ from torchproof.replay.padder import Padder
 from torchproof.replay.preparation import Preparation
 from torchproof.replay.sight import Sight
 from torchproof.replay.tape import Pool
-from torchproof.strategies import Strategy, lines
+from torchproof.strategies import Strategy, compile_arguments, lines
+from torchproof.strategies.compile_arguments import wrong
+
+
+def check(step: Any, example: Any, **given: Any) -> None:
+    """Raises a `UserError` for the first argument of `graph` that cannot be used."""
+    if given["outputs"] not in ("copies", "buffers"):
+        raise wrong("outputs", given["outputs"], "'copies' or 'buffers'")
+    if not callable(step):
+        raise UserError(f"graph: {type(step).__name__} is not callable")
+    kinds = {"train": (bool, "True, False or None"), "strategy": (str, "its name")}
+    kinds |= {"pool": (Graphed, "a graphed step")}
+    for name, (kind, wanted) in kinds.items():
+        if given[name] is not None and not isinstance(given[name], kind):
+            raise wrong(name, given[name], wanted)
+    if not isinstance(example, Mapping | tuple | list | None):
+        raise wrong("example", example, "a tuple of arguments or a dict of keywords")
 
 
 def chosen(name: str, arguments: Mapping[str, Any]) -> Strategy:
@@ -36,6 +52,7 @@ def chosen(name: str, arguments: Mapping[str, Any]) -> Strategy:
             near = difflib.get_close_matches(each, known, n=1)
             hint = f", did you mean {near[0]}?" if near else ""
             raise UserError(f"torchproof.graph takes no argument {each!r}{hint}")
+    compile_arguments.check(arguments)
     strategy = strategies.parse(name)
     if strategy.marks:
         raise UserError(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from torchproof.records import UserError
+from torchproof.records import UserError, one_line
 from torchproof.replay import buckets, padding
 from torchproof.replay.buckets import Bucket, Buckets, Size
 from torchproof.replay.inputs import Call
@@ -51,14 +51,16 @@ class Padder:
             if unpad is not None or sizes is not None:
                 raise UserError("unpad and buckets need pad: say what may be padded")
             return None
-        return cls(Padding.parse(pad, unpad, step), sizes or ())
+        for name, given in {"pad": pad, "unpad": unpad or {}}.items():
+            if not isinstance(given, Mapping):
+                kind = type(given).__name__
+                raise UserError(f"{name}: give a dict of dimensions, not a {kind}")
+        return cls(Padding.parse(pad, unpad, step), () if sizes is None else sizes)
 
     def use(self, sizes: Buckets | Iterable[int | Size]) -> None:
         """From here on, these are the buckets."""
         if not isinstance(sizes, Buckets):
-            every = [
-                (each,) if isinstance(each, int) else tuple(each) for each in sizes
-            ]
+            every = _sizes(sizes)
             if any(len(size) != len(self.padding.names) for size in every):
                 names = ", ".join(self.padding.names)
                 raise UserError(f"buckets: each needs a number for each of {names}")
@@ -105,3 +107,16 @@ class Padder:
         return buckets.plan(
             self.observed, names=self.padding.names, memory=memory, **limits
         )
+
+
+def _sizes(given: Any) -> list[Size]:
+    """Buckets as people write them: numbers, or a tuple of numbers for each."""
+    try:
+        every = [(each,) if isinstance(each, int) else tuple(each) for each in given]
+    except TypeError:
+        every = [()]
+    numbers = [number for size in every for number in size]
+    if not all(every) or any(type(n) is not int or n < 1 for n in numbers):
+        shown = one_line(repr(given), 80)
+        raise UserError(f"buckets={shown}: give sizes, each a whole number above 0")
+    return every

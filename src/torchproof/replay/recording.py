@@ -10,6 +10,7 @@ by its first replay, or not at all.
 from __future__ import annotations
 
 import contextlib
+import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -22,6 +23,7 @@ from torch import Tensor
 from torchproof.places import whose
 from torchproof.replay.body import Forward
 from torchproof.replay.comparison import Answer, compared
+from torchproof.replay.execution import Execution
 from torchproof.replay.facts import NotYet, Stop, Stopped
 from torchproof.replay.gradients import Gradients
 from torchproof.replay.handout import Handout, mapped
@@ -35,7 +37,9 @@ from torchproof.tensors.chance import Chance
 from torchproof.tensors.likeness import Likeness
 
 _REHEARSALS = 3  # compile, allocate, and one as it will be
-_LAZY_RUNS = 2  # what a model makes at its first call is there at the second
+# What a model makes at its first call is there at the second; and what the first run
+# has read is watched in the second.
+_EAGER_RUNS = 5
 
 
 @dataclass(frozen=True)
@@ -157,6 +161,8 @@ class _Making:
         plain = self._rehearsed()
         before = self.maker.pool.bytes()
         output = self._recorded()
+        if self.maker.sight.forget_foreign_changes():  # the compiler exchanges some
+            self.maker.sight.extend()
         made.handout = Handout(output, buffers=buffers)
         made.gradients, made.undo = self.gradients, self.undo
         made.writes = bool(self.witness.saved)
@@ -178,22 +184,30 @@ class _Making:
         if sight.strange:
             why = f"{sight.strange[0]}, whose memory cannot be watched"
             raise Stopped(Stop("input", why))
-        if sight.lacks_scale:
+        if sight.lacks_scale or sys.getprofile() is not None:
             raise NotYet
-        for attempt in range(_LAZY_RUNS):
-            self.changed_python = attempt > 0
+        told: list[str] = []
+        self.changed_python = False
+        for _ in range(_EAGER_RUNS):
+            before, told = told, []
             sight.refresh()
             numbers, states = rates.numbers(), rates.states()
             answer = self._watched_run()
             moved = self.chance.moved(self.chance.again())
+            new = sight.forget_foreign_changes() | sight.ran.add(self.ran)
             told = [f"changes {change}" for change in sight.changes()]
             if rates.numbers() != numbers:
                 told.append("changes the learning rate: step schedulers after it")
             self.undo()
             if rates.forget_new_states(states):
                 raise NotYet
-            if not told:
+            if new:  # it may have changed what was not watched yet
+                sight.extend()
+            self.changed_python |= bool(told)
+            if not new and (not told or before):
                 break
+        else:
+            told = told or ["runs other code at every call"]
         told += [f"draws random numbers of {name}" for name in moved - {"torch"}]
         if told:
             does_not = "which a replay does not"
@@ -201,17 +215,23 @@ class _Making:
                 *(Stop("python", f"the step {each}, {does_not}") for each in told)
             )
         self.draws = "torch" in moved
-        if self.witness.stops:
-            raise Stopped(*self.witness.stops)
+        if stops := [*self.witness.stops, *self._unwatchable()]:
+            raise Stopped(*stops)
         self.inputs.assert_apart(self.call)
         self.maker.preparation.learn(self.witness)
         sight.refresh()
         return answer
 
+    def _unwatchable(self) -> Iterator[Stop]:
+        yield from self.ran.stops
+        for each in self.maker.sight.unwatchable(self.ran):
+            yield Stop("python", f"the step reads what cannot be watched: {each}")
+
     def _watched_run(self) -> Answer:
         preparation = self.maker.preparation
         self.witness = Witness(self.device, traces=preparation.traces)
         self.witness.beware(self.maker.sight.buffers)
+        self.ran = Execution()
         step = preparation.body(preparation.step)
         self.gradients.plant()
         with (
@@ -223,7 +243,7 @@ class _Making:
         ):
             output = self.tape.rehearse(self._witnessed(step))
         self.witness.settle()
-        self.witness.forget(self.gradients.learn(self.witness.wrote))
+        self.witness.forget(self.gradients.learn(self.witness.wrote, self.witness.read))
         self.inputs.changed = [
             place
             for place, tensor in enumerate(self.inputs.tensors)
@@ -243,7 +263,7 @@ class _Making:
 
     def _witnessed(self, step: Forward) -> Callable[[], Any]:
         def run() -> Any:
-            with self.witness:
+            with self.witness, self.ran:
                 return step(*self.inputs.args, **self.inputs.kwargs)
 
         return run

@@ -68,6 +68,7 @@ class Witness(TorchDispatchMode):
         self.stops: list[Stop] = []
         self.stacks: list[tuple[tuple[CodeType, ...], str, int]] = []
         self._born: set[Key] = set()
+        self._given: set[Key] = set()  # to operations
         self._precautions: set[Key] = set()
 
     def __torch_dispatch__(
@@ -84,6 +85,7 @@ class Witness(TorchDispatchMode):
         given = {key_of(each) for each in _tensors((args, kwargs)) if _plain(each)}
         made = [each for each in _tensors(result) if _plain(each)]
         self._born |= {key_of(each) for each in made} - given
+        self._given |= given
         if self.traces and made:
             size = sum(each.numel() * each.itemsize for each in made)
             self.stacks.append((_codes(), func.overloadpacket.__name__, size))
@@ -113,6 +115,10 @@ class Witness(TorchDispatchMode):
 
     def wrote(self, tensor: Tensor) -> bool:
         return _plain(tensor) and key_of(tensor) in self.saved
+
+    def read(self, tensor: Tensor) -> bool:
+        """Whether an operation got it."""
+        return _plain(tensor) and key_of(tensor) in self._given
 
     def _save(self, tensor: Tensor) -> None:
         """A copy of the whole storage, once, before the first write into it.

@@ -20,7 +20,7 @@ from torchproof.packs import Made, Manifest, Unverified
 from torchproof.records import Run, one_line
 from torchproof.redaction import Redactor
 from torchproof.repro import papers
-from torchproof.repro.capturing import captured
+from torchproof.repro.capturing import Captured, captured
 from torchproof.repro.draft import Draft, Outcome, Settings
 from torchproof.repro.ordering import Drafts
 from torchproof.repro.shrinking import smaller
@@ -31,6 +31,7 @@ from torchproof.target import Target
 from torchproof.version import VERSION
 
 Progress = Callable[[str], None]
+_ONCE = "a script is run once: pack its saved run to have its graphs too"
 _LONGEST_S = 60.0  # that a repro waits before it calls a compilation hung
 _GRAPHS = 40  # of one target that go into a pack, to be read
 # Evidence of a finding that lies behind the user's line.
@@ -55,6 +56,7 @@ class Subject:
     run: Run
     target: Target
     options: Options
+    has_run: bool = False  # for this pack: a script is not run again then
 
 
 def pack(
@@ -90,21 +92,14 @@ class _Making:
         self, subject: Subject, symptom: Symptom, asked: Asked, progress: Progress
     ) -> None:
         self._run, self._target = subject.run, subject.target
-        self._options = subject.options
+        self._options, self._has_run = subject.options, subject.has_run
         self._symptom, self._asked, self._progress = symptom, asked, progress
         self._redactor = Redactor.here(projects=_projects(subject.target))
 
     def into(self, stage: packs.Stage, command: str) -> Manifest:
         """Everything from the recording to the sealed pack."""
         with packs.scratch("torchproof-") as folder:
-            weights = "weights" in self._asked.include
-            seen = captured(
-                self._target,
-                self._options,
-                folder=folder,
-                more={"weights": weights, "place": self._place()},
-                progress=self._progress,
-            )
+            seen = self._captured(Path(folder))
             drafts = Drafts(
                 seen,
                 self._target,
@@ -136,6 +131,19 @@ class _Making:
         )
         found = papers.files(written, drafts.graphs()[:_GRAPHS], log)
         return self._sealed(stage, written, found)
+
+    def _captured(self, folder: Path) -> Captured:
+        """What a run of the target tells; nothing of a script that has run already."""
+        if self._has_run and self._target.kind == "script":
+            return Captured(refused=(_ONCE,))
+        weights = "weights" in self._asked.include
+        return captured(
+            self._target,
+            self._options,
+            folder=folder,
+            more={"weights": weights, "place": self._place()},
+            progress=self._progress,
+        )
 
     def _place(self) -> dict[str, object]:
         """The innermost line that is not torch's own: of a library, if there is one."""

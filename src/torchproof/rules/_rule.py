@@ -7,11 +7,18 @@ import inspect
 import os
 import re
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from torchproof.places import Place, qualified_name, source_line
+from torchproof.places import (
+    Place,
+    definition,
+    qualified_name,
+    source_line,
+    user_frame,
+    whose,
+)
 from torchproof.records import Event, Finding, Frame, Observation, Severity, Status
 from torchproof.rules import pages
 
@@ -37,6 +44,16 @@ class Facts:
         return [event for event in self.observation.events if event.kind in kinds]
 
     @functools.cached_property
+    def compiled_callables(self) -> dict[tuple[str, int, str], Frame]:
+        """What each code object that stands around a compiled function stands for."""
+        return {
+            _code(around): event.function
+            for event in self.events("wrapper")
+            if event.function is not None
+            for around in (*event.data["around"], event.function)
+        }
+
+    @functools.cached_property
     def compile_arguments(self) -> dict[str, str]:
         """The arguments of torch.compile, where all its calls agree on them."""
         seen = [w.data["arguments"] for w in self.events("wrapper")]
@@ -45,6 +62,13 @@ class Facts:
             for k, v in (seen[0] if seen else {}).items()
             if all(s.get(k) == v for s in seen)
         }
+
+
+_READABLE = {"user", "library"}
+
+
+def _code(frame: Frame) -> tuple[str, int, str]:
+    return frame.file, frame.line, frame.function
 
 
 @dataclass(frozen=True)
@@ -72,10 +96,13 @@ class Subject:
 
     @property
     def expression(self) -> str:
-        """The user's own words at the place: what the traceback underlines."""
-        if self.frame is None:
-            return ""
-        return shorten(self.frame.expression or self.frame.code)
+        """The code at the place: what the traceback underlines.
+
+        Where only torch's own code is involved there is no place, and it is torch's.
+        """
+        frames = self.first.frames
+        frame = self.frame or (frames[-1] if frames else None)
+        return "" if frame is None else expression_of(frame)
 
     @property
     def function(self) -> str:
@@ -86,6 +113,29 @@ class Subject:
         if len(compiled) == 1:
             return str(compiled.pop())
         return self.first.function.function if self.first.function else "the target"
+
+    @property
+    def compiled(self) -> str:
+        """The function whose graph it is about, by the name its author gave it."""
+        function = self.first.function
+        if function is None:
+            return self.function
+        entry = self.facts.compiled_callables.get(_code(function))
+        if entry is None and whose(function.file) not in _READABLE:
+            return self._beside(function)
+        return qualified_name(definition(entry or function))
+
+    def _beside(self, function: Frame) -> str:
+        """The function that generated code, or torch's own, calls or is called by."""
+        frames = self.first.frames
+        own = [i for i, f in enumerate(frames) if f.file == function.file]
+        start = own[0] if own else 0
+        around = (*frames[start:], *reversed(frames[:start]))
+        readable = [frame for frame in around if whose(frame.file) in _READABLE]
+        if readable:
+            return qualified_name(readable[0])
+        names = {event.data["name"] for event in self.facts.events("wrapper")}
+        return str(names.pop()) if len(names) == 1 else "the compiled callable"
 
     @property
     def often(self) -> str:
@@ -145,7 +195,7 @@ class Rule:
             count=subject.count,
             steps=subject.steps,
             status=self.status(subject),
-            evidence=tuple(self.evidence(subject)),
+            evidence=(*self.evidence(subject), *_call_site(subject)),
             column=column,
             end_column=end,
             source=(
@@ -178,6 +228,14 @@ class Rule:
         )
 
 
+def _call_site(subject: Subject) -> Iterator[str]:
+    """Where the user's code calls what the finding is about, if it is not theirs."""
+    caller = user_frame(subject.first.callers)
+    if subject.place.owner != "user" and caller is not None:
+        where = f"{_shown(caller.file)}:{caller.line} {caller.function}"
+        yield f"called at {where}: {caller.code}"
+
+
 def _columns(frame: Frame | None) -> tuple[int | None, int | None]:
     """Columns in the file (1-based, end exclusive); a record's are without indent."""
     if frame is None or frame.columns is None:
@@ -193,6 +251,13 @@ def _shown(file: str) -> str:
     """Relative to where the user stands if it is below, else as it is."""
     here = os.getcwd() + os.sep
     return file.removeprefix(here)
+
+
+def expression_of(frame: Frame) -> str:
+    """What a frame's line underlines; brackets that close further down are closed."""
+    words = frame.expression or frame.code
+    closing = {"(": ")", "[": "]", "{": "}"}.get(words[-1:], "")
+    return shorten(f"{words}...{closing}" if closing else words)
 
 
 def shorten(text: str, limit: int = 70) -> str:

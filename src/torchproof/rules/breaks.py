@@ -5,9 +5,25 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-from torchproof.places import definition, original_name, place_of
-from torchproof.records import Event, Severity, Status
-from torchproof.rules._rule import Facts, Rule, Subject, sentence, shorten
+from torchproof.places import (
+    COMPREHENSIONS,
+    definition,
+    module_of,
+    original_name,
+    package_of,
+    place_of,
+    resumed_at,
+    shown_briefly,
+)
+from torchproof.records import Event, Frame, Severity, Status
+from torchproof.rules._rule import (
+    Facts,
+    Rule,
+    Subject,
+    expression_of,
+    sentence,
+    shorten,
+)
 
 _BOILERPLATE = re.compile(
     r"report an issue|file an issue|graph break is fundamental|may be possible to write"
@@ -31,13 +47,23 @@ def subjects(facts: Facts) -> Iterator[Subject]:
         skipping = [event for event in group if event.data.get("skips")]
         count, steps = _runs(group, facts)
         # Dynamo meets a break of an inlined function twice: inlined, then on its own.
-        leader = skipping[0] if skipping else group[0]
+        leader = _own(skipping)[0] if skipping else group[0]
         events = (leader, *(event for event in group if event is not leader))
         kind = "skipped_frame" if skipping else "graph_break"
         place = place_of(leader.frames)
         if place.frame is None and leader.function is not None:
             place = place_of((definition(leader.function),))
         yield Subject(events, place, facts, count, steps, {"kind": kind})
+
+
+def _own(events: list[Event]) -> list[Event]:
+    """The events of the function that holds the line, else all of them."""
+    own = [
+        e
+        for e in events
+        if e.function and _innermost(e) == original_name(e.function.function)
+    ]
+    return own or events
 
 
 def _where(event: Event) -> tuple[object, ...]:
@@ -77,12 +103,7 @@ def is_error(event: Event) -> bool:
 
 def _runs(group: list[Event], facts: Facts) -> tuple[int | None, int | None]:
     """How often a break was run through, and in how many calls; None if not counted."""
-    own = [
-        e
-        for e in group
-        if e.function and _innermost(e) == original_name(e.function.function)
-    ]
-    found = [_executions(event, facts) for event in own or group]
+    found = [_executions(event, facts) for event in _own(group)]
     known = [runs for runs in found if runs is not None]
     if not known:
         return None, None
@@ -137,21 +158,26 @@ class GraphBreak(Rule):
         often = f", {subject.often}" if subject.often else ""
         inside = ""
         if subject.place.library is not None:
-            inside = f" (inside {_package(subject.place.library.file)})"
+            inside = f" (inside {package_of(subject.place.library.file)})"
+        elif subject.frame is None and subject.expression:
+            inside = " (in torch)"
         elif subject.place.owner == "library" and subject.frame is not None:
-            inside = f" (in the library {_package(subject.frame.file)})"
+            inside = f" (in the library {package_of(subject.frame.file)})"
         if subject.extra["kind"] == "skipped_frame":
-            skipped = subject.first.function
-            name = original_name(skipped.function) if skipped else "this function"
             return (
-                f"{what}{inside} makes Dynamo give up on {name}: all of it runs"
-                f" eagerly{often}; breaks further down stay hidden until this one is"
-                " gone"
+                f"{what}{inside} makes Dynamo give up on {subject.compiled}: all of it"
+                f" runs eagerly{often}; breaks further down stay hidden until this one"
+                " is gone"
             )
         rest = "; the rest of the function runs eagerly" * subject.data["rest_is_eager"]
-        return f"{what}{inside} splits the graph of {subject.function}{often}{rest}"
+        return f"{what}{inside} splits the graph of {subject.compiled}{often}{rest}"
 
     def cause(self, subject: Subject) -> str:
+        if outer := _skipped_around(subject):
+            return (
+                f"{outer} makes Dynamo skip {subject.function}, and compile this"
+                f" comprehension on its own: {sentence(subject.data['explanation'])}"
+            )
         why = self.why(subject)
         nested = subject.data.get("nested") or ""
         if subject.extra["kind"] == "skipped_frame":
@@ -176,6 +202,10 @@ class GraphBreak(Rule):
         )
 
     def fix(self, subject: Subject) -> str:
+        if outer := _skipped_around(subject):
+            return f"remove the break at {outer}: without it this one does not happen"
+        if subject.place.owner == "library" and subject.frame is not None:
+            return self.elsewhere(subject)
         advice = self.remedy(subject)
         nested = subject.data.get("nested") or ""
         if subject.extra["kind"] == "skipped_frame":
@@ -192,18 +222,46 @@ class GraphBreak(Rule):
         """What to change, naming this code."""
         return own_hints(subject) or move_out(subject)
 
+    def setting(self, subject: Subject) -> str:
+        """A setting of torch's that keeps it in the graph, as a statement."""
+        return ""
+
+    def elsewhere(self, subject: Subject) -> str:
+        """What to do about a line in a package that the user did not write."""
+        assert subject.frame is not None
+        package = package_of(subject.frame.file)
+        ways = []
+        if _first_call_only(subject):
+            ways.append(
+                "it runs in the first call only: if it sets something up, call the"
+                " model once before it is compiled"
+            )
+        if setting := self.setting(subject):
+            ways.append(f"before the first call, set {setting}")
+        ways.append(
+            f"the line is in {package}, not in your code: {_replacement(subject)}look"
+            f" for a release of {package} without it: {self.remedy(subject)}"
+        )
+        if subject.extra["kind"] == "skipped_frame":
+            ways.append(
+                f"compile the modules that {subject.compiled} calls, each with"
+                " module.compile(), instead of what contains it"
+            )
+        return "; or ".join(ways)
+
     def severity(self, subject: Subject) -> Severity:
         if self.status(subject) == "intentional":
             return "low"
-        if subject.extra["kind"] == "skipped_frame" or subject.steps is None:
+        if subject.steps is None:
+            return "high"
+        if _first_call_only(subject):
+            return "low"
+        if subject.extra["kind"] == "skipped_frame":
             return "high"
         calls = subject.facts.calls or 1
         if subject.place.owner == "library":
             return "medium" if subject.steps * 2 >= calls else "low"
-        if subject.steps * 2 >= calls:
-            return "high"
-        first_only = subject.steps == 1 and all(e.call == 0 for e in subject.events)
-        return "low" if first_only else "medium"
+        return "high" if subject.steps * 2 >= calls else "medium"
 
     def status(self, subject: Subject) -> Status:
         return "open"
@@ -223,6 +281,66 @@ class GraphBreak(Rule):
             yield f"in {inner.file}:{inner.line} {inner.function}: {inner.code}"
 
 
+def _first_call_only(subject: Subject) -> bool:
+    """Whether the first call alone, of three or more, runs through the break."""
+    once = subject.steps == 1 and (subject.facts.calls or 0) > 2
+    return once and all(event.call == 0 for event in subject.events)
+
+
+def _replacement(subject: Subject) -> str:
+    """How code that is not the user's can be replaced from outside, if it can."""
+    assert subject.frame is not None
+    owner, _, _ = subject.function.rpartition(".")
+    if owner and owner[0].isupper() and "." not in owner:
+        return f"override {subject.function} in a subclass, or "
+    module = module_of(subject.frame.file)
+    if not owner and module:
+        return f"assign your own version to {module}.{subject.function}, or "
+    return ""
+
+
+def _skipped_around(subject: Subject) -> str | None:
+    """The break that makes Dynamo skip the function around a comprehension.
+
+    A comprehension is part of its function's graph. Dynamo compiles it on its own only
+    if the function runs eagerly.
+    """
+    function = subject.first.function
+    if function is None or function.function not in COMPREHENSIONS:
+        return None
+    above = break_above(subject.first, subject.facts)
+    return told_at(above) if above else None
+
+
+def break_above(event: Event, facts: Facts) -> Frame | None:
+    """The graph break without which Dynamo would not compile this function on its own.
+
+    Dynamo goes on after a break with a function of its own making, and compiles what
+    the code between calls as it meets it.
+    """
+    function = event.function
+    if function is None:
+        return None
+    own = (function.file, original_name(function.function))
+    stack = [(f.file, original_name(f.function)) for f in event.frames]
+    above = set(stack[: stack.index(own)] if own in stack else stack)
+    line = resumed_at(function.function)
+    for cut in reversed(facts.events("graph_break")):
+        at = {(f.file, original_name(f.function), f.line) for f in cut.frames}
+        compiled = cut.function and (
+            cut.function.file,
+            original_name(cut.function.function),
+        )
+        if (line is not None and (*own, line) in at) or compiled in above:
+            return place_of(cut.frames).frame
+    return None
+
+
+def told_at(frame: Frame) -> str:
+    """A place within a sentence: file, line and what stands there."""
+    return f"{shown_briefly(frame.file)}:{frame.line} (`{expression_of(frame)}`)"
+
+
 def own_hints(subject: Subject) -> str:
     """Torch's own hints, less those that are true of every break."""
     hints = [h.rstrip(".") for h in subject.data["hints"] if not _BOILERPLATE.search(h)]
@@ -236,8 +354,3 @@ def move_out(subject: Subject) -> str:
         " with `if not torch.compiler.is_compiling():`, or put it in a function marked"
         " @torch.compiler.disable so that the break is deliberate"
     )
-
-
-def _package(file: str) -> str:
-    match = re.search(r"(?:site|dist)-packages/([^/]+)", file)
-    return match[1] if match else file

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from torchproof.places import module_of
 from torchproof.records import Severity, Status
 from torchproof.rules import pages
 from torchproof.rules._rule import Subject, sentence
@@ -125,6 +126,22 @@ class OutputCall(GraphBreak):
             f"remove {what}{hook} or keep it behind `if not"
             " torch.compiler.is_compiling():`; or let Dynamo drop it:"
             f" torch._dynamo.config.ignore_logging_functions.add({call})"
+        )
+
+    def elsewhere(self, subject: Subject) -> str:
+        module = module_of(subject.frame.file) if subject.frame else None
+        call = re.match(r"[A-Za-z_][\w.]*(?=\()", subject.expression)
+        if module is None or call is None or call[0].startswith("self."):
+            return super().elsewhere(subject)
+        if call[0] == "print":
+            return (
+                "before the first call, let Dynamo print after the graph:"
+                " torch._dynamo.config.reorderable_logging_functions.add(print)"
+            )
+        return (
+            f"before the first call, let Dynamo drop it: `import {module}` and"
+            f" `torch._dynamo.config.ignore_logging_functions.add({module}.{call[0]})`;"
+            " or avoid what it reports"
         )
 
 

@@ -199,7 +199,7 @@ class BackendError(CompileError):
         backend = re.search(r"backend='(.+?)'", subject.data["message"])
         name = backend[1] if backend else "the backend"
         return (
-            f"the backend {name} fails on the graph of {subject.function}:"
+            f"the backend {name} fails on the graph of {subject.compiled}:"
             f" {self.short(subject)}"
         )
 
@@ -208,7 +208,7 @@ class BackendError(CompileError):
         name = backend[1] if backend else "the backend"
         return (
             f"fix the error in the backend {name} ({self.short(subject)}), or compile "
-            f'{subject.function} with another one (backend="inductor", "aot_eager",'
+            f'{subject.compiled} with another one (backend="inductor", "aot_eager",'
             ' "eager")'
         )
 

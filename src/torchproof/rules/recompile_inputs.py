@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+
+from torchproof.arguments import Argument
 from torchproof.guards import Guard
+from torchproof.records import Frame
 from torchproof.rules import pages
-from torchproof.rules._rule import Subject
-from torchproof.rules.recompiles import Recompile, values_seen
+from torchproof.rules._rule import Subject, expression_of, shorten
+from torchproof.rules.breaks import told_at
+from torchproof.rules.recompiles import (
+    Marks,
+    Recompile,
+    call_frame,
+    is_marked_at_call,
+    made,
+    marks,
+    sources_passed_by_library,
+    values_seen,
+)
+from torchproof.rules.shapes import fixed_sizes
 
 
 class SizeChange(Recompile):
@@ -40,7 +55,16 @@ class SizeChange(Recompile):
         )
 
     def remedy(self, guard: Guard, subject: Subject) -> str:
-        marked = f"torch._dynamo.maybe_mark_dynamic({guard.source}, {guard.dim})"
+        if is_marked_at_call(subject.first):
+            return self._at_the_call(subject)
+        if sources := sources_passed_by_library(subject):
+            return (
+                "before the first call: torch.compiler.config.dynamic_sources ="
+                f' "{",".join(sources)}"; or pad to a few bucket sizes where the'
+                " batches are made"
+            )
+        sizes = [size for each in marks(subject)[:1] for size in each.sizes]
+        marked = _marked(sizes) or _mark(guard.source, guard.dim)
         if _stays_static(guard, subject):
             return (
                 f"let size {guard.dim} of `{guard.source}` be dynamic: drop"
@@ -51,6 +75,57 @@ class SizeChange(Recompile):
             f"{marked} before the first call (one graph from the start), dynamic=True,"
             " or pad to a few bucket sizes"
         )
+
+    def _at_the_call(self, subject: Subject) -> str:
+        fixed = fixed_sizes(subject.facts)
+        every = marks(subject)
+        changing = [each for m in every if (each := _without(m, fixed)).sizes]
+        guards = [event.data["guard"] for event in subject.events]
+        if all((guard.source, guard.dim) in fixed for guard in guards):
+            changing = []
+        steps = [_before(each, alone=len(changing) == 1) for each in changing]
+        computed = [a.words for m in changing for a, _ in m.sizes if not a.fixed]
+        if computed:
+            named = ", ".join(
+                f"`{shorten(words)}`" for words in dict.fromkeys(computed)
+            )
+            steps.insert(0, f"give {named} a name before the call and pass that")
+        if subject.facts.compile_arguments.get("dynamic") == "False":
+            steps.insert(0, "drop dynamic=False")
+        many = any(len(each.sizes) > 1 for each in changing) or len(changing) > 1
+        if many:
+            steps[-1] += " (all of them: one fixed size fixes the others)"
+        sizes = dict.fromkeys((a.words, dim) for m in every for a, dim in m.sizes)
+        static = [
+            f"a mark on size {dim} of `{words}` does not help, since"
+            f" {told_at(fixed[words, dim])} fixes it: keep it the same, by padding or"
+            " with drop_last=True in a DataLoader"
+            for words, dim in sizes
+            if (words, dim) in fixed
+        ]
+        padded = [] if static else ["or pad to a few bucket sizes"]
+        return "; ".join([*steps, *static, *padded])
+
+
+def _without(marks: Marks, fixed: Mapping[tuple[str, int], Frame]) -> Marks:
+    """The sizes that a mark keeps dynamic."""
+    sizes = [(a, dim) for a, dim in marks.sizes if (a.words, dim) not in fixed]
+    return Marks(marks.call, tuple(sizes))
+
+
+def _before(marks: Marks, *, alone: bool) -> str:
+    frame = call_frame(marks.call)
+    call = f"`{expression_of(frame)}`" if frame else "the call"
+    where = "" if alone else f" in line {marks.call.line}"
+    return f"before {call}{where}, each time: {_marked(marks.sizes)}"
+
+
+def _marked(changing: Iterable[tuple[Argument, int]]) -> str:
+    return "; ".join(_mark(argument.words, dim) for argument, dim in changing)
+
+
+def _mark(words: str, dim: int | None) -> str:
+    return f"torch._dynamo.maybe_mark_dynamic({words}, {dim})"
 
 
 def _stays_static(guard: Guard, subject: Subject) -> bool:
@@ -227,9 +302,9 @@ class LayoutChange(Recompile):
 
     def remedy(self, guard: Guard, subject: Subject) -> str:
         return (
-            f"give `{guard.source}` one layout before the call: {guard.source} ="
-            f" {guard.source}.contiguous() (or a fixed memory_format), so that its"
-            " strides are the same"
+            f"give `{guard.source}` one layout before the call:"
+            f" {made(guard, subject, '.contiguous()')} (or a fixed memory_format), so"
+            " that its strides are the same"
         )
 
 
@@ -264,7 +339,7 @@ class DtypeChange(Recompile):
         wanted = dtype.get(guard.expected or "", f"the dtype it had ({guard.expected})")
         return (
             "convert before the call so that the dtype is always the same:"
-            f" {guard.source} = {guard.source}.to({wanted})"
+            f" {made(guard, subject, f'.to({wanted})')}"
         )
 
 
@@ -293,7 +368,7 @@ class DeviceChange(Recompile):
     def remedy(self, guard: Guard, subject: Subject) -> str:
         return (
             "move it before the call so that the device is always the same:"
-            f" {guard.source} = {guard.source}.to(device)"
+            f" {made(guard, subject, '.to(device)')}"
         )
 
 

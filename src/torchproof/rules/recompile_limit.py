@@ -42,7 +42,7 @@ class BackendChange(Recompile):
 
     def remedy(self, guard: Guard, subject: Subject) -> str:
         return (
-            f"call torch.compile({subject.function}, ...) once, outside the loop, and"
+            f"call torch.compile({subject.compiled}, ...) once, outside the loop, and"
             " reuse what it returns; use one backend object"
         )
 
@@ -125,8 +125,6 @@ class RecompileLimit(Rule):
 
     def message(self, subject: Subject) -> str:
         limit = subject.data["limit"]
-        function = subject.first.function
-        name = function.function if function else subject.function
         facts = subject.facts.observation
         eager = ""
         if (
@@ -139,8 +137,8 @@ class RecompileLimit(Rule):
                 " compiled code"
             )
         return (
-            f"{name} hit the recompile limit ({limit or '-'}) and runs eagerly from"
-            f" then on{eager}"
+            f"{subject.compiled} hit the recompile limit ({limit or '-'}) and runs"
+            f" eagerly from then on{eager}"
         )
 
     def cause(self, subject: Subject) -> str:

@@ -49,9 +49,10 @@ class ScalarArgument(Recompile):
                 " value before serving; if it only scales numbers, pass it as a"
                 " tensor argument"
             )
+        value = guard.source if "path" in subject.data else guard.expected
         return (
             f"to avoid it, pass `{guard.source}` as a tensor argument:"
-            f" torch.tensor({guard.expected}); as a Python number it costs one"
+            f" torch.tensor({value}); as a Python number it costs one"
             " recompile, then it is dynamic"
         )
 
@@ -87,8 +88,9 @@ class TypeChange(Recompile):
     def remedy(self, guard: Guard, subject: Subject) -> str:
         if guard.source.startswith("self."):
             return (
-                f"give `{guard.source}` a tensor before the first call (a preallocated"
-                " buffer) instead of None; or warm up one call of each kind"
+                f"give `{guard.source}` its value before the first call (a preallocated"
+                " buffer, if it holds a tensor) instead of None; or call the model once"
+                " before it is compiled, if its first call sets it"
             )
         return (
             f"always pass the same type for `{guard.source}` (a list or a tuple, not"
@@ -127,6 +129,11 @@ class ContainerShape(Recompile):
         )
 
     def remedy(self, guard: Guard, subject: Subject) -> str:
+        if len(subject.data.get("path", (0, 0))) == 1:
+            return (
+                f"pass the same arguments to {subject.compiled} in every call, with a"
+                " tensor or the default in place of what is missing in some"
+            )
         if guard.cause == "keys":
             return (
                 f"give `{guard.source}` the same keys in the same order on every call,"

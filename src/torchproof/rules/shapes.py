@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
+from torchproof.guards import in_words
 from torchproof.places import place_of
-from torchproof.records import Event, Severity
+from torchproof.records import Event, Frame, Severity
 from torchproof.rules import pages
 from torchproof.rules._rule import Facts, Rule, Subject
+from torchproof.rules.breaks import break_above, told_at
 from torchproof.rules.errors import CompileError, user_stack
 
 
@@ -43,7 +45,7 @@ class MarkedDimension(CompileError):
     def message(self, subject: Subject) -> str:
         name, dim, value = _marked(subject)
         return (
-            f"size {dim} of `{name}` is marked dynamic, but {subject.function} only"
+            f"size {dim} of `{name}` is marked dynamic, but {subject.compiled} only"
             f" works for {value}: torch.compile raises"
         )
 
@@ -62,10 +64,10 @@ class MarkedDimension(CompileError):
 
 def _marked(subject: Subject) -> tuple[str, str, str]:
     text = subject.data["message"]
-    where = re.search(r"L\['(\w+)'\]\S*?\.size\(\)\[(\d+)\]", text)
+    sizes = _sources(subject, text)
     value = re.search(r"to be a constant \((\d+)\)", text)
     least = re.search(r"the generated guard (\d+) <=", text)
-    name, dim = (where[1], where[2]) if where else ("an input", "?")
+    name, dim = sizes[0] if sizes else ("an input", "?")
     if value is None and least is not None:
         return (
             name,
@@ -144,7 +146,7 @@ class QuietSpecialisation(Rule):
     def message(self, subject: Subject) -> str:
         return (
             f"`{subject.expression}` compiles {_sizes(subject)} in as"
-            f" {subject.data['value']}: {subject.function} is compiled again for every"
+            f" {subject.data['value']}: {subject.compiled} is compiled again for every"
             " other size"
         )
 
@@ -156,6 +158,17 @@ class QuietSpecialisation(Rule):
 
     def fix(self, subject: Subject) -> str:
         what = subject.expression
+        if cut := break_above(subject.first, subject.facts):
+            return (
+                f"remove the graph break at {told_at(cut)}: it hands sizes over as"
+                " constants, and what meets them becomes constant too"
+            )
+        if subject.place.owner == "library":
+            return (
+                f"`{what}` is not in your code: keep {_sizes(subject)} the same from"
+                " call to call, by padding or with drop_last=True in a DataLoader, and"
+                " do not mark it dynamic"
+            )
         if re.search(r"\b(for|range)\b", what):
             return (
                 f"a Python loop over a size is unrolled at `{what}`: vectorise it over"
@@ -178,10 +191,20 @@ class QuietSpecialisation(Rule):
         return "medium" if asked or _is_marked(subject.first) else "low"
 
 
+def _sources(subject: Subject, text: str) -> list[tuple[str, str]]:
+    """The tensors and dimensions in a text of torch's, in the caller's words."""
+    call = subject.data.get("entry_call")
+    return [(call.words(name) if call else name, dim) for name, dim in _named(text)]
+
+
+def _named(text: str) -> list[tuple[str, str]]:
+    """The tensors and dimensions in a text of torch's."""
+    found = re.findall(r"(L\['\w+'\]\S*?)\.size\(\)\[(\d+)\]", text)
+    return [(in_words(source), dim) for source, dim in found]
+
+
 def _sizes(subject: Subject) -> str:
-    sizes = re.findall(
-        r"L\['(\w+)'\]\S*?\.size\(\)\[(\d+)\]", " ".join(subject.data["sources"])
-    )
+    sizes = _sources(subject, " ".join(subject.data["sources"]))
     return ", ".join(f"size {dim} of `{name}`" for name, dim in sizes) or "a size"
 
 
@@ -209,8 +232,17 @@ def specialisations(facts: Facts) -> Iterator[Subject]:
 
 
 def _is_marked(event: Event) -> bool:
-    sources = " ".join(event.data["sources"])
-    return any(
-        f"L['{name}'].size()[{dim}]" in sources
-        for name, dim in event.data.get("marks", ())
-    )
+    sizes = _named(" ".join(event.data["sources"]))
+    marked = {(name, str(dim)) for name, dim in event.data.get("marks", ())}
+    return not marked.isdisjoint(sizes)
+
+
+def fixed_sizes(facts: Facts) -> dict[tuple[str, int], Frame]:
+    """Sizes in the caller's words that were dynamic until a line fixed them."""
+    lines: dict[tuple[str, int], Frame] = {}
+    for event in facts.events("specialization"):
+        frame, call = place_of(event.frames).frame, event.data.get("entry_call")
+        if frame and call and break_above(event, facts) is None:
+            for name, dim in _named(" ".join(event.data["sources"])):
+                lines[call.words(name), int(dim)] = frame
+    return lines

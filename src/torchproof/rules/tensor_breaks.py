@@ -67,6 +67,11 @@ class TensorToPython(GraphBreak):
             " range if it becomes a size)"
         )
 
+    def setting(self, subject: Subject) -> str:
+        if "numpy" in subject.expression:
+            return ""
+        return "torch._dynamo.config.capture_scalar_outputs = True"
+
 
 class TensorBranch(GraphBreak):
     """Python control flow depends on the value of a tensor.
@@ -204,6 +209,11 @@ class DataDependentShape(GraphBreak):
             " set torch._dynamo.config.capture_dynamic_output_shape_ops = True to keep"
             " it in the graph"
         )
+
+    def setting(self, subject: Subject) -> str:
+        if "one_hot" in subject.expression:
+            return ""
+        return "torch._dynamo.config.capture_dynamic_output_shape_ops = True"
 
 
 class RecurrentModule(GraphBreak):

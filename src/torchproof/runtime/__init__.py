@@ -10,13 +10,15 @@ file loads torch and neither its compiler nor anything that diagnoses.
 from __future__ import annotations
 
 import functools
+import math
 import os
 from collections.abc import Mapping
+from numbers import Number
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from torchproof.records import UserError
+from torchproof.records import UserError, one_line
 
 if TYPE_CHECKING:
     from torchproof.recipe import Recipe
@@ -59,9 +61,14 @@ def compile(
     eager while it compiles. `arguments` are those of torch.compile.
     """
     settings = {k: v for k, v in locals().items() if k not in ("model", "arguments")}
+    is_off = os.environ.get("TORCHPROOF_DISABLE") == "1"
+    if not is_off:
+        from torchproof.runtime.arguments import check
+
+        check(settings, arguments)
     if model is None:
         return functools.partial(compile, **settings, **arguments)
-    if os.environ.get("TORCHPROOF_DISABLE") == "1":
+    if is_off:
         return model
     from torchproof.runtime import making
 
@@ -80,8 +87,9 @@ def retry(model: Any) -> None:
 
 def plan(model: nn.Module, **limits: float) -> Any:
     """Which strategy the size of a model suggests, and why; does nothing else."""
-    from torchproof.runtime import policy
+    from torchproof.runtime import arguments, policy
 
+    arguments.check_limits(limits)
     return policy.plan(model, **limits)
 
 
@@ -111,16 +119,26 @@ def deadline_s(given: float | None) -> float:
         for name in ("TORCHPROOF_DEADLINE_S", "TORCH_COMPILE_TIMEOUT")
     }
     for name, value in sources.items():
-        if value in (None, ""):
+        if value is None or (name != "deadline" and not value):
             continue
-        try:
-            seconds = float(value)
-        except (TypeError, ValueError):
-            seconds = -1.0
+        seconds = _seconds(value, is_text=name != "deadline")
         if not seconds > 0:
-            raise UserError(f"{name}={value!r}: give a number of seconds above 0")
+            shown = one_line(repr(value), 80)
+            raise UserError(f"{name}={shown}: give a number of seconds above 0")
         return seconds
     return DEADLINE_S
+
+
+def _seconds(value: Any, *, is_text: bool) -> float:
+    """The number that a value is, or that a variable says; NaN where it is none."""
+    if not is_text and (not isinstance(value, Number) or isinstance(value, bool)):
+        return math.nan
+    try:
+        return float(value)
+    except OverflowError:  # a whole number of hundreds of digits
+        return math.inf if value > 0 else math.nan
+    except (TypeError, ValueError):
+        return math.nan
 
 
 def arguments_of(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:

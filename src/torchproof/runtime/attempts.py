@@ -41,6 +41,11 @@ _LEFT_ALONE = (
 _AT_EXIT_S = 2.0  # for all threads that are at work when the process ends
 
 
+def seconds_until(until: float) -> float:
+    """How long to wait for a time of `time.monotonic`, as `threading` takes it."""
+    return min(max(0.0, until - time.monotonic()), threading.TIMEOUT_MAX)
+
+
 class GivenUp(BaseException):
     """Raised inside work whose caller no longer waits for it.
 
@@ -85,7 +90,7 @@ class Attempt:
 
     def wait(self, until: float) -> bool:
         """Whether it has ended by then, a time of `time.monotonic`."""
-        return self._ended.wait(max(0.0, until - time.monotonic()))
+        return self._ended.wait(seconds_until(until))
 
     def stop(self, patience_s: float) -> bool:
         """Interrupts it until it has ended; False if it is stuck."""
@@ -145,7 +150,7 @@ def interrupted(until: float, is_late: Callable[[int], bool]) -> Iterator[None]:
     me = threading.get_ident()
 
     def watch() -> None:
-        if over.wait(max(0.0, until - time.monotonic())):
+        if over.wait(seconds_until(until)):
             return
         if not is_late(me):
             return

@@ -17,6 +17,7 @@ import sys
 from collections.abc import Iterator
 
 _CLOCK_MONOTONIC = 1
+_LONGEST_S = 1e9  # what is to take longer has no end to watch
 
 
 class _Event(ctypes.Structure):
@@ -45,7 +46,8 @@ class _Times(ctypes.Structure):
 def named(after_s: float) -> Iterator[None]:
     """Prints where every thread is if the body takes longer than this."""
     number = _registered()
-    timer = _start(number, after_s) if number is not None else None
+    is_set = number is not None and after_s < _LONGEST_S
+    timer = _start(number, after_s) if is_set else None
     try:
         yield
     finally:

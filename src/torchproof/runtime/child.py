@@ -26,6 +26,7 @@ _IDLE_S = 60.0
 _PARENT_CHECK_MS = 500
 # A child whose interpreter is blocked cannot watch its parent: it ends by a timer.
 _GRACE_S = 30.0
+_LONGEST_S = 1e9  # that the timer takes
 
 
 def main() -> None:
@@ -48,7 +49,8 @@ def _serve(to_parent: socket.socket) -> None:
     channel.write(to_parent, b"ready", lambda: None)
     while True:
         request: Request = pickle.loads(channel.read(to_parent, _Idleness().check))
-        faulthandler.dump_traceback_later(request.seconds_left + _GRACE_S, exit=True)
+        patience_s = min(request.seconds_left + _GRACE_S, _LONGEST_S)
+        faulthandler.dump_traceback_later(patience_s, exit=True)
         try:
             answer = Answer(shipping.generate(request.payload, request.environment))
         except Exception as error:

@@ -17,13 +17,13 @@ from dataclasses import dataclass
 from types import CodeType
 from typing import Any
 
-from torchproof.runtime import attempts, graphs, jobs
+from torchproof.runtime import attempts, graphs, jobs, parts
 from torchproof.runtime.background import Background, Prepared
 from torchproof.runtime.conversions import carried_out
 from torchproof.runtime.facts import Compilation, Fallback
 from torchproof.runtime.storms import Storms, kind_of
 from torchproof.runtime.telemetry import Telemetry
-from torchproof.torch_private import frames, threads
+from torchproof.torch_private import classes, frames, threads
 
 # How much of what was compiled behind the calls may be of no use to them: a model that
 # changes all the time would be compiled all the time.
@@ -140,14 +140,18 @@ class Engine:
         self.telemetry.withdraw(withdrawn)
         self.telemetry.ran_eager()  # whatever ran, it gave no compiled answer
 
-    def _until(self) -> float:
-        """When the call under way has to be done with compiling."""
-        call = self.telemetry.call
+    def _until(self) -> tuple[float, bool]:
+        """When the call under way has to be done with compiling; whether it is over.
+
+        Never before its first attempt, so that a deadline too short for anything is
+        recorded as one that was missed.
+        """
+        call, now = self.telemetry.call, time.monotonic()
         if call is None or getattr(self._here, "call", None) != call:
             self._here.call = call
-            self._here.until = time.monotonic() + self.deadline_s
-        until: float = self._here.until
-        return until
+            self._here.until = now + self.deadline_s
+            return self._here.until, False
+        return self._here.until, now >= self._here.until
 
     # -- frames ------------------------------------------------------------------------
 
@@ -155,11 +159,14 @@ class Engine:
         """What a frame shall run: compiled code, or what it is, eager."""
         if conversion.is_trivial():
             return conversion.carry_out()
-        until = self._until()
+        until, is_over = self._until()
         refusal = self.refused.get(conversion.code) or self._storm(conversion.code)
-        if refusal is not None or time.monotonic() >= until:
+        # AOTAutograd has no code for forward-mode differentiation.
+        runs_eager = refusal is not None or classes.differentiates_forward()
+        if runs_eager or is_over:
             self.ran_eager()
             return frames.eager_once(inner=refusal is not None and refusal.inner)
+        parts.look_again()
         state = threads.ThreadState()
         if self.settings.wait or self._unused[conversion.code] >= _TRIES:
             return self._compile_once(conversion, state, until)
@@ -225,7 +232,7 @@ class Engine:
         with self._lock:
             done = self._under_way.setdefault(code, mine)
         if done is not mine:
-            done.wait(max(0.0, until - time.monotonic()))
+            done.wait(attempts.seconds_until(until))
             self.ran_eager()
             return frames.eager_once(inner=False)
         try:

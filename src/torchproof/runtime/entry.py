@@ -51,6 +51,7 @@ class Entry(Part):
         self.options = options
         title = getattr(self, "__name__", "") if owner is None else type(owner).__name__
         self.telemetry = Telemetry(title, options.on_event)
+        self._counting = self.telemetry.counting
         self.strategy = options.strategy
         self.why = options.why
         self.worth: Mapping[str, Any] | None = None
@@ -63,21 +64,34 @@ class Entry(Part):
         self._parts: list[Part] = []
         self._switching = threading.RLock()  # one thread at a time turns parts eager
         self._beginning = threading.Lock()
+        self.compiled: Callable[..., Any] | None = None
         self.run = self._begin
-        # Held here, and used without a method: those cost each call.
-        self._numbers, self._here = self.telemetry.numbers, self.telemetry.here
+        self.rebuild = self._begin_again
+        self._is_made = True
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         if is_dynamo_compiling():
             # Part of something larger that is compiled: it would guard on counters.
-            return self.__wrapped__(*args, **kwargs)  # type: ignore[attr-defined]
-        self._here.call = next(self._numbers)
+            return self.__wrapped__(*args, **kwargs)
+        run, owner, _, seen, numbers, here = self._of_each_call
+        if type(owner).forward is not seen:
+            run = self.look_again()
+        here.call = next(numbers)
         try:
-            return self.run(*args, **kwargs)
-        except BaseException:
-            if self._engine is not None:
-                self._engine.call_raised()
-            raise
+            return run(*args, **kwargs)
+        except BaseException as error:
+            if not self._runs_eager_after(error):
+                raise
+            return self.run_eager(*args, **kwargs)
+
+    def _runs_eager_after(self, error: BaseException) -> bool:
+        """Whether the call raised only because torch.jit or FX was tracing it."""
+        if frames.refuses_to_be_traced(error):
+            self.telemetry.ran_eager()
+            return True
+        if self._engine is not None and not self.telemetry.is_all_eager:
+            self._engine.call_raised()
+        return False
 
     def __reduce__(self) -> str | tuple[Any, ...]:
         return type(self), (self.owner, self.name, self.plain, self.options)
@@ -136,15 +150,18 @@ class Entry(Part):
                 raise
             self._not_followed(self.options.recipe, one_line(error))
 
-    def _begin(self, *args: Any, **kwargs: Any) -> Any:
+    def _begin(self, /, *args: Any, **kwargs: Any) -> Any:
         """The first call: puts the strategy in force, then goes on with it."""
+        if frames.is_traced_elsewhere():
+            self.telemetry.ran_eager()
+            return self.eager(*args, **kwargs)  # not a call to learn from
         strategy, searches = self.options.asked, False
         with self._beginning:
             first = self.run == self._begin  # and no other thread was
             if first and self.adopt():
                 searches = self._searches(strategy)
                 if searches:
-                    self.run = self._counted_eager()  # for other threads, meanwhile
+                    self._run_eager_only()  # for other threads, meanwhile
                 else:
                     self.put_in_force(strategy)
         if not first:
@@ -207,11 +224,12 @@ class Entry(Part):
                 block = self.owner.get_submodule(path)
                 yield Part.put(block, "forward"), region.varying
 
-    def _find_regions(self, *args: Any, **kwargs: Any) -> Any:
+    def _find_regions(self, /, *args: Any, **kwargs: Any) -> Any:
         """Runs the first call eager and watches which blocks feed one another."""
         try:
             answer, found = self._watch_blocks(args, kwargs)
         except BaseException:
+            self._all_eager(False)
             self.run = self._begin  # nothing was learned: the next call is the first
             raise
         self.put_in_force(found)
@@ -244,7 +262,7 @@ class Entry(Part):
         self._replaying = Replaying(self.owner, make, run, self.telemetry.note)
         return self._replaying
 
-    def _begin_inner(self, *args: Any, **kwargs: Any) -> Any:
+    def _begin_inner(self, /, *args: Any, **kwargs: Any) -> Any:
         """The first call that is not to be replayed."""
         strategy, replaying = self.options.asked.in_graph, self._replaying
         assert replaying is not None
@@ -263,9 +281,13 @@ class Entry(Part):
     def _with_parts(self, parts: Iterable[tuple[Part, Varying]]) -> Callable[..., Any]:
         found = list(parts)
         for part, varying in found:
-            part.run = following.marked(self._compiled(part), varying)
+            part.rebuild = functools.partial(self._compile_part, part, varying)
+            part.rebuild()
         self._parts = [part for part, _ in found]
         return self.eager
+
+    def _compile_part(self, part: Part, varying: Varying) -> None:
+        part.run = following.marked(self._compiled(part), varying)
 
     def _compiled(self, part: Part) -> Callable[..., Any]:
         dynamic = self.options.compile_with.get("dynamic")
@@ -286,6 +308,9 @@ class Entry(Part):
         run = compiled if self.monitor is None else self.monitor.timing(compiled)
         if self.options.verify is not False:
             run = Verifying(self, run)
+        self._all_eager(False)
+        if why := frames.why_nothing_is_compiled():
+            self.telemetry.note(f"nothing is compiled: {why}")
         self.run = run
 
     def go_eager(self, item: Fallback | None) -> None:
@@ -293,14 +318,37 @@ class Entry(Part):
         self.strategy = "eager"
         with self._switching:
             for part in self._parts:
-                part.run = part.eager
+                part.rebuild = part.rebuild_eager
+                part.rebuild()
         if item is not None:
             self.why = f"{item.kind}: {item.why}"
             self.telemetry.fell_back(item)
-        run = self._counted_eager()
+        self._run_eager_only()
+
+    def _run_eager_only(self) -> None:
+        self._all_eager(True)
+        run = self.eager
         self.run = run if self.monitor is None else self.monitor.timing(run)
 
+    def _all_eager(self, value: bool) -> None:
+        self.telemetry.all_eager(value)
+        self._counting = self.telemetry.counting
+
+    def _begin_again(self) -> None:
+        """The class has another forward by now: compiled as the first one was."""
+        if self.strategy == "eager" and self.options.strategy != "eager":
+            self._run_eager_only()  # it fell back, and stays there
+        elif self.run != self._begin:
+            self.telemetry.note(
+                f"{self.name} of {type(self.owner).__name__} was replaced: the model"
+                " is compiled again"
+            )
+            self.remove_parts()
+            self._parts, self._plan = [], following.plan_of(self.options.recipe)
+            self.run = self._begin
+
     def _counted_eager(self) -> Callable[..., Any]:
+        """For calls of which only some are eager."""
         eager, note = self.eager, self.telemetry.ran_eager
 
         def run(*args: Any, **kwargs: Any) -> Any:
@@ -309,11 +357,13 @@ class Entry(Part):
 
         return run
 
-    def run_eager(self, *args: Any, **kwargs: Any) -> Any:
+    def run_eager(self, /, *args: Any, **kwargs: Any) -> Any:
         """One call as it would be had nothing been compiled, regions included."""
         if not self._parts:
             return self.eager(*args, **kwargs)
         with self._switching:
+            for part in self._parts:
+                part.look_again()
             compiled = [(part, part.run) for part in self._parts]
             for part, _ in compiled:
                 part.run = part.eager
@@ -339,7 +389,7 @@ class Entry(Part):
         plain = replace(
             self.options, verify=False, wait=True, monitor=False, on_event=None
         )
-        entry = Entry(module, self.name, self.plain, plain)
+        entry = type(self)(module, self.name, self.plain, plain)
         entry._engine = self.engine
         return entry
 
@@ -368,11 +418,19 @@ class Entry(Part):
             verifications=tuple(told.verifications),
             worth=self.worth,
             latency=self.monitor.latency() if self.monitor else {},
-            notes=tuple(told.notes),
+            notes=(*told.notes, *self._why_not_compiled(compiled_calls)),
             recipe=recipe.to_json(self.adoption) if recipe else None,
             graph=graph,
             pack=self.pack,
         )
+
+    def _why_not_compiled(self, compiled_calls: int) -> tuple[str, ...]:
+        """What torch was told meanwhile, if no call ran compiled code."""
+        if self.strategy == "eager" or compiled_calls or self._engine is None:
+            return ()
+        why = frames.why_nothing_is_compiled()
+        note = f"nothing is compiled: {why}"
+        return (note,) if why and note not in self.telemetry.notes else ()
 
     def retry(self) -> None:
         """As if it had just been compiled, with the options it was compiled with."""
@@ -381,6 +439,7 @@ class Entry(Part):
         self.telemetry.fallbacks.clear()
         self.strategy, self.why = self.options.strategy, self.options.why
         self._plan = following.plan_of(self.options.recipe)
+        self._all_eager(False)
         self.run = self._begin
 
 

@@ -6,6 +6,7 @@ Records only; they hold no tensors and no models, and turn into JSON.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -69,7 +70,7 @@ class Status:
     model: str
     strategy: str
     why: str
-    deadline_s: float
+    deadline_s: float  # infinite where there is none
     calls: int = 0
     compiled_calls: int = 0
     pending: tuple[str, ...] = ()
@@ -91,7 +92,11 @@ class Status:
         return self.compiled_calls / self.calls if self.calls else None
 
     def to_json(self) -> dict[str, Any]:
-        return dataclasses.asdict(self) | {"compiled_share": self.compiled_share}
+        return dataclasses.asdict(self) | {
+            # JSON has no infinity.
+            "deadline_s": self.deadline_s if math.isfinite(self.deadline_s) else None,
+            "compiled_share": self.compiled_share,
+        }
 
     def __str__(self) -> str:
         return "\n".join(_lines(self))
@@ -99,7 +104,10 @@ class Status:
 
 def _lines(status: Status) -> list[str]:
     lines = [f"{status.model}: {status.strategy} ({status.why})"]
-    lines.append(f"  {_calls(status)}, deadline {status.deadline_s:g} s")
+    deadline = f"deadline {status.deadline_s:g} s"
+    if math.isinf(status.deadline_s):
+        deadline = "no deadline"
+    lines.append(f"  {_calls(status)}, {deadline}")
     if status.recipe is not None:
         lines.append(f"  recipe {_recipe(status.recipe)}")
     if status.pack is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping
+from types import MethodType
 from typing import Any
 
 import torch
@@ -103,14 +104,17 @@ def mark_regions(parts: list[Part], *, train: bool) -> None:
     the first block for all. With gradients, Inductor of torch 2.13 can lose those of
     the first block: regions are used there only if they were measured, with `train`.
     """
-    regions: dict[Any, Callable[..., Any]] = {}
+    as_region = functools.cache(torch.compiler.nested_compile_region)
     for part in parts:
-        if part.plain is not None:
-            continue  # a forward of somebody else's, for this one block
-        forward = getattr(type(part.owner), part.name)
-        if forward not in regions:
-            regions[forward] = torch.compiler.nested_compile_region(forward)
-        region = functools.partial(regions[forward], part.owner)
+        part.rebuild = functools.partial(_mark_region, part, as_region, train=train)
+        part.rebuild()
+
+
+def _mark_region(part: Part, as_region: Callable[..., Any], *, train: bool) -> None:
+    part.run = part.eager
+    # Not a forward of somebody else's, for this one block, nor one without a block.
+    if isinstance(part.run, MethodType) and part.run.__self__ is part.owner:
+        region = functools.partial(as_region(part.run.__func__), part.owner)
         part.run = region if train else _without_gradients(region, part.eager)
 
 

@@ -76,7 +76,7 @@ class Backend:
         eager = self._eager(gm)
         try:
             with backends.noting_changes(len(inputs)) as changed:
-                compiled = self._compile(gm, inputs, backward)
+                compiled = subgraphs.forward_of(self._compile(gm, inputs, backward))
         except Exception as error:
             if backends.asks_to_trace_again(error):
                 raise
@@ -100,12 +100,17 @@ class Backend:
     def _eager(self, gm: Any) -> Callable[..., Any]:
         """The graph as it is, run by torch operation by operation."""
         ran_eager = self._owner.ran_eager
-        plain = functools.cache(lambda: subgraphs.without_regions(gm))
+
+        @functools.cache
+        def plain() -> Callable[..., Any]:
+            forward: Callable[..., Any] = subgraphs.forward_of(
+                subgraphs.without_regions(gm)
+            )
+            return forward
 
         def eager(*args: Any) -> Any:
             ran_eager()
-            # Its first run puts a faster one in its place.
-            return plain().forward(*args)
+            return plain()(*args)
 
         return eager
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,17 +10,16 @@ from torch import nn
 
 from torchproof.recipe.adoption import given
 from torchproof.records import UserError
-from torchproof.runtime import ARGUMENTS, arguments_of, deadline_s, following, plan
+from torchproof.runtime import arguments_of, deadline_s, following, plan
+from torchproof.runtime.arguments import assert_known
 from torchproof.runtime.entry import Entry, FunctionEntry
-from torchproof.runtime.parts import Options
+from torchproof.runtime.parts import Options, method_of
 from torchproof.strategies import BLOCKS, Strategy, parse
 
 
 def make(model: Any, settings: Mapping[str, Any], arguments: Mapping[str, Any]) -> Any:
-    """The model as `torchproof.compile` returns it."""
-    _assert_known(arguments)
-    if settings["min_gain"] is not None and settings["example"] is None:
-        raise UserError("min_gain needs example=: the arguments of one call to measure")
+    """The model as `torchproof.compile` returns it; what is given has been checked."""
+    arguments = {k: v for k, v in arguments.items() if v is not None}
     if isinstance(model, nn.Module):
         inner = _unwrapped(model)
         entry = Entry.put(inner, "forward", _options(inner, settings, arguments))
@@ -45,19 +43,6 @@ def make(model: Any, settings: Mapping[str, Any], arguments: Mapping[str, Any]) 
     return model
 
 
-def _assert_known(arguments: Mapping[str, Any]) -> None:
-    for name in arguments:
-        if name == "fullgraph":
-            raise UserError(
-                "fullgraph=True makes a graph break an error, and nothing here is one:"
-                " `torchproof check` finds the breaks"
-            )
-        if name not in ARGUMENTS:
-            near = difflib.get_close_matches(name, [*ARGUMENTS, "strategy", "deadline"])
-            hint = f", did you mean {near[0]}?" if near else ""
-            raise UserError(f"torchproof.compile takes no argument {name!r}{hint}")
-
-
 def _unwrapped(model: nn.Module) -> nn.Module:
     """What DistributedDataParallel wraps: it has to be compiled inside of it."""
     while isinstance(model, nn.parallel.DistributedDataParallel):
@@ -79,15 +64,13 @@ def _options(
         source = given(settings["recipe"])
         by_recipe, why = following.strategy_of(source, model, wait=settings["wait"])
     strategy, why = (by_recipe, why) if by_recipe else _strategy(model, settings)
-    if arguments.get("backend") and arguments.get("mode"):
-        raise UserError("give a backend or a mode: modes are Inductor's")
     return Options(
         strategy.name,
         why,
         deadline_s(settings["deadline"]),
-        verify=_verify(settings["verify"]),
+        verify=settings["verify"],
         wait=settings["wait"],
-        recompile_limit=settings["recompile_limit"],
+        recompile_limit=int(settings["recompile_limit"]),
         monitor=settings["monitor"],
         arguments=dict(arguments),
         on_event=settings["on_event"],
@@ -121,16 +104,12 @@ def _strategy(
             " vary are generalised here by themselves"
         )
     if strategy.arguments.get("fullgraph"):
-        _assert_known({"fullgraph": True})
+        assert_known({"fullgraph": True})
     if model is None and strategy.form in (*BLOCKS, "core"):
         raise UserError(f"strategy {strategy.name!r} needs a module")
     if strategy.form == "core" and strategy.method is None:
         raise UserError("strategy 'core' needs a method: core:encode, for example")
+    if strategy.form == "core":
+        assert model is not None and strategy.method is not None
+        method_of(model, strategy.method)
     return strategy, "as asked for"
-
-
-def _verify(given: Any) -> Any:
-    is_count = isinstance(given, int) and not isinstance(given, bool) and given > 0
-    if given is False or given == "first" or is_count:
-        return given
-    raise UserError(f"verify={given!r}: give 'first', a number of calls, or False")

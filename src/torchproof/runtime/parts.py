@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import functools
+import threading
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from torch import nn
+from torch.compiler import is_dynamo_compiling
 
 from torchproof.recipe.adoption import Given
 from torchproof.records import UserError
 from torchproof.runtime.telemetry import Listener
 from torchproof.strategies import Strategy, parse
+from torchproof.torch_private import frames, scripting
 
 Verify = Literal["first", False] | int
 
@@ -46,33 +49,144 @@ class Options:
         return self.__dict__ | {"on_event": None}
 
 
+class _Documentation:
+    """The text of what a part stands for; of the class itself, its own."""
+
+    def __init__(self, text: str | None) -> None:
+        self._text = text
+
+    def __get__(self, part: Part | None, kind: type) -> str | None:
+        return self._text if part is None else part.eager.__doc__
+
+
+class _Nobody:
+    """Stands for the owner of a function: its class never has another forward."""
+
+    forward = None
+
+
+_NOBODY = _Nobody()
+
+
 class Part:
-    """A method of a module, or a function, that can run compiled or as it is."""
+    """A method of a module, or a function, that can run compiled or as it is.
+
+    Attributes that it does not have itself are those of what it stands for: they are
+    read, set and deleted there.
+    """
+
+    _counting: tuple[Any, ...] = ()  # where calls are counted, if they are
 
     def __init__(self, owner: nn.Module | None, name: str, plain: Any = None) -> None:
         self.owner = owner
         self.name = name
         # A method of the class is looked up anew, so that a copy calls its own.
         self.plain = plain
-        self.run = self.eager
-        functools.update_wrapper(self, self.eager)
+        self._remember_class()
+        self.rebuild: Callable[[], None] = self.rebuild_eager
+        self._is_made = type(self) is Part
+        scripting.read_source_of(Part, _eager_of)
+        if owner is not None:
+            _live.add(self)
 
     @property
     def eager(self) -> Callable[..., Any]:
+        """What a call runs that is not compiled, bound as Python binds it."""
         if self.plain is not None:
             plain: Callable[..., Any] = self.plain
             return plain
-        method = getattr(type(self.owner), self.name)
+        kind = type(self.owner)
+        method = _in_class(kind, self.name)
+        if method is None:
+            dynamic: Callable[..., Any] = kind.__getattr__(self.owner, self.name)
+            return dynamic
         if isinstance(method, Part):  # compiled in the body of the class
             method = method.plain
-        bound: Callable[..., Any] = method.__get__(self.owner)
-        return bound
+        bind = getattr(type(method), "__get__", None)
+        return method if bind is None else bind(method, self.owner, kind)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.run(*args, **kwargs)
+    @property
+    def run(self) -> Callable[..., Any]:
+        """What a call runs from here on."""
+        run: Callable[..., Any] = self._of_each_call[0]
+        return run
+
+    @run.setter
+    def run(self, run: Callable[..., Any]) -> None:
+        # In one attribute, as each that a call reads takes time.
+        owner = _NOBODY if self.owner is None else self.owner
+        self._of_each_call = run, owner, self.name, self._seen, *self._counting
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        run, owner, name, seen = self._of_each_call[:4]
+        if is_dynamo_compiling():
+            return run(*args, **kwargs)
+        if getattr(type(owner), name, None) is not seen:
+            run = self.look_again()
+        try:
+            return run(*args, **kwargs)
+        except RuntimeError as error:
+            if not frames.refuses_to_be_traced(error):
+                raise
+            return self.eager(*args, **kwargs)
 
     def __reduce__(self) -> str | tuple[Any, ...]:
         return type(self), (self.owner, self.name, self.plain)
+
+    # -- the class, which may change ---------------------------------------------------
+
+    def _remember_class(self) -> None:
+        kind = type(self.owner)
+        self._class, self._method = kind, _in_class(kind, self.name)
+        # What a call compares: for most methods, the function itself.
+        is_method = self.owner is not None
+        self._seen = getattr(kind, self.name, None) if is_method else None
+        # Dynamo follows an attribute where it cannot follow a property.
+        self.__wrapped__ = self.run = eager = self.eager
+        self.__module__ = getattr(eager, "__module__", None) or type(self).__module__
+
+    def look_again(self) -> Callable[..., Any]:
+        """Runs another method from here on, if the class has another one by now."""
+        with _looking:
+            kind = type(self.owner)
+            method = _in_class(kind, self.name)
+            # Of a class method, say, each look makes another object.
+            if kind is not self._class or method is not self._method:
+                before = self.run
+                self._remember_class()
+                self.run = before
+                self.rebuild()
+            return self.run
+
+    def rebuild_eager(self) -> None:
+        self.run = self.eager
+
+    # -- attributes of what it stands for ----------------------------------------------
+
+    def __getattr__(self, name: str) -> Any:
+        if "plain" not in self.__dict__:  # not made yet
+            raise AttributeError(name)
+        return getattr(self.eager, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if self._owns(name):
+            object.__setattr__(self, name, value)
+        else:
+            setattr(self.eager, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        if self._owns(name):
+            object.__delattr__(self, name)
+        else:
+            delattr(self.eager, name)
+
+    def _owns(self, name: str) -> bool:
+        if not self.__dict__.get("_is_made") or name in self.__dict__:
+            return True
+        return name != "__doc__" and _in_class(type(self), name) is not None
+
+    def __init_subclass__(cls) -> None:
+        cls.__doc__ = _Documentation(cls.__doc__)  # type: ignore[assignment]
 
     def remove_parts(self) -> None:
         """Takes back what it had others put in place of their own."""
@@ -87,6 +201,44 @@ class Part:
         part = cls(owner, name, plain, *rest)
         owner.__dict__[name] = part
         return part
+
+
+def _eager_of(part: Part) -> Callable[..., Any]:
+    return part.eager
+
+
+_live: weakref.WeakSet[Part] = weakref.WeakSet()
+_looking = threading.RLock()
+
+
+def look_again() -> None:
+    """Every part takes up the method that its class has by now.
+
+    For what is about to be traced: Dynamo follows `run`, and compares nothing.
+    """
+    for part in list(_live):
+        if getattr(type(part.owner), part.name, None) is not part._seen:
+            part.look_again()
+
+
+def _in_class(kind: type, name: str) -> Any:
+    """What a class has under a name, as it lies there; None if nothing does."""
+    for base in kind.__mro__:
+        if name in base.__dict__:
+            return base.__dict__[name]
+    return None
+
+
+def why_not_in_place(owner: nn.Module, name: str) -> str | None:
+    """Why nothing can stand in for a method of one module."""
+    method = _in_class(type(owner), name)
+    if hasattr(type(method), "__set__") or hasattr(type(method), "__delete__"):
+        kind = type(method).__name__
+        return (
+            f"{name} of {type(owner).__name__} is a {kind}, which Python looks up"
+            " before any attribute of the instance"
+        )
+    return None
 
 
 def method_of(owner: nn.Module, path: str) -> tuple[nn.Module, str]:

@@ -6,7 +6,8 @@ import dataclasses
 import itertools
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from types import SimpleNamespace
 from typing import Any
 
 from torchproof.runtime.facts import Compilation, Fallback, Stuck
@@ -31,6 +32,7 @@ class Telemetry:
         self.numbers = itertools.count()
         self.here = threading.local()
         self._eager_calls = 0
+        self._eager_since: int | None = None  # the first call of which all are eager
         self.compilations: list[Compilation] = []
         self.fallbacks: list[Fallback] = []
         self.stuck: list[Stuck] = []
@@ -49,14 +51,39 @@ class Telemetry:
     def ran_eager(self) -> None:
         """Some of the call under way, if one is, ran eager; counted once a call."""
         number = self.call
-        if number is not None and getattr(self.here, "eager", None) != number:
+        if number is not None and not self.was_eager:
             self.here.eager = number
             with self._lock:
                 self._eager_calls += 1
 
+    def all_eager(self, value: bool) -> None:
+        """The call under way and all that follow run eager, and need not say so."""
+        if value:
+            self.ran_eager()
+        with self._lock:
+            since, self._eager_since = self._eager_since, None
+            if since is not None:
+                self._eager_calls += self.calls - since
+            if value:
+                self._eager_since = self.calls
+
+    @property
+    def is_all_eager(self) -> bool:
+        return self._eager_since is not None
+
+    @property
+    def counting(self) -> tuple[Iterator[int], Any]:
+        """Where a call takes its number, and keeps it as `call`.
+
+        Where all are eager, nobody asks which one it is, and any object will do.
+        """
+        return self.numbers, SimpleNamespace() if self.is_all_eager else self.here
+
     @property
     def was_eager(self) -> bool:
         """Whether some of the call under way ran eager."""
+        if self.is_all_eager:
+            return True
         return self.call is not None and getattr(self.here, "eager", None) == self.call
 
     @property
@@ -66,7 +93,9 @@ class Telemetry:
 
     @property
     def compiled_calls(self) -> int:
-        return max(0, self.calls - self._eager_calls)
+        since = self._eager_since
+        calls = self.calls if since is None else since
+        return max(0, calls - self._eager_calls)
 
     # -- records -----------------------------------------------------------------------
 

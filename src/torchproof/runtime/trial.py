@@ -23,6 +23,7 @@ CALL, STAGE, STACK = "call.pt", "stage.json", "stack.txt"
 LOADING, RUNNING, DONE = "loading", "running", "done"
 _PARENT_CHECK_S = 0.5
 _GRACE_S = 60.0  # beyond which a child ends whose interpreter is blocked
+_LONGEST_S = 1e9  # that the timer takes
 
 
 class Call(NamedTuple):
@@ -41,7 +42,8 @@ def main() -> None:
     stack = (folder / STACK).open("w")
     faulthandler.enable(stack, all_threads=False)
     faulthandler.register(signal.SIGUSR1, stack, all_threads=False)
-    faulthandler.dump_traceback_later(2 * seconds + _GRACE_S, exit=True, file=stack)
+    patience_s = min(2 * seconds + _GRACE_S, _LONGEST_S)
+    faulthandler.dump_traceback_later(patience_s, exit=True, file=stack)
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     stage = LOADING
     tell(folder, stage)

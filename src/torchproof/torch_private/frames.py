@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from torchproof.torch_private import threads
+from torchproof.torch_private import classes, threads
 
 PROBES: dict[str, tuple[str, ...]] = {
     "conversion of frames": (
@@ -46,6 +46,12 @@ PROBES: dict[str, tuple[str, ...]] = {
         "torch._dynamo.config:assume_static_by_default",
         "torch._dynamo.config:allow_unspec_int_on_nn_module",
         "torch._dynamo.config:fail_on_recompile_limit_hit",
+        "torch._dynamo.config:disable",
+        "torch._dynamo.eval_frame:_stance.stance",
+    ),
+    "tracing by others": (
+        "torch.fx._symbolic_trace:is_fx_symbolic_tracing",
+        "torch.compiler:is_exporting",
     ),
 }
 
@@ -79,7 +85,10 @@ class Conversion:
         with later, if for one call only.
         """
         _here.swallowed = None
-        answer = self.callback(self.frame, self.entry, self.state)
+        with classes.noting() as inlined:
+            answer = self.callback(self.frame, self.entry, self.state)
+        if is_compiled_code(answer):
+            classes.add_guards(answer.guarded_code.guard_manager, inlined)
         swallowed: BaseException | None = _here.swallowed
         if swallowed is not None and not is_compiled_code(answer):
             raise swallowed
@@ -122,13 +131,13 @@ class _Guarded:
     """Stands where Dynamo's own callback stood, which it asks the guard to use."""
 
     def __init__(self, callback: Any, guard: Callable[[Conversion], Any]) -> None:
-        self._torchdynamo_orig_backend = callback
+        # Dynamo follows this name to the backend in each call: the shorter, the faster.
+        self._torchdynamo_orig_backend = innermost_backend(callback)
         self.hooks = callback.hooks
-        self._guard = guard
+        self._callback, self._guard = callback, guard
 
     def __call__(self, frame: Any, entry: Any, state: Any) -> Any:
-        callback = self._torchdynamo_orig_backend
-        return self._guard(Conversion(frame, entry, state, callback))
+        return self._guard(Conversion(frame, entry, state, self._callback))
 
 
 _here = threading.local()
@@ -258,6 +267,43 @@ def _wrapper(plain: Any, name: str) -> tuple[CodeType, dict[str, Any]]:
 _wrapper_of_function = functools.cache(_wrapper)
 
 
+def refuses_to_be_traced(error: BaseException) -> bool:
+    """Whether a compiled function raised this, before it ran anything, only because
+    torch.jit.trace or FX is tracing the call.
+    """
+    return isinstance(error, RuntimeError) and str(error).startswith(
+        ("Detected that you are using FX to", "Detected that you are using torch.jit")
+    )
+
+
+def is_traced_elsewhere() -> bool:
+    """Whether torch.export, torch.jit.trace or FX records the operations of a call."""
+    from torch.fx import _symbolic_trace
+
+    compiler: Any = torch.compiler
+    return bool(
+        torch.jit.is_tracing()
+        or compiler.is_exporting()
+        or _symbolic_trace.is_fx_symbolic_tracing()
+    )
+
+
+def why_nothing_is_compiled() -> str | None:
+    """The switch of torch that keeps Dynamo from compiling anything, if one is on."""
+    from torch._dynamo import config, eval_frame
+
+    if os.environ.get("TORCHDYNAMO_DISABLE") == "1":
+        return "TORCHDYNAMO_DISABLE=1 in the environment"
+    if config.disable:
+        if os.environ.get("TORCH_COMPILE_DISABLE") == "1":
+            return "TORCH_COMPILE_DISABLE=1 in the environment"
+        return "torch._dynamo.config.disable is set"
+    stance: str = eval_frame._stance.stance
+    if stance == "force_eager":
+        return 'torch.compiler.set_stance("force_eager") is in force'
+    return None
+
+
 def innermost_backend(callback: Any) -> Any:
     while hasattr(callback, "_torchdynamo_orig_backend"):
         callback = callback._torchdynamo_orig_backend
@@ -308,7 +354,10 @@ def call_directly(answer: Any, names: dict[str, Any]) -> None:
     from torch._dynamo import disable
 
     for name in answer.guarded_code.code.co_names:
-        known = getattr(names.get(name), "_torchdynamo_orig_callable", None)
+        value = names.get(name)
+        if not isinstance(value, FunctionType):  # others may be the user's own
+            continue
+        known = getattr(value, "_torchdynamo_orig_callable", None)
         if isinstance(known, functools.partial) and inspect.isroutine(known.func):
             names[name] = disable(known.func, reason="a compiled graph")
 

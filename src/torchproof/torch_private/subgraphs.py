@@ -90,4 +90,19 @@ def without_regions(gm: fx.GraphModule) -> fx.GraphModule:
 
 
 def _called(subgraph: Any, identifier: Any, *operands: Any) -> Any:
-    return subgraph(*operands)
+    return forward_of(subgraph)(*operands)
+
+
+def forward_of(compiled: Any) -> Any:
+    """The forward of a graph itself, where that is what was given; else what was given.
+
+    A graph whose code is not generated yet has a forward that calls it as a module:
+    slower for as long as it is held, and hooks on all modules see it.
+    """
+    from torch.fx._lazy_graph_module import _LazyGraphModule
+
+    graph = getattr(compiled, "__self__", compiled)
+    if not isinstance(graph, fx.GraphModule):
+        return compiled
+    _LazyGraphModule.force_recompile(graph)
+    return graph.forward

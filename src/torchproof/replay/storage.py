@@ -1,0 +1,114 @@
+"""What objects are made of: which types cannot change, and how others are compared.
+
+An object's state is what its class stores in C, its slots and its `__dict__`. Slots and
+`__dict__` can be compared. Of what is stored in C, this knows the types that cannot
+change and those that can be compared by value; for any other, `hidden` names the type.
+"""
+
+from __future__ import annotations
+
+import array
+import collections
+import contextvars
+import ctypes
+import datetime
+import decimal
+import functools
+import operator
+import re
+import struct
+import threading
+import types
+import weakref
+from typing import Any
+
+import numpy
+
+# Values that are what they are; compared by value.
+ATOMS = (bool, int, float, complex, str, bytes, type(None))
+CONTAINERS = (dict, list, tuple, set, frozenset, collections.deque)
+BYTES = (bytearray, array.array, memoryview, numpy.ndarray)
+NUMBERS_IN_C = (ctypes.Structure, ctypes.Union, ctypes.Array)
+_POINTERS = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_wchar_p, ctypes.py_object)
+_FIELD: Any = type(collections.namedtuple("_Field", "value").value)  # type: ignore[attr-defined]
+_C_FIELD: Any = type(
+    type("_C", (ctypes.Structure,), {"_fields_": [("x", ctypes.c_int)]}).x
+)  # type: ignore[attr-defined]
+_LRU: Any = type(functools.lru_cache(len))
+CACHED: tuple[type, ...] = (_LRU,)
+GETTERS = (operator.attrgetter, operator.methodcaller)
+# Stored in C, and either unchangeable or of no consequence for an answer.
+_CONSTANT: tuple[type, ...] = (
+    *ATOMS,
+    *(tuple, frozenset, range, slice, type, types.ModuleType, BaseException, super),
+    *(type(...), type(NotImplemented), types.CodeType, types.CellType, property),
+    *(staticmethod, classmethod, types.FunctionType, types.MethodType),
+    *(types.BuiltinFunctionType, types.WrapperDescriptorType, types.MethodWrapperType),
+    *(types.MethodDescriptorType, types.ClassMethodDescriptorType),
+    *(types.GetSetDescriptorType, types.MemberDescriptorType, types.GenericAlias),
+    *(types.UnionType, re.Pattern, re.Match, decimal.Decimal, decimal.Context),
+    *(datetime.date, datetime.time, datetime.timedelta, datetime.tzinfo),
+    *(struct.Struct, type(threading.Lock()), type(threading.RLock())),
+    *(contextvars.ContextVar, contextvars.Context, operator.itemgetter, *GETTERS),
+    *(numpy.generic, numpy.dtype, numpy.ufunc, functools.partial, _LRU),
+    *(types.MappingProxyType, weakref.ref, threading.local, _FIELD, _C_FIELD),
+)
+_WATCHED = (*CONTAINERS, *BYTES, *NUMBERS_IN_C)
+_CONSTANT_MODULES = (
+    "torch",
+    "triton",
+    "_abc",
+    "_typing",
+    "typing",
+    "pybind11_builtins",
+)
+_POINTER_BYTES = struct.calcsize("P")
+
+
+@functools.lru_cache(maxsize=4096)
+def hidden(kind: type) -> type | None:
+    """The base whose state in C can neither be compared nor be relied on."""
+    base = _stored_in_c(kind)
+    if base is None or issubclass(base, _CONSTANT):
+        return None
+    if issubclass(kind, _WATCHED):
+        return None
+    if issubclass(kind, ctypes._SimpleCData):  # type: ignore[type-var]
+        return base if issubclass(kind, _POINTERS) else None
+    if base.__module__.split(".")[0] in _CONSTANT_MODULES:
+        return None
+    if base.__name__ == "PyCapsule" or base.__module__.startswith("numpy._core"):
+        return None
+    return base
+
+
+def _stored_in_c(kind: type) -> type | None:
+    """The nearest base that stores more than attributes, slots and references."""
+    while kind is not object:
+        base: type = kind.__base__  # type: ignore[assignment]
+        members = [
+            each
+            for each in kind.__dict__.values()
+            if isinstance(each, types.MemberDescriptorType)
+        ]
+        pointers = (
+            len(members)
+            + (kind.__dictoffset__ != base.__dictoffset__)
+            + (kind.__weakrefoffset__ != base.__weakrefoffset__)
+        )
+        grown = kind.__basicsize__ - base.__basicsize__
+        if kind.__itemsize__ != base.__itemsize__ or grown > _POINTER_BYTES * pointers:
+            return kind
+        kind = base
+    return None
+
+
+def data_of(value: Any) -> tuple[Any, ...]:
+    """The bytes of an array or buffer, with what says how they are to be read."""
+    if isinstance(value, numpy.ndarray):
+        return value.shape, value.dtype, value.tobytes()
+    if isinstance(value, array.array):
+        return value.typecode, array.array.tobytes(value)
+    if isinstance(value, memoryview):
+        return value.format, value.shape, value.tobytes()
+    return (bytes(memoryview(value)),)

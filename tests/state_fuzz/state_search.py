@@ -1,0 +1,110 @@
+"""Runs many programs and keeps those that differ from eager."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import state_limits
+import torch
+from state_programs import Call, Program, generate
+from state_runs import SUBJECTS, Outcome, Subject, compare
+from state_shrinking import script, shrink
+
+LIMIT_S = 120  # for one program
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A program that differs, as small as could be found."""
+
+    subject: str
+    seed: int
+    mechanisms: tuple[str, ...]
+    told: str
+    script: str
+
+
+@dataclass
+class Report:
+    """What a number of programs came to; `counts` are sums of what the subject says."""
+
+    subject: str
+    programs: int = 0
+    calls: int = 0
+    changes: int = 0
+    counts: Counter[str] = field(default_factory=Counter)
+    reasons: Counter[str] = field(default_factory=Counter)
+    failures: list[Failure] = field(default_factory=list)
+
+    def add(self, other: Report) -> None:
+        self.programs += other.programs
+        self.calls += other.calls
+        self.changes += other.changes
+        self.counts += other.counts
+        self.reasons += other.reasons
+        self.failures += other.failures
+
+
+def search(name: str, seeds: Iterable[int]) -> Report:
+    """Programs of these seeds, run in eager and as the subject of this name does."""
+    subject, report = SUBJECTS[name], Report(name)
+    excluded = state_limits.of(subject)
+    torch.set_num_threads(1)
+    for seed in seeds:
+        program = generate(seed, excluded)
+        if not subject.takes(program):
+            continue
+        outcome = _outcome(program, subject)
+        calls = sum(isinstance(event, Call) for event in program.history)
+        report.programs += 1
+        report.calls += calls
+        report.changes += len(program.history) - calls
+        _count(report, outcome.facts)
+        if outcome.difference is not None:
+            report.failures.append(_failure(program, subject))
+    return report
+
+
+def _failure(program: Program, subject: Subject) -> Failure:
+    small = shrink(program, lambda each: _outcome(each, subject).difference is not None)
+    told = str(_outcome(small, subject).difference)
+    text = script(small, subject.code, told)
+    return Failure(subject.name, program.seed, small.names, told, text)
+
+
+def _outcome(program: Program, subject: Subject) -> Outcome:
+    with _limited():
+        return compare(program, subject)
+
+
+def _count(report: Report, facts: dict[str, Any]) -> None:
+    for name, value in facts.items():
+        if isinstance(value, int):
+            report.counts[name] += value
+    for kind, _ in {*facts.get("stops", ()), *facts.get("fallbacks", ())}:
+        report.reasons[kind] += 1
+
+
+@contextlib.contextmanager
+def _limited() -> Iterator[None]:
+    """One program may not hold up the others."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(*_: Any) -> None:
+        raise TimeoutError(f"a program took longer than {LIMIT_S} s")
+
+    earlier = signal.signal(signal.SIGALRM, stop)
+    signal.alarm(LIMIT_S)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, earlier)

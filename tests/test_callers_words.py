@@ -1,0 +1,245 @@
+"""A recompile names the argument as the caller writes it, and its advice cures it."""
+
+from __future__ import annotations
+
+import ast
+import re
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from torchproof import rules
+from torchproof.arguments import Call
+from torchproof.records import Finding
+
+LIBRARY = """\
+import logging
+import torch
+
+log = logging.getLogger("fakelib")
+
+
+def double(x, y=None):
+    return x * 2 if y is None else x * 2 + y
+
+
+class Model(torch.nn.Module):
+    def forward(self, *args, **kwargs):
+        return double(*args, **kwargs)
+
+
+class Noisy(torch.nn.Module):
+    def forward(self, x):
+        h = x.sin()
+        log.warning("noisy")  # break
+        return h.cos() + x
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    package = tmp_path / "site-packages" / "fakelib"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(LIBRARY)
+    return tmp_path
+
+
+def script(folder: Path, body: str) -> Path:
+    head = f"import sys\nsys.path.insert(0, {str(folder / 'site-packages')!r})\n"
+    path = folder / "script.py"
+    path.write_text(head + "import torch\nimport fakelib\n" + textwrap.dedent(body))
+    return path
+
+
+def recompiles(observe: Any, path: Path) -> list[Finding]:
+    return [f for f in rules.check(observe(str(path))) if f.kind == "recompile"]
+
+
+# What is called, and each argument whose size changes, as the user would name it.
+CALLS = {
+    "c(x)": ["x"],
+    "c(x=x)": ["x"],
+    'c(batch["x"])': ['batch["x"]'],
+    "c(**batch)": ['batch["x"]', 'batch["y"]'],
+    "c(*pair)": ["pair[0]", "pair[1]"],
+    "c(x, *rest)": ["x", "rest[0]"],
+    "c(data.x, y=data.y)": ["data.x", "data.y"],
+    "c(\n    x,\n    y=y,\n)": ["x", "y"],
+    "c((z := double(n)))": ["z"],
+    "print(double(c(x).sum().item()))": ["x"],
+    "data.model(x)": ["x"],
+    "c(**{'x': x})": ["x"],
+    "c(**dict(x=x))": ["x"],
+    "[c(x) for _ in range(1)]": ["x"],
+}
+HEAD = """\
+import types
+def double(n):
+    return torch.zeros(2 * n) if isinstance(n, int) else n
+def step(c, n):
+    x, y = torch.zeros(2 * n), torch.zeros(2 * n)
+    batch, pair, rest = {"x": x, "y": y}, (x, y), [y]
+    data = types.SimpleNamespace(x=x, y=y, model=c)
+"""
+
+
+def program(call: str, name: str) -> str:
+    own = HEAD.replace("def step", f"def {name}") + textwrap.indent(call, "    ") + "\n"
+    return own + (
+        f"c = torch.compile(fakelib.Model(), backend='eager')\n"
+        f"{name}(c, 4)\n{name}(c, 5)\n{name}(c, 6)\ntorch._dynamo.reset()\n"
+    )
+
+
+def applied(text: str, finding: Finding) -> str:
+    """The source with the statements of the advice before the statement at its line."""
+    advice = re.sub(r" \(all of them.*?\)|; or pad.*", "", finding.fix)
+    marks = advice.partition("each time: ")[2]
+    assert marks.startswith("torch._dynamo.maybe_mark_dynamic("), finding.fix
+    lines = text.splitlines()
+    [statement] = [
+        node
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Expr | ast.Assign)
+        and node.lineno <= (finding.line or 0) <= (node.end_lineno or 0)
+    ]
+    lines.insert(statement.lineno - 1, " " * statement.col_offset + marks)
+    return "\n".join(lines) + "\n"
+
+
+def test_the_words_are_the_callers_and_the_advice_cures(
+    folder: Path, observe: Any
+) -> None:
+    body = "".join(program(call, f"f{i}") for i, call in enumerate(CALLS))
+    path = script(folder, body)
+    before = recompiles(observe, path)
+    assert len(before) == len(CALLS)
+    text = path.read_text()
+    for finding in sorted(before, key=lambda f: -(f.line or 0)):
+        number = int((finding.function or "f0").split("f")[1].split(".")[0])
+        words = list(CALLS.values())[number]
+        assert finding.file == str(path) and finding.owner == "user"
+        assert f"`{words[0]}`" in finding.message
+        assert "Model.forward was recompiled" in finding.message
+        marked = re.findall(r"maybe_mark_dynamic\((.+?), 0\)", finding.fix)
+        assert marked == words
+        if words != ["z"]:  # what a walrus binds has no name before the call
+            text = applied(text, finding)
+    path.write_text(text)
+    assert [f.function for f in recompiles(observe, path)] == ["f8"]
+
+
+def test_what_has_no_name_is_to_be_given_one(folder: Path, observe: Any) -> None:
+    path = script(
+        folder,
+        """\
+        c = torch.compile(fakelib.Model(), backend="eager")
+        for n in (4, 5, 6):
+            c(torch.zeros(n))
+        """,
+    )
+    [finding] = recompiles(observe, path)
+    assert "give `torch.zeros(n)` a name before the call" in finding.fix
+    path.write_text(
+        path.read_text().replace(
+            "    c(torch.zeros(n))",
+            "    x = torch.zeros(n)\n"
+            "    torch._dynamo.maybe_mark_dynamic(x, 0)\n    c(x)",
+        )
+    )
+    assert recompiles(observe, path) == []
+
+
+def test_each_line_that_calls_it_marks_its_own(folder: Path, observe: Any) -> None:
+    path = script(
+        folder,
+        """\
+        c = torch.compile(fakelib.Model(), backend="eager")
+        train, valid = torch.zeros(4), torch.zeros(5)
+        c(train)
+        c(valid)
+        """,
+    )
+    [finding] = recompiles(observe, path)
+    assert "maybe_mark_dynamic(train, 0)" in finding.fix
+    assert "maybe_mark_dynamic(valid, 0)" in finding.fix
+
+
+def test_a_break_is_the_cause_of_what_follows_it(folder: Path, observe: Any) -> None:
+    """Two edits for three recompiles: the break, and the marks; then there is none."""
+    path = script(
+        folder,
+        """\
+        c = torch.compile(fakelib.Noisy(), backend="eager")
+        for n in (4, 5, 6):
+            batch = {"x": torch.zeros(n)}
+            c(**batch)
+        """,
+    )
+    found = recompiles(observe, path)
+    at_call = [f for f in found if f.owner == "user"]
+    behind = [f for f in found if f.owner == "library"]
+    assert len(at_call) == 1 and len(behind) == 1
+    assert 'maybe_mark_dynamic(batch["x"], 0)' in at_call[0].fix
+    assert (
+        "fakelib/__init__.py" in behind[0].fix and "mark_dynamic" not in behind[0].fix
+    )
+    cure = "torch._dynamo.config.ignore_logging_functions.add(fakelib.log.warning)\n"
+    text = applied(path.read_text(), at_call[0])
+    path.write_text(text.replace("c = torch", cure + "c = torch"))
+    assert rules.check(observe(str(path))) == []
+
+
+def test_an_argument_passed_by_a_library_is_named(folder: Path, observe: Any) -> None:
+    (folder / "site-packages" / "trainer.py").write_text(
+        "def train(model, batches):\n"
+        "    for inputs in batches:\n"
+        "        model(**inputs)\n"
+    )
+    path = script(
+        folder,
+        """\
+        import trainer
+        c = torch.compile(fakelib.Model(), backend="eager")
+        trainer.train(c, [{"x": torch.zeros(n)} for n in (4, 5, 6)])
+        """,
+    )
+    [finding] = recompiles(observe, path)
+    assert (finding.file, finding.line) == (str(path), 7)
+    assert "`x`" in finding.message and "inputs" not in finding.fix
+    [setting] = re.findall(r"torch\.compiler\.config\.\w+ = \".+?\"", finding.fix)
+    path.write_text(path.read_text().replace("c = torch", f"{setting}\nc = torch"))
+    assert recompiles(observe, path) == []
+
+
+def test_sizes_that_stay_the_same_are_silent(folder: Path, observe: Any) -> None:
+    path = script(
+        folder,
+        """\
+        c = torch.compile(fakelib.Model(), backend="eager")
+        for _ in range(3):
+            batch = {"x": torch.zeros(4)}
+            c(**batch)
+        """,
+    )
+    assert rules.check(observe(str(path))) == []
+
+
+def call_at(text: str, **values: Any) -> Call:
+    [node] = [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Call)][:1]
+    span = (node.lineno, node.end_lineno, node.col_offset, node.end_col_offset)
+    record = {"entry": 0, "positional": 0, "sources": [], "sizes": []}
+    site = ["/nowhere.py", node.lineno, "f", list(span)]
+    call = Call.read({**record, "site": site, **values})
+    assert call is not None
+    return call
+
+
+def test_a_file_that_is_gone_gives_the_name_of_the_parameter() -> None:
+    sources = [["x", [], ["args", 0]], ["kwargs", ["y"], ["kwargs", "y"]]]
+    call = call_at("c(a, y=b)", positional=1, sources=sources)
+    assert call.words("x") == "x" and call.words("kwargs['y']") == "y"
+    assert call.words("kwargs['y'].shape") == "y.shape"
+    assert call.words("other") == "other"

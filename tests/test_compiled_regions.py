@@ -1,0 +1,316 @@
+"""The place of a finding lies inside the compiled region, whoever calls it and how."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from torchproof import rules
+from torchproof.capture import Options
+from torchproof.capture import observe as read
+from torchproof.records import Finding, Frame
+from torchproof.stacks import split_region, starts_with
+from torchproof.target import parse
+
+# Each function has a break of its own, so that a finding says how it was reached.
+LIBRARY = """\
+import functools
+import logging
+import torch
+
+log = logging.getLogger("fakelib")
+
+
+def noisy(x, name):
+    log.warning(name)  # break
+    return x + 1
+
+
+def wrapped(forward):
+    @functools.wraps(forward)
+    def wrapper(self, *args, **kwargs):
+        return forward(self, *args, **kwargs)
+
+    return wrapper
+
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 4)
+
+    @wrapped
+    def forward(self, x, labels=None):
+        h = self.layer(x)
+        log.warning("model")  # model
+        return h.sum() if labels is None else (h - labels).sum()
+
+
+def function(x):
+    x = x.sin()
+    log.warning("function")  # function
+    return x.cos()
+
+
+def apply(f, x):
+    return f(x.sin()).cos()
+
+
+def trains(model, batches):
+    for batch in batches:
+        model(**batch).backward()  # the library calls what is compiled
+"""
+
+
+def line_of(text: str, mark: str) -> int:
+    [line] = [n for n, each in enumerate(text.splitlines(), 1) if each.endswith(mark)]
+    return line
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    """An installed package: `fakelib`, in a folder named as pip names it."""
+    folder = tmp_path / "site-packages" / "fakelib"
+    folder.mkdir(parents=True)
+    (folder / "__init__.py").write_text(LIBRARY)
+    return folder / "__init__.py"
+
+
+def script(package: Path, body: str, name: str = "script.py") -> Path:
+    head = f"import sys\nsys.path.insert(0, {str(package.parents[1])!r})\n"
+    path = package.parents[2] / name
+    path.write_text(head + "import torch\nimport fakelib\n" + textwrap.dedent(body))
+    return path
+
+
+def found(observe: Any, path: Path, target: str = "", **options: Any) -> list[Finding]:
+    return rules.check(observe(f"{path}{target}", **options))
+
+
+def breaks(findings: list[Finding]) -> list[Finding]:
+    kinds = {"graph_break", "skipped_frame", "compile_error"}
+    return [f for f in findings if f.kind in kinds]
+
+
+CALLS = {
+    "module": "torch.compile(fakelib.Model(), backend='eager')(x)",
+    "in place": "m = fakelib.Model(); m.compile(backend='eager'); m(x)",
+    "bound method": "torch.compile(fakelib.Model().forward, backend='eager')(x)",
+    "function": "torch.compile(fakelib.function, backend='eager')(x)",
+    "partial": (
+        "import functools\n"
+        "torch.compile(functools.partial(fakelib.function), backend='eager')(x)"
+    ),
+    "decorated by torch": (
+        "torch.compile(torch.no_grad()(fakelib.function), backend='eager')(x)"
+    ),
+    "thread": (
+        "import threading\n"
+        "c = torch.compile(fakelib.Model(), backend='eager')\n"
+        "t = threading.Thread(target=lambda: c(x)); t.start(); t.join()"
+    ),
+    "called by a library": (
+        "c = torch.compile(fakelib.Model(), backend='eager')\n"
+        "fakelib.trains(c, [dict(x=x, labels=x)])"
+    ),
+    "same name": (
+        "c = torch.compile(fakelib.function, backend='eager')\n"
+        "def function(x):\n"
+        "    return c(x)\n"
+        "function(x)"
+    ),
+    "inside a disabled function": (
+        "c = torch.compile(fakelib.Model(), backend='eager')\n"
+        "@torch.compiler.disable\n"
+        "def quiet(x):\n"
+        "    return c(x)\n"
+        "@torch.compile(backend='eager')\n"
+        "def outer(x):\n"
+        "    return quiet(x + 1)  # asked for\n"
+        "outer(x)"
+    ),
+}
+
+
+@pytest.mark.parametrize("way", CALLS)
+def test_a_caller_is_never_the_place(way: str, package: Path, observe: Any) -> None:
+    call = textwrap.indent(CALLS[way], "    ")
+    path = script(package, f"def main():\n    x = torch.randn(3, 4)\n{call}\nmain()\n")
+    open_ = [f for f in breaks(found(observe, path)) if f.status == "open"]
+    assert open_
+    at = line_of(LIBRARY, "# model"), line_of(LIBRARY, "# function")
+    for finding in open_:
+        assert finding.file == str(package) and finding.line in at
+        assert finding.owner == "library"
+        assert finding.function in {"Model.forward", "function"}
+        assert f"the graph of {finding.function}" in finding.message
+        assert any("script.py:" in line for line in finding.evidence)
+        assert "ignore_logging_functions.add(fakelib.log.warning)" in finding.fix
+
+
+USERS = {
+    "inlined": """\
+        @torch.compile(backend="eager")
+        def step(x):
+            return fakelib.noisy(x, "a")  # here
+        step(torch.randn(3))
+        """,
+    "a frame of its own after a skip": """\
+        def step(x):
+            for _ in range(2):
+                x = fakelib.function(x)  # here
+            return x
+        c = torch.compile(step, backend="eager")
+        c(torch.randn(3))
+        """,
+    "after a break of its own": """\
+        @torch.compile(backend="eager")
+        def step(x):
+            torch._dynamo.graph_break()
+            y = x.sin()
+            return fakelib.noisy(y, "a")  # here
+        step(torch.randn(3))
+        """,
+    "called back by the library": """\
+        def mine(x):
+            print("mine")  # here
+            return x + 1
+        c = torch.compile(lambda x: fakelib.apply(mine, x), backend="eager")
+        c(torch.randn(3))
+        """,
+    "an outer region around a compiled module": """\
+        c = torch.compile(fakelib.Model(), backend="eager")
+        @torch.compile(backend="eager")
+        def outer(x):
+            return c(x) + 1  # here
+        outer(torch.randn(3, 4))
+        """,
+}
+
+
+@pytest.mark.parametrize("way", USERS)
+def test_the_users_frame_inside_the_region_is_the_place(
+    way: str, package: Path, observe: Any
+) -> None:
+    path = script(package, USERS[way])
+    own = [f for f in breaks(found(observe, path)) if f.status == "open"]
+    assert own
+    here = line_of(path.read_text(), "# here")
+    assert {(f.file, f.line, f.owner) for f in own} == {(str(path), here, "user")}
+
+
+def test_a_factory_a_script_and_as_written_agree(package: Path, observe: Any) -> None:
+    plain = script(
+        package, "torch.compile(fakelib.Model(), backend='eager')(torch.randn(3, 4))\n"
+    )
+    factory = script(
+        package,
+        """\
+        def make():
+            return fakelib.Model(), [(torch.randn(3, 4),)]
+
+        def itself():
+            c = torch.compile(fakelib.Model(), backend="eager")
+            def step(x):
+                return c(x)  # a caller
+            return step, [(torch.randn(3, 4),)]
+        """,
+        "factory.py",
+    )
+    places = [
+        [(f.code, f.file, f.line, f.function) for f in breaks(findings)]
+        for findings in (
+            found(observe, plain),
+            found(observe, factory, ":make"),
+            found(observe, factory, ":itself", as_written=True),
+        )
+    ]
+    assert len(places[0]) == 1 and places == [places[0]] * 3
+
+
+def test_clean_twin_is_silent(package: Path, observe: Any) -> None:
+    package.write_text(LIBRARY.replace('log.warning("model")', "pass"))
+    path = script(
+        package,
+        """\
+        c = torch.compile(fakelib.Model(), backend="eager")
+        for _ in range(3):
+            c(torch.randn(3, 4))
+        """,
+    )
+    assert found(observe, path) == []
+
+
+def test_an_error_in_a_library_is_not_its_callers(package: Path, observe: Any) -> None:
+    path = script(
+        package,
+        """\
+        def main():
+            c = torch.compile(fakelib.function, backend="eager", fullgraph=True)
+            c(torch.randn(3))
+        try:
+            main()
+        except Exception:
+            pass
+        """,
+    )
+    [error] = [f for f in found(observe, path) if f.kind == "compile_error"]
+    assert (error.file, error.line) == (str(package), line_of(LIBRARY, "# function"))
+    assert error.owner == "library" and error.function == "function"
+
+
+def test_a_trace_gives_the_same_places(package: Path, observe: Any) -> None:
+    import multiprocessing
+
+    body = "\n".join(
+        CALLS[way] for way in ("module", "in place", "function", "called by a library")
+    )
+    path = script(package, f"x = torch.randn(3, 4)\n{body}\n")
+    live = found(observe, path)
+    folder = package.parents[2] / "trace"
+    folder.mkdir()
+    context = multiprocessing.get_context("forkserver")
+    process = context.Process(target=_record, args=(str(path), str(folder)))
+    process.start()
+    process.join(60)
+    traced = rules.check(read(parse(f"trace:{folder}"), Options(), lambda text: None))
+    assert {(f.file, f.line) for f in breaks(live)} == {
+        (f.file, f.line) for f in breaks(traced)
+    }
+    assert all(f.file == str(package) for f in breaks(traced))
+
+
+def _record(program: str, folder: str) -> None:
+    import os
+    import runpy
+
+    import torch
+
+    os.environ["TORCH_TRACE"] = folder
+    torch._logging._internal.LOG_TRACE_HANDLER = None
+    torch._logging._internal._init_logs()
+    runpy.run_path(program, run_name="__main__")
+
+
+ENTRY = Frame("/x/torch/_dynamo/eval_frame.py", 1, "compile_wrapper")
+DISABLED = Frame("/x/torch/_dynamo/eval_frame.py", 2, "_fn")
+
+
+def test_the_outermost_entry_counts_but_for_disabled_code() -> None:
+    a, b, c = (Frame("/u.py", n, name) for n, name in enumerate("abc"))
+    region = split_region([a, ENTRY, b, ENTRY, c])
+    assert region is not None and region.inside == (b, ENTRY, c)
+    region = split_region([a, ENTRY, b, DISABLED, b, ENTRY, c])
+    assert region is not None and region.inside == (c,)
+    assert split_region([a, b]) is None
+
+
+def test_callers_are_found_where_torch_shows_one_of_two_names() -> None:
+    main, step = Frame("/u.py", 9, "main"), Frame("/u.py", 5, "step")
+    inner = Frame("/lib.py", 3, "step")
+    assert starts_with((main, step, Frame("/lib.py", 4, "f")), (main, step)) == 2
+    assert starts_with((main, inner), (main, step)) == 1
+    assert starts_with((inner,), (main, step)) == 0
