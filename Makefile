@@ -60,7 +60,8 @@ prove: $(INSTALLED)
 	@echo "are clean (diagnoses.py); bench says of work of known cost what is known of it"
 	@echo "(known_costs.py); timing adds at most 1 percent to a step of 1 ms (harness.py);"
 	@echo "faults of every kind are survived by torchproof.compile (reliability.py), by"
-	@echo "the thousand as well (soak.py); it adds at most 2 us to a call"
+	@echo "the thousand as well (soak.py); damaged files of every format are read or"
+	@echo "refused in one line (fuzz_files.py); it adds at most 2 us to a call"
 	@echo "(call_overhead.py), and with wait=False no pause is longer than a fifth of the"
 	@echo "time that compiling takes (stall.py); what the page on limitations says of the"
 	@echo "installed torch still holds (limitations.py), what was judged of the reading of"
@@ -78,6 +79,7 @@ prove: $(INSTALLED)
 	$(BIN)/python -m benchmarks.harness --write
 	$(BIN)/python benchmarks/reliability.py --write
 	$(BIN)/python benchmarks/soak.py --write
+	$(BIN)/python -m benchmarks.fuzz_files --write
 	$(BIN)/python -m benchmarks.call_overhead --write
 	$(BIN)/python -m benchmarks.stall --write
 	$(BIN)/python benchmarks/limitations.py --write

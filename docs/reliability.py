@@ -93,8 +93,21 @@ def _kept(name: str) -> dict[str, Any]:
     return kept
 
 
+def files() -> str:
+    """What a fuzzer of file formats tried, and what it found."""
+    kept = _kept("fuzz-files.json")
+    header = ["format", "cases", "files", "calls", "accepted", "refused", "findings"]
+    keys = ("cases", "files", "calls", "accepted", "refused")
+    rows = [
+        (name, *(f"{one[key]:,}" for key in keys), str(len(one["findings"])))
+        for name, one in kept["formats"].items()
+    ]
+    return markdown.table(header, rows)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "faults": faults,
     "soak": soak,
+    "files": files,
     "calls": calls,
 }

@@ -73,7 +73,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "guard_filters": {"strategies"},
     "strategies": {"records", "guards", "torch_private"},
     # The chosen strategy as a file, and the model it was chosen for.
-    "recipe": {"environment", "files", "records", "strategies"},
+    "recipe": {"environment", "files", "records", "schema", "strategies"},
     "child": {"records", "observe", "target", "calls", "environment"}
     | {"lifeline", "script", "streams"},
     "probing": {"calls", "gauges", "recipe", "strategies", "target"}

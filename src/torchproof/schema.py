@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import re
 import types
 import typing
 from collections.abc import Mapping
@@ -23,6 +24,8 @@ LARGEST = 1e30  # of any number that is measured or counted
 MOST_BYTES = 256 * 2**20  # of a file
 _DIGITS = 300  # of an integer that a float can hold
 _SHOWN = 60  # letters of a value that is quoted
+
+_BRACKETS = re.compile(r'"(?:[^"\\]++|\\.)*+"|[\[\]{}]', re.DOTALL)
 
 
 class Mismatch(Exception):
@@ -155,8 +158,14 @@ def loads(text: str, **settings: Any) -> Any:
     """Parses JSON; an integer that no record can hold becomes a float.
 
     Python refuses to parse integers of thousands of digits; as floats they are
-    infinite, and refused with their place.
+    infinite, and refused with their place. What is nested too deeply raises
+    `RecursionError` before the parser gets near the limit of Python's stack.
     """
+    depth = 0
+    for token in _BRACKETS.finditer(text):
+        depth += {"[": 1, "{": 1, "]": -1, "}": -1}.get(token[0], 0)
+        if depth > DEEPEST:
+            raise RecursionError(f"more than {DEEPEST} levels of nesting")
 
     def integer(digits: str) -> float:
         return int(digits) if len(digits) <= _DIGITS else float(digits)

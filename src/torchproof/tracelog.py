@@ -178,7 +178,7 @@ def _envelope(line: str) -> dict[str, Any] | None:
     if match is None:
         return None
     try:
-        loaded = json.loads(match["json"])
+        loaded = schema.loads(match["json"])
     except (ValueError, RecursionError):  # the last line of a process that was killed
         return None
     return loaded if isinstance(loaded, dict) else None

@@ -13,6 +13,7 @@ from typing import Any
 
 from torchproof.recipe import FILE, SCHEMA, Recipe, toml
 from torchproof.records import UserError
+from torchproof.schema import is_deep
 from torchproof.strategies import Strategy, parse, records_graphs
 from torchproof.strategies.plans import Plan, Site, Varying
 
@@ -98,6 +99,8 @@ def read(text: str) -> Recipe:
     except (tomllib.TOMLDecodeError, RecursionError, ValueError) as error:
         told = "nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise UserError(f"not TOML: {told}") from None
+    if is_deep(plain):
+        raise UserError("nested too deeply for a recipe")
     _check_schema(plain)
     _check_model(_typed(plain, "model", dict, {}))
     return Recipe(
