@@ -269,10 +269,23 @@ class Net(torch.nn.Module):
             print(f"{x!r}")
         return torch.compile(self.inner)(x) + y
 """
-CODINGS = ("rot13", "utf-16", "utf-7", "base64", "zlib", "hex", "idna", "punycode")
+CODINGS: tuple[str, ...] = (
+    "rot13",
+    "utf-16",
+    "utf-7",
+    "base64",
+    "zlib",
+    "hex",
+    "idna",
+    "punycode",
+)
 CODINGS += ("undefined", "unicode_escape", "raw_unicode_escape", "cp037", "no-such")
 CODINGS += ("latin-1", "utf-8-sig", "mbcs", "ascii", "utf-32", "big5", "bz2", "quopri")
-EXPRESSIONS = (b"-" * 20_000 + b"1", b"(" * 150 + b")" * 150, b"x" + b".a" * 20_000)
+EXPRESSIONS: tuple[bytes, ...] = (
+    b"-" * 20_000 + b"1",
+    b"(" * 150 + b")" * 150,
+    b"x" + b".a" * 20_000,
+)
 EXPRESSIONS += (b"x" + b"[0]" * 5_000, b"1" + b"+1" * 20_000, b"not " * 5_000 + b"x")
 EXPRESSIONS += (b"lambda: " * 900 + b"x", b"[" * 90 + b"x" + b"]" * 90, b"9" * 5_000)
 

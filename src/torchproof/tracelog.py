@@ -99,7 +99,7 @@ class _Line(TypedDict):
     loc: NotRequired[str | None]
 
 
-class _Start(TypedDict):
+class _Started(TypedDict):
     stack: tuple[_Line, ...]
 
 
@@ -122,7 +122,7 @@ class _Metrics(TypedDict, total=False):
 _SHAPES: dict[str, Any] = {
     "frame_id": str | int | None,
     "frame_compile_id": int | None,
-    "dynamo_start": _Start,
+    "dynamo_start": _Started,
     "symbolic_shape_specialization": _Stacked,
     "guard_added": _Stacked,
     "guard_added_fast": _Stacked,

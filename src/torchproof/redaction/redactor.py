@@ -150,7 +150,7 @@ class Redactor:
                 for span in literal.places(meant[number].text)
             ]
             if places:
-                text = self._hide_places(text, lambda _, found=places: iter(found))
+                text = self._replaced(text, places)
                 meant = meanings(text)
             number += 1
         return text
@@ -158,8 +158,11 @@ class Redactor:
     def _hide_places(
         self, text: str, find: Callable[[str], Iterator[forms.Place]]
     ) -> str:
+        return self._replaced(text, find(text))
+
+    def _replaced(self, text: str, places: Iterable[forms.Place]) -> str:
         pieces, end = [], 0
-        for place in sorted(find(text), key=lambda found: found.start):
+        for place in sorted(places, key=lambda found: found.start):
             if place.start >= end:
                 pieces += [text[end : place.start], place.placeholder]
                 self._count(place.placeholder, ("", 1))
