@@ -13,6 +13,7 @@ is one. Numbers make a case again: `--only FORMAT --case NUMBER`.
 from __future__ import annotations
 
 import argparse
+import functools
 import gzip
 import hashlib
 import itertools
@@ -414,7 +415,7 @@ def trial_files(case: Case) -> None:
         raise Wrong("a sound trial beside a damaged one was lost")
     for trial in again.trials.values():
         again.find(trial.name, 1.0)
-        case.function("Trial.told", lambda each=trial: each.told(1.0), ())
+        case.function("Trial.told", functools.partial(trial.told, 1.0), ())
 
 
 def stream_lines(case: Case) -> None:

@@ -80,7 +80,10 @@ class Case:
         return out
 
     def function(
-        self, told: str, call: Callable[[], Any], documented: tuple[type, ...]
+        self,
+        told: str,
+        call: Callable[[], Any],
+        documented: tuple[type[Exception], ...],
     ) -> Any:
         """A function of the package, with the errors that it may raise."""
         self.tally.calls += 1
@@ -108,7 +111,7 @@ def ran(arguments: Sequence[str]) -> tuple[int, str, str]:
     texts = []
     for stream in (out, err):
         stream.flush()
-        texts.append(stream.buffer.getvalue().decode())  # type: ignore[attr-defined]
+        texts.append(stream.buffer.getvalue().decode())
     return code, texts[0], texts[1]
 
 
