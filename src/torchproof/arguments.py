@@ -10,10 +10,11 @@ import ast
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from torchproof.guards import in_words
 from torchproof.places import tree_of, whose
+from torchproof.records import Frame
 
 Path = tuple[Any, ...]  # ("args", 0), ("kwargs", "input_ids"), then keys into it
 
@@ -55,6 +56,39 @@ class Call:
             sizes={tuple(p): tuple(shape) for p, shape in record["sizes"]},
         )
 
+    @classmethod
+    def read_from_source(cls, caller: Frame, function: Frame) -> Call | None:
+        """The call as the source has it, where only its line was recorded.
+
+        None if the line has several calls, or the function cannot be found.
+        """
+        calls = [
+            node
+            for node in ast.walk(tree_of(caller.file))
+            if isinstance(node, ast.Call)
+            and node.lineno <= caller.line <= (node.end_lineno or node.lineno)
+        ]
+        defined = [
+            node
+            for node in ast.walk(tree_of(function.file))
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+            and (node.name, node.lineno) == (function.function, function.line)
+        ]
+        if len(calls) != 1 or len(defined) != 1:
+            return None
+        [call], [definition] = calls, defined
+        span = (call.lineno, call.end_lineno, call.col_offset, call.end_col_offset)
+        return cls(
+            entry=-1,
+            file=caller.file,
+            line=caller.line,
+            function=caller.function,
+            span=cast(tuple[int, int, int, int], span),
+            positional=len(call.args),
+            sources=_bound(call, definition.args),
+            sizes={},
+        )
+
     def origin(self, source: str) -> tuple[Path, str] | None:
         """The argument a source of a guard begins with, and the rest of the source."""
         begins = [
@@ -79,6 +113,7 @@ class Call:
             return source
         path, rest = origin
         written = self.argument(path) if self.by_user else None
+        rest = re.sub(r"\['([^'\"]*)'\]", r'["\1"]', rest)
         return (written.words if written else self.name(path, source)) + rest
 
     def argument(self, path: Path) -> Argument | None:
@@ -158,6 +193,27 @@ class Call:
             elif number == index:
                 return node
         return None
+
+
+def _bound(call: ast.Call, parameters: ast.arguments) -> dict[str, Path]:
+    """Which argument of a call each parameter is."""
+    named = [p.arg for p in (*parameters.posonlyargs, *parameters.args)]
+    if named and named[0] in {"self", "cls"}:
+        named = named[1:]
+    sources: dict[str, Path] = {}
+    for number, name in enumerate([*named, *(p.arg for p in parameters.kwonlyargs)]):
+        by_position = number < min(len(call.args), len(named))
+        sources[name] = ("args", number) if by_position else ("kwargs", name)
+    if parameters.vararg is not None:
+        rest = range(len(named), len(call.args))
+        names = {f"{parameters.vararg.arg}[{n - len(named)}]": n for n in rest}
+        sources |= {name: ("args", number) for name, number in names.items()}
+    if parameters.kwarg is not None:
+        kwargs = parameters.kwarg.arg
+        names_given = [k.arg for k in call.keywords if k.arg is not None]
+        sources |= {f"{kwargs}[{name!r}]": ("kwargs", name) for name in names_given}
+        sources[kwargs] = ("kwargs",)
+    return sources
 
 
 def _begins(node: ast.Call, line: int, column: int) -> bool:

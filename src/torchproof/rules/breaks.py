@@ -260,6 +260,8 @@ def break_above(event: Event, facts: Facts) -> Frame | None:
     own = (function.file, original_name(function.function))
     stack = [(f.file, original_name(f.function)) for f in event.frames]
     above = set(stack[: stack.index(own)] if own in stack else stack)
+    if entry := event.data.get("entry"):
+        above.add((entry.file, original_name(entry.function)))
     line = resumed_at(function.function)
     for cut in reversed(facts.events("graph_break")):
         at = {(f.file, original_name(f.function), f.line) for f in cut.frames}

@@ -75,6 +75,8 @@ class SizeChange(Recompile):
 
     def _at_the_call(self, subject: Subject) -> str:
         changing = marks(subject)
+        if not any(each.sizes for each in changing):  # a trace does not record sizes
+            changing = [_guarded(subject)]
         steps = [_before(each, alone=len(changing) == 1) for each in changing]
         computed = [a.words for m in changing for a, _ in m.sizes if not a.fixed]
         if computed:
@@ -87,6 +89,12 @@ class SizeChange(Recompile):
         many = any(len(each.sizes) > 1 for each in changing) or len(changing) > 1
         together = " (all of them: one fixed size fixes the others)" if many else ""
         return f"{'; '.join(steps)}{together}; or pad to a few bucket sizes"
+
+
+def _guarded(subject: Subject) -> Marks:
+    guard: Guard = subject.data["guard"]
+    argument = Argument(guard.source, fixed=subject.data["fixed"])
+    return Marks(subject.data["entry_call"], ((argument, guard.dim or 0),))
 
 
 def _before(marks: Marks, *, alone: bool) -> str:
