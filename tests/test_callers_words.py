@@ -12,7 +12,7 @@ import pytest
 
 from torchproof import rules
 from torchproof.arguments import Call
-from torchproof.records import Finding
+from torchproof.records import Finding, Frame
 
 LIBRARY = """\
 import logging
@@ -225,6 +225,30 @@ def test_sizes_that_stay_the_same_are_silent(folder: Path, observe: Any) -> None
         """,
     )
     assert rules.check(observe(str(path))) == []
+
+
+def test_a_trace_reads_the_call_from_the_source(tmp_path: Path) -> None:
+    """A trace records the line of the call, and neither its columns nor its sizes."""
+    library = tmp_path / "site-packages" / "lib.py"
+    library.parent.mkdir()
+    library.write_text(
+        "def forward(self, x, *args, scale=1, **kwargs):\n    return x\n"
+    )
+    caller = tmp_path / "train.py"
+    caller.write_text("out = c(a.x, rest, **batch)\nlog(c(1))\n")
+    function = Frame(str(library), 1, "forward")
+    call = Call.read_from_source(Frame(str(caller), 1, "<module>"), function)
+    assert call is not None and call.by_user
+    words = {
+        "x": "a.x",
+        "args[0]": "rest",
+        "scale": 'batch["scale"]',
+        "kwargs['mask']": 'batch["mask"]',
+        "kwargs": "batch",
+        "hidden": "hidden",
+    }
+    assert {source: call.words(source) for source in words} == words
+    assert Call.read_from_source(Frame(str(caller), 2, "<module>"), function) is None
 
 
 def call_at(text: str, **values: Any) -> Call:
