@@ -97,7 +97,7 @@ def applied(text: str, finding: Finding) -> str:
     """The source with the statements of the advice before the statement at its line."""
     advice = re.sub(r" \(all of them.*?\)|; or pad.*", "", finding.fix)
     marks = advice.partition("each time: ")[2]
-    assert marks.startswith("torch._dynamo.maybe_mark_dynamic("), finding.fix
+    assert marks.startswith("torch._dynamo."), finding.fix
     lines = text.splitlines()
     [statement] = [
         node
@@ -190,6 +190,24 @@ def test_a_break_is_the_cause_of_what_follows_it(folder: Path, observe: Any) -> 
     text = applied(path.read_text(), at_call[0])
     path.write_text(text.replace("c = torch", cure + "c = torch"))
     assert rules.check(observe(str(path))) == []
+
+
+def test_size_one_is_cured_by_what_is_advised(folder: Path, observe: Any) -> None:
+    path = script(
+        folder,
+        """\
+        c = torch.compile(fakelib.Model(), backend="eager")
+        for n in (4, 5, 1):
+            x, y = torch.zeros(n, 3), torch.zeros(n, 3)
+            c(x, y=y)
+        """,
+    )
+    found = recompiles(observe, path)
+    assert {f.code for f in found} == {"RC201", "RC202"}
+    [fix] = {f.fix for f in found}
+    assert fix.count("mark_unbacked(") == 2
+    path.write_text(applied(path.read_text(), found[0]))
+    assert recompiles(observe, path) == []
 
 
 def test_an_argument_passed_by_a_library_is_named(folder: Path, observe: Any) -> None:

@@ -10,7 +10,7 @@ import ast
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from torchproof.guards import in_words
 from torchproof.places import tree_of, whose
@@ -294,19 +294,24 @@ def _name(variable: str, keys: Sequence[Any]) -> str:
     return in_words("".join([f"L['{variable}']", *(f"[{key!r}]" for key in keys)]))
 
 
-def varying(calls: Iterable[Call]) -> dict[Path, list[int]]:
-    """The dimensions of each argument that differ between calls, of one rank."""
+class Size(NamedTuple):
+    """A size that differs between calls, and the sizes that were seen."""
+
+    path: Path
+    dim: int
+    seen: tuple[int, ...]
+
+
+def varying(calls: Iterable[Call]) -> list[Size]:
+    """The sizes that differ between calls, of arguments that keep their rank."""
     shapes: dict[Path, list[tuple[int, ...]]] = {}
     for call in calls:
         for path, shape in call.sizes.items():
             shapes.setdefault(path, []).append(shape)
-    dims = {
-        path: [
-            dim
-            for dim, sizes in enumerate(zip(*seen, strict=True))
-            if len(set(sizes)) > 1
-        ]
-        for path, seen in shapes.items()
-        if len({len(shape) for shape in seen}) == 1
-    }
-    return {path: found for path, found in dims.items() if found}
+    return [
+        Size(path, dim, sizes)
+        for path, every in shapes.items()
+        if len({len(shape) for shape in every}) == 1
+        for dim, sizes in enumerate(zip(*every, strict=True))
+        if len(set(sizes)) > 1
+    ]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from torchproof.arguments import Argument
 from torchproof.guards import Guard
 from torchproof.rules import pages
 from torchproof.rules._rule import Subject, expression_of, shorten
 from torchproof.rules.recompiles import (
+    Mark,
     Marks,
     Recompile,
     call_frame,
@@ -53,7 +54,7 @@ class SizeChange(Recompile):
 
     def remedy(self, guard: Guard, subject: Subject) -> str:
         if is_marked_at_call(subject.first):
-            return self._at_the_call(subject)
+            return _at_the_call(subject)
         if sources := sources_passed_by_library(subject):
             return (
                 "before the first call: torch.compiler.config.dynamic_sources ="
@@ -73,28 +74,29 @@ class SizeChange(Recompile):
             " or pad to a few bucket sizes"
         )
 
-    def _at_the_call(self, subject: Subject) -> str:
-        changing = marks(subject)
-        if not any(each.sizes for each in changing):  # a trace does not record sizes
-            changing = [_guarded(subject)]
-        steps = [_before(each, alone=len(changing) == 1) for each in changing]
-        computed = [a.words for m in changing for a, _ in m.sizes if not a.fixed]
-        if computed:
-            named = ", ".join(
-                f"`{shorten(words)}`" for words in dict.fromkeys(computed)
-            )
-            steps.insert(0, f"give {named} a name before the call and pass that")
-        if subject.facts.compile_arguments.get("dynamic") == "False":
-            steps.insert(0, "drop dynamic=False")
-        many = any(len(each.sizes) > 1 for each in changing) or len(changing) > 1
-        together = " (all of them: one fixed size fixes the others)" if many else ""
-        return f"{'; '.join(steps)}{together}; or pad to a few bucket sizes"
+
+def _at_the_call(subject: Subject) -> str:
+    """What to write before each call of the compiled function."""
+    changing = marks(subject)
+    if not any(each.sizes for each in changing):  # a trace does not record sizes
+        changing = [_guarded(subject)]
+    steps = [_before(each, alone=len(changing) == 1) for each in changing]
+    every = [mark for each in changing for mark in each.sizes]
+    computed = [mark.argument.words for mark in every if not mark.argument.fixed]
+    if computed:
+        named = ", ".join(f"`{shorten(words)}`" for words in dict.fromkeys(computed))
+        steps.insert(0, f"give {named} a name before the call and pass that")
+    if subject.facts.compile_arguments.get("dynamic") == "False":
+        steps.insert(0, "drop dynamic=False")
+    together = " (all of them: one fixed size fixes the others)" if every[1:] else ""
+    return f"{'; '.join(steps)}{together}; or pad to a few bucket sizes"
 
 
 def _guarded(subject: Subject) -> Marks:
     guard: Guard = subject.data["guard"]
     argument = Argument(guard.source, fixed=subject.data["fixed"])
-    return Marks(subject.data["entry_call"], ((argument, guard.dim or 0),))
+    seen = (1,) if guard.cause == "size_one" else ()
+    return Marks(subject.data["entry_call"], (Mark(argument, guard.dim or 0, seen),))
 
 
 def _before(marks: Marks, *, alone: bool) -> str:
@@ -104,8 +106,22 @@ def _before(marks: Marks, *, alone: bool) -> str:
     return f"before {call}{where}, each time: {_marked(marks.sizes)}"
 
 
-def _marked(changing: Iterable[tuple[Argument, int]]) -> str:
-    return "; ".join(_mark(argument.words, dim) for argument, dim in changing)
+def _marked(changing: Sequence[Mark]) -> str:
+    """The statements that make sizes dynamic.
+
+    Torch compiles sizes 0 and 1 apart from others unless they are unbacked, and then
+    must be told which of them are the same.
+    """
+    series = list(dict.fromkeys(mark.seen for mark in changing))
+    statements = []
+    for argument, dim, seen in changing:
+        if {0, 1} & set(seen):
+            same = f'shape_id="s{series.index(seen)}"'
+            unbacked = "torch._dynamo.decorators.mark_unbacked"
+            statements.append(f"{unbacked}({argument.words}, {dim}, {same})")
+        else:
+            statements.append(_mark(argument.words, dim))
+    return "; ".join(statements)
 
 
 def _mark(words: str, dim: int | None) -> str:
@@ -161,6 +177,8 @@ class SizeOne(Recompile):
         )
 
     def remedy(self, guard: Guard, subject: Subject) -> str:
+        if is_marked_at_call(subject.first):
+            return _at_the_call(subject)
         return (
             f"warm up with both kinds before serving: one call with size {guard.dim} of"
             f" `{guard.source}` at 1 and a first call with size >= 2; or one graph for"
