@@ -131,6 +131,7 @@ def test_the_words_are_the_callers_and_the_advice_cures(
     assert [f.function for f in recompiles(observe, path)] == ["f8"]
 
 
+@pytest.mark.slow
 def test_what_has_no_name_is_to_be_given_one(folder: Path, observe: Any) -> None:
     path = script(
         folder,
@@ -152,6 +153,7 @@ def test_what_has_no_name_is_to_be_given_one(folder: Path, observe: Any) -> None
     assert recompiles(observe, path) == []
 
 
+@pytest.mark.slow
 def test_each_line_that_calls_it_marks_its_own(folder: Path, observe: Any) -> None:
     path = script(
         folder,
@@ -192,6 +194,7 @@ def test_a_break_is_the_cause_of_what_follows_it(folder: Path, observe: Any) -> 
     assert rules.check(observe(str(path))) == []
 
 
+@pytest.mark.slow
 def test_size_one_is_cured_by_what_is_advised(folder: Path, observe: Any) -> None:
     path = script(
         folder,
@@ -207,6 +210,22 @@ def test_size_one_is_cured_by_what_is_advised(folder: Path, observe: Any) -> Non
     [fix] = {f.fix for f in found}
     assert fix.count("mark_unbacked(") == 2
     path.write_text(applied(path.read_text(), found[0]))
+    assert recompiles(observe, path) == []
+
+
+@pytest.mark.slow
+def test_sizes_equal_at_first_are_marked_apart(folder: Path, observe: Any) -> None:
+    path = script(
+        folder,
+        """\
+        c = torch.compile(fakelib.Model(), backend="eager")
+        for shape in ((4, 4), (4, 5), (6, 7)):
+            x = torch.zeros(shape)
+            c(x)
+        """,
+    )
+    [finding] = recompiles(observe, path)
+    path.write_text(applied(path.read_text(), finding))
     assert recompiles(observe, path) == []
 
 

@@ -138,7 +138,19 @@ CALLS = {
 }
 
 
-@pytest.mark.parametrize("way", CALLS)
+SLOW = pytest.mark.slow
+QUICK = {
+    *("module", "function", "same name", "inside a disabled function"),
+    *("a frame of its own after a skip", "an outer region around a compiled module"),
+}
+
+
+def ways(programs: dict[str, str]) -> list[Any]:
+    """Some of them each time; the others where slow tests are."""
+    return [way if way in QUICK else pytest.param(way, marks=SLOW) for way in programs]
+
+
+@pytest.mark.parametrize("way", ways(CALLS))
 def test_a_caller_is_never_the_place(way: str, package: Path, observe: Any) -> None:
     call = textwrap.indent(CALLS[way], "    ")
     path = script(package, f"def main():\n    x = torch.randn(3, 4)\n{call}\nmain()\n")
@@ -194,7 +206,7 @@ USERS = {
 }
 
 
-@pytest.mark.parametrize("way", USERS)
+@pytest.mark.parametrize("way", ways(USERS))
 def test_the_users_frame_inside_the_region_is_the_place(
     way: str, package: Path, observe: Any
 ) -> None:

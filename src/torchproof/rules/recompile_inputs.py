@@ -110,15 +110,19 @@ def _marked(changing: Sequence[Mark]) -> str:
     """The statements that make sizes dynamic.
 
     Torch compiles sizes 0 and 1 apart from others unless they are unbacked, and then
-    must be told which of them are the same.
+    must be told which of them are the same. Sizes that are equal at first it takes for
+    one, unless mark_dynamic says that they are not.
     """
     series = list(dict.fromkeys(mark.seen for mark in changing))
+    first = [seen[:1] for seen in series]
     statements = []
     for argument, dim, seen in changing:
         if {0, 1} & set(seen):
             same = f'shape_id="s{series.index(seen)}"'
             unbacked = "torch._dynamo.decorators.mark_unbacked"
             statements.append(f"{unbacked}({argument.words}, {dim}, {same})")
+        elif first.count(seen[:1]) > 1:
+            statements.append(f"torch._dynamo.mark_dynamic({argument.words}, {dim})")
         else:
             statements.append(_mark(argument.words, dim))
     return "; ".join(statements)
