@@ -24,7 +24,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "stacks": {"records"},
     "store": {"records"},
     "decisive": {"records", "guards"},
-    "arguments": {"guards", "places"},
+    "arguments": {"guards", "places", "records"},
     "tracelog": {"records", "arguments", "decisive", "guards", "places", "stacks"},
     "reads": {"records", "places"},
     "rules": {"records", "arguments", "places", "guards"},

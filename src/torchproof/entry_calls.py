@@ -80,9 +80,11 @@ def _site(frame: types.FrameType) -> list[Any]:
 
 
 def _sized(value: Any) -> bool:
+    """Whether it is a tensor of known sizes; those of a traced one are symbols."""
     import torch
 
-    return isinstance(value, torch.Tensor)
+    known = isinstance(value, torch.Tensor)
+    return known and all(isinstance(size, int) for size in value.shape)
 
 
 def _walk(path: Path, value: Any) -> Iterator[tuple[Path, Any]]:

@@ -49,8 +49,8 @@ class Facts:
         return {
             _code(around): event.function
             for event in self.events("wrapper")
-            for around in event.data["around"]
             if event.function is not None
+            for around in (*event.data["around"], event.function)
         }
 
     @functools.cached_property
@@ -96,8 +96,13 @@ class Subject:
 
     @property
     def expression(self) -> str:
-        """The user's own words at the place: what the traceback underlines."""
-        return "" if self.frame is None else expression_of(self.frame)
+        """The code at the place: what the traceback underlines.
+
+        Where only torch's own code is involved there is no place, and it is torch's.
+        """
+        frames = self.first.frames
+        frame = self.frame or (frames[-1] if frames else None)
+        return "" if frame is None else expression_of(frame)
 
     @property
     def function(self) -> str:
@@ -115,10 +120,10 @@ class Subject:
         function = self.first.function
         if function is None:
             return self.function
-        entry = self.facts.compiled_callables.get(_code(function), function)
-        if whose(entry.file) not in _READABLE:
-            return self._beside(entry)
-        return qualified_name(definition(entry))
+        entry = self.facts.compiled_callables.get(_code(function))
+        if entry is None and whose(function.file) not in _READABLE:
+            return self._beside(function)
+        return qualified_name(definition(entry or function))
 
     def _beside(self, function: Frame) -> str:
         """The function that generated code, or torch's own, calls or is called by."""
@@ -127,7 +132,12 @@ class Subject:
         start = own[0] if own else 0
         around = (*frames[start:], *reversed(frames[:start]))
         readable = [frame for frame in around if whose(frame.file) in _READABLE]
-        return qualified_name(readable[0]) if readable else self.function
+        if readable:
+            return qualified_name(readable[0])
+        if entry := self.data.get("entry"):
+            return qualified_name(definition(entry))
+        names = {event.data["name"] for event in self.facts.events("wrapper")}
+        return str(names.pop()) if len(names) == 1 else "the compiled callable"
 
     @property
     def often(self) -> str:
@@ -221,9 +231,9 @@ class Rule:
 
 
 def _call_site(subject: Subject) -> Iterator[str]:
-    """Where the user's code calls into a library that the finding is about."""
+    """Where the user's code calls what the finding is about, if it is not theirs."""
     caller = user_frame(subject.first.callers)
-    if subject.place.owner == "library" and caller is not None:
+    if subject.place.owner != "user" and caller is not None:
         where = f"{_shown(caller.file)}:{caller.line} {caller.function}"
         yield f"called at {where}: {caller.code}"
 

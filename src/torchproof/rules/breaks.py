@@ -159,6 +159,8 @@ class GraphBreak(Rule):
         inside = ""
         if subject.place.library is not None:
             inside = f" (inside {package_of(subject.place.library.file)})"
+        elif subject.frame is None and subject.expression:
+            inside = " (in torch)"
         elif subject.place.owner == "library" and subject.frame is not None:
             inside = f" (in the library {package_of(subject.frame.file)})"
         if subject.extra["kind"] == "skipped_frame":
@@ -322,6 +324,8 @@ def break_above(event: Event, facts: Facts) -> Frame | None:
     own = (function.file, original_name(function.function))
     stack = [(f.file, original_name(f.function)) for f in event.frames]
     above = set(stack[: stack.index(own)] if own in stack else stack)
+    if entry := event.data.get("entry"):
+        above.add((entry.file, original_name(entry.function)))
     line = resumed_at(function.function)
     for cut in reversed(facts.events("graph_break")):
         at = {(f.file, original_name(f.function), f.line) for f in cut.frames}
