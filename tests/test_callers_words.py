@@ -251,6 +251,29 @@ def test_an_argument_passed_by_a_library_is_named(folder: Path, observe: Any) ->
     assert recompiles(observe, path) == []
 
 
+def test_the_module_is_named_as_it_is_called(folder: Path, observe: Any) -> None:
+    (folder / "site-packages" / "fakelib" / "__init__.py").write_text(
+        "import torch\n"
+        "class Model(torch.nn.Module):\n"
+        "    gain = 1.0\n"
+        "    def forward(self, x):\n"
+        "        return torch.nn.functional.dropout(x, training=self.training)\n"
+    )
+    path = script(
+        folder,
+        """\
+        net = torch.compile(fakelib.Model(), backend="eager")
+        net.train()
+        net(torch.zeros(3))
+        net.eval()
+        net(torch.zeros(3))
+        """,
+    )
+    [finding] = recompiles(observe, path)
+    assert finding.code == "RC217" and finding.owner == "library"
+    assert "`net.training`" in finding.message and "self" not in finding.fix
+
+
 def test_sizes_that_stay_the_same_are_silent(folder: Path, observe: Any) -> None:
     path = script(
         folder,

@@ -18,6 +18,8 @@ from torchproof.records import Frame
 
 Path = tuple[Any, ...]  # ("args", 0), ("kwargs", "input_ids"), then keys into it
 
+CALLEE: Path = ("callee",)  # not an argument: the module that is called
+
 
 @dataclass(frozen=True)
 class Argument:
@@ -124,6 +126,8 @@ class Call:
         shift = self._shift(call)
         if shift is None:
             return None
+        if path == CALLEE:
+            return _in_words(call.func)
         if len(path) == 1:
             return _all_of(call, path[0])
         kind, key, *rest = path
@@ -148,6 +152,8 @@ class Call:
 
     def name(self, path: Path, source: str) -> str:
         """The argument by the name of the parameter, for want of the caller's words."""
+        if path == CALLEE:
+            return source.partition(".")[0]
         if len(path) == 1:
             named = "keyword" if path[0] == "kwargs" else "positional"
             return f"the {named} arguments"

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from torchproof.arguments import Argument
 from torchproof.guards import Guard
+from torchproof.places import shown_briefly
 from torchproof.records import Frame
 from torchproof.rules import pages
 from torchproof.rules._rule import Subject, expression_of, shorten
@@ -88,7 +89,7 @@ def _at_the_call(subject: Subject) -> str:
     guards = [event.data["guard"] for event in subject.events]
     if all((guard.source, guard.dim) in fixed for guard in guards):
         marked = []
-    steps = [_before(each, alone=len(marked) == 1) for each in marked]
+    steps = [_before(each, subject) for each in marked]
     every = [mark for each in marked for mark in each.sizes]
     computed = [mark.argument.words for mark in every if not mark.argument.fixed]
     if computed:
@@ -126,10 +127,12 @@ def _guarded(subject: Subject) -> Marks:
     return Marks(subject.data["entry_call"], (Mark(argument, guard.dim or 0, seen),))
 
 
-def _before(marks: Marks, *, alone: bool) -> str:
+def _before(marks: Marks, subject: Subject) -> str:
     frame = call_frame(marks.call)
     call = f"`{expression_of(frame)}`" if frame else "the call"
-    where = "" if alone else f" in line {marks.call.line}"
+    at, place = (marks.call.file, marks.call.line), subject.frame
+    here = place is not None and (place.file, place.line) == at
+    where = "" if here else f" at {shown_briefly(at[0])}:{at[1]}"
     return f"before {call}{where}, each time: {_marked(marks.sizes)}"
 
 

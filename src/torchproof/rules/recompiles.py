@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from torchproof.arguments import Argument, Call, Path, varying
+from torchproof.arguments import CALLEE, Argument, Call, Path, varying
 from torchproof.guards import BEFORE_THE_BREAK, Guard
 from torchproof.places import (
     Place,
@@ -89,8 +89,9 @@ def _understood(event: Event, facts: Facts) -> Event:
     if call is not None and guard is not None and origin is not None:
         source, other = call.words(guard.source), call.words(guard.other)
         data["guard"] = replace(guard, source=source, other=other)
-        data["path"] = origin[0]
-        data["fixed"] = _argument(call, origin[0]).fixed
+        if origin[0] != CALLEE:
+            data["path"] = origin[0]
+            data["fixed"] = _argument(call, origin[0]).fixed
     return replace(event, data=data)
 
 
