@@ -102,7 +102,7 @@ def test_a_script_breaks_where_the_factory_does(
     for finding in findings:
         if finding.kind in BREAKS:
             assert finding.owner == "library"
-            assert any(f"{path}:11 main" in line for line in finding.evidence)
+            assert any(f"{path}:12 main" in line for line in finding.evidence)
 
 
 TRAINING = """\

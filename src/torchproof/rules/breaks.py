@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from torchproof.places import (
     COMPREHENSIONS,
@@ -79,14 +80,7 @@ def _silent_skips(facts: Facts) -> Iterable[Event]:
     for event in facts.events("compile_failure"):
         if is_error(event):
             continue
-        yield Event(
-            "graph_break",
-            event.compile_id,
-            event.frames,
-            event.function,
-            {**event.data, "skips": True},
-            event.call,
-        )
+        yield replace(event, kind="graph_break", data={**event.data, "skips": True})
 
 
 def is_error(event: Event) -> bool:
