@@ -358,6 +358,7 @@ def examine(family: str, form: str, above: Path) -> dict[str, Any]:
     }
 
 
+@functools.cache
 def state() -> str:
     """What the results hold for: the code of torchproof and the versions around it."""
     digest = hashlib.sha256()

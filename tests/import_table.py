@@ -30,7 +30,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "stacks": {"records"},
     "store": {"files", "records", "schema"},
     "decisive": {"records", "guards"},
-    "arguments": {"guards", "places"},
+    "arguments": {"guards", "places", "records"},
     "tracelog": {
         *("records", "arguments", "decisive", "guards", "places", "schema", "stacks"),
     },

@@ -12,7 +12,7 @@ import pytest
 
 from torchproof import rules
 from torchproof.arguments import Call
-from torchproof.records import Finding
+from torchproof.records import Finding, Frame
 
 LIBRARY = """\
 import logging
@@ -97,7 +97,7 @@ def applied(text: str, finding: Finding) -> str:
     """The source with the statements of the advice before the statement at its line."""
     advice = re.sub(r" \(all of them.*?\)|; or pad.*", "", finding.fix)
     marks = advice.partition("each time: ")[2]
-    assert marks.startswith("torch._dynamo.maybe_mark_dynamic("), finding.fix
+    assert marks.startswith("torch._dynamo."), finding.fix
     lines = text.splitlines()
     [statement] = [
         node
@@ -131,6 +131,7 @@ def test_the_words_are_the_callers_and_the_advice_cures(
     assert [f.function for f in recompiles(observe, path)] == ["f8"]
 
 
+@pytest.mark.slow
 def test_what_has_no_name_is_to_be_given_one(folder: Path, observe: Any) -> None:
     path = script(
         folder,
@@ -152,6 +153,7 @@ def test_what_has_no_name_is_to_be_given_one(folder: Path, observe: Any) -> None
     assert recompiles(observe, path) == []
 
 
+@pytest.mark.slow
 def test_each_line_that_calls_it_marks_its_own(folder: Path, observe: Any) -> None:
     path = script(
         folder,
@@ -192,6 +194,41 @@ def test_a_break_is_the_cause_of_what_follows_it(folder: Path, observe: Any) -> 
     assert rules.check(observe(str(path))) == []
 
 
+@pytest.mark.slow
+def test_size_one_is_cured_by_what_is_advised(folder: Path, observe: Any) -> None:
+    path = script(
+        folder,
+        """\
+        c = torch.compile(fakelib.Model(), backend="eager")
+        for n in (4, 5, 1):
+            x, y = torch.zeros(n, 3), torch.zeros(n, 3)
+            c(x, y=y)
+        """,
+    )
+    found = recompiles(observe, path)
+    assert {f.code for f in found} == {"RC201", "RC202"}
+    [fix] = {f.fix for f in found}
+    assert fix.count("mark_unbacked(") == 2
+    path.write_text(applied(path.read_text(), found[0]))
+    assert recompiles(observe, path) == []
+
+
+@pytest.mark.slow
+def test_sizes_equal_at_first_are_marked_apart(folder: Path, observe: Any) -> None:
+    path = script(
+        folder,
+        """\
+        c = torch.compile(fakelib.Model(), backend="eager")
+        for shape in ((4, 4), (4, 5), (6, 7)):
+            x = torch.zeros(shape)
+            c(x)
+        """,
+    )
+    [finding] = recompiles(observe, path)
+    path.write_text(applied(path.read_text(), finding))
+    assert recompiles(observe, path) == []
+
+
 def test_an_argument_passed_by_a_library_is_named(folder: Path, observe: Any) -> None:
     (folder / "site-packages" / "trainer.py").write_text(
         "def train(model, batches):\n"
@@ -214,6 +251,29 @@ def test_an_argument_passed_by_a_library_is_named(folder: Path, observe: Any) ->
     assert recompiles(observe, path) == []
 
 
+def test_the_module_is_named_as_it_is_called(folder: Path, observe: Any) -> None:
+    (folder / "site-packages" / "fakelib" / "__init__.py").write_text(
+        "import torch\n"
+        "class Model(torch.nn.Module):\n"
+        "    gain = 1.0\n"
+        "    def forward(self, x):\n"
+        "        return torch.nn.functional.dropout(x, training=self.training)\n"
+    )
+    path = script(
+        folder,
+        """\
+        net = torch.compile(fakelib.Model(), backend="eager")
+        net.train()
+        net(torch.zeros(3))
+        net.eval()
+        net(torch.zeros(3))
+        """,
+    )
+    [finding] = recompiles(observe, path)
+    assert finding.code == "RC217" and finding.owner == "library"
+    assert "`net.training`" in finding.message and "self" not in finding.fix
+
+
 def test_sizes_that_stay_the_same_are_silent(folder: Path, observe: Any) -> None:
     path = script(
         folder,
@@ -225,6 +285,30 @@ def test_sizes_that_stay_the_same_are_silent(folder: Path, observe: Any) -> None
         """,
     )
     assert rules.check(observe(str(path))) == []
+
+
+def test_a_trace_reads_the_call_from_the_source(tmp_path: Path) -> None:
+    """A trace records the line of the call, and neither its columns nor its sizes."""
+    library = tmp_path / "site-packages" / "lib.py"
+    library.parent.mkdir()
+    library.write_text(
+        "def forward(self, x, *args, scale=1, **kwargs):\n    return x\n"
+    )
+    caller = tmp_path / "train.py"
+    caller.write_text("out = c(a.x, rest, **batch)\nlog(c(1))\n")
+    function = Frame(str(library), 1, "forward")
+    call = Call.read_from_source(Frame(str(caller), 1, "<module>"), function)
+    assert call is not None and call.by_user
+    words = {
+        "x": "a.x",
+        "args[0]": "rest",
+        "scale": 'batch["scale"]',
+        "kwargs['mask']": 'batch["mask"]',
+        "kwargs": "batch",
+        "hidden": "hidden",
+    }
+    assert {source: call.words(source) for source in words} == words
+    assert Call.read_from_source(Frame(str(caller), 2, "<module>"), function) is None
 
 
 def call_at(text: str, **values: Any) -> Call:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+import multiprocessing
+import sys
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -135,7 +138,19 @@ CALLS = {
 }
 
 
-@pytest.mark.parametrize("way", CALLS)
+SLOW = pytest.mark.slow
+QUICK = {
+    *("module", "function", "same name", "inside a disabled function"),
+    *("a frame of its own after a skip", "an outer region around a compiled module"),
+}
+
+
+def ways(programs: dict[str, str]) -> list[Any]:
+    """Some of them each time; the others where slow tests are."""
+    return [way if way in QUICK else pytest.param(way, marks=SLOW) for way in programs]
+
+
+@pytest.mark.parametrize("way", ways(CALLS))
 def test_a_caller_is_never_the_place(way: str, package: Path, observe: Any) -> None:
     call = textwrap.indent(CALLS[way], "    ")
     path = script(package, f"def main():\n    x = torch.randn(3, 4)\n{call}\nmain()\n")
@@ -191,7 +206,7 @@ USERS = {
 }
 
 
-@pytest.mark.parametrize("way", USERS)
+@pytest.mark.parametrize("way", ways(USERS))
 def test_the_users_frame_inside_the_region_is_the_place(
     way: str, package: Path, observe: Any
 ) -> None:
@@ -263,8 +278,6 @@ def test_an_error_in_a_library_is_not_its_callers(package: Path, observe: Any) -
 
 
 def test_a_trace_gives_the_same_places(package: Path, observe: Any) -> None:
-    import multiprocessing
-
     body = "\n".join(
         CALLS[way] for way in ("module", "in place", "function", "called by a library")
     )
@@ -281,6 +294,31 @@ def test_a_trace_gives_the_same_places(package: Path, observe: Any) -> None:
         (f.file, f.line) for f in breaks(traced)
     }
     assert all(f.file == str(package) for f in breaks(traced))
+
+
+def test_a_test_that_calls_it_is_not_the_place(
+    package: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the pytest plugin watches: the call is in the test itself."""
+    import torch
+
+    from torchproof.budget import Watch
+
+    monkeypatch.syspath_prepend(str(package.parents[1]))
+    library = importlib.import_module("fakelib")
+    watch = Watch()
+    watch.start()
+    try:
+        with torch.no_grad():
+            torch.compile(library.Model(), backend="eager")(torch.randn(3, 4))
+        run = watch.run("a test")
+    finally:
+        watch.stop()
+        sys.modules.pop("fakelib")
+        torch._dynamo.reset()
+    [broken] = breaks(list(run.findings))
+    assert (broken.file, broken.owner) == (str(package), "library")
+    assert any(Path(__file__).name in line for line in broken.evidence)
 
 
 def _record(program: str, folder: str) -> None:

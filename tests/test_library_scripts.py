@@ -16,6 +16,7 @@ import pytest
 
 from torchproof import rules
 
+pytest.importorskip("transformers")
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks import library_scripts
@@ -169,33 +170,133 @@ def base_version(package: str) -> str:
 SLOW = pytest.mark.slow
 
 
+def logged_places(family: str) -> set[tuple[str, int]]:
+    """Where torch's log has the family's breaks, as the benchmark recorded it."""
+    kept = json.loads(library_scripts.RESULTS.read_text())
+    for package in library_scripts.AROUND:
+        if not kept[package].startswith(base_version(package)):
+            pytest.skip(f"the lines hold for {package} {kept[package]}")
+    return {(file, line) for file, line in kept["rows"][f"{family}, model"]["places"]}
+
+
+def one_batch(family: str, body: str) -> str:
+    text = library_scripts.program(family, body, backend="eager")
+    return text.replace("(samples,", "(samples[:3],")
+
+
 @pytest.mark.parametrize(
     ("family", "form"),
     [
         ("gpt2", "model"),
         pytest.param("gpt2", "trainer", marks=SLOW),
+        pytest.param("gpt2", "partial", marks=SLOW),
         pytest.param("mixtral", "main", marks=SLOW),
         pytest.param("llava", "in place", marks=SLOW),
         pytest.param("opt", "forward", marks=SLOW),
     ],
 )
-def test_a_script_breaks_where_the_factory_and_the_log_do(
+def test_a_script_breaks_where_the_log_does(
     family: str, form: str, observe: Any, tmp_path: Path
 ) -> None:
-    pytest.importorskip("transformers")
-    kept = json.loads(library_scripts.RESULTS.read_text())
-    versions = {
-        name: importlib.metadata.version(name) for name in library_scripts.AROUND
-    }
-    if versions != {name: kept[name] for name in versions}:
-        pytest.skip("the lines hold for other versions")
-    script, factory = tmp_path / "train.py", tmp_path / "target.py"
-    for file, body in (
-        (script, library_scripts.FORMS[form]),
-        (factory, library_scripts.FACTORY),
-    ):
-        text = library_scripts.program(family, body, backend="eager")
-        file.write_text(text.replace("(samples,", "(samples[:3],"))
-    wanted = {tuple(p) for p in kept["rows"][f"{family}, model"]["places"]}
-    assert places(observe(str(script))) == wanted
-    assert places(observe(f"{factory}:make", train=True)) == wanted
+    script = tmp_path / "train.py"
+    script.write_text(one_batch(family, library_scripts.FORMS[form]))
+    assert places(observe(str(script))) == logged_places(family)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["gpt2", "mixtral", "llava", "opt"])
+def test_a_factory_breaks_where_the_log_does(
+    family: str, observe: Any, tmp_path: Path
+) -> None:
+    factory = tmp_path / "target.py"
+    factory.write_text(one_batch(family, library_scripts.FACTORY))
+    observation = observe(f"{factory}:make", train=True)
+    assert places(observation) == logged_places(family)
+
+
+@pytest.mark.slow
+def test_a_break_below_the_scripts_own_compiled_function_is_placed_in_it(
+    observe: Any, tmp_path: Path
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(one_batch("gpt2", library_scripts.FORMS["together"]))
+    [found] = [f for f in rules.check(observe(str(script))) if f.kind == "graph_break"]
+    assert (found.owner, found.function) == ("user", "compute")
+    assert (found.source or "").strip() == "outputs = model(**batch)"
+
+
+COMPILED = 'compiled = torch.compile(model, backend="eager")'
+CALLED = '    with torch.autocast("cpu"'
+WARM_UP = (
+    "call the model once before it is compiled",
+    COMPILED,
+    f"model(**collate(samples[:3]))\n{COMPILED}",
+)
+
+
+def setting(statement: str) -> tuple[str, str, str]:
+    return statement, COMPILED, f"{statement}\n{COMPILED}"
+
+
+def marks(*sizes: str) -> list[tuple[str, str, str]]:
+    """The marks that the fix of a recompile names: `labels 0` is size 0 of labels."""
+    edits = []
+    for size in sizes:
+        name, dim = size.split()
+        mark = f'torch._dynamo.maybe_mark_dynamic(batch["{name}"], {dim})'
+        edits.append((mark, CALLED, f"    {mark}\n{CALLED}"))
+    return edits
+
+
+TEXT = marks("input_ids 0", "input_ids 1", "labels 0", "labels 1")
+LOGGER = "transformers.modeling_utils.logger.warning_once"
+# What the fixes of a script say, the line it is about, and that line as edited.
+FOLLOWED = {
+    "gpt2": [
+        setting("import transformers.modeling_utils"),
+        setting(f"torch._dynamo.config.ignore_logging_functions.add({LOGGER})"),
+        *TEXT,
+    ],
+    "vit": [WARM_UP, *marks("pixel_values 0", "labels 0")],
+    "segformer": [WARM_UP, *marks("pixel_values 0", "labels 0")],
+    "mixtral": [
+        WARM_UP,
+        setting("torch._dynamo.config.capture_dynamic_output_shape_ops = True"),
+        *TEXT,
+    ],
+    "opt": [
+        (
+            "each with module.compile()",
+            COMPILED,
+            "for layer in model.model.decoder.layers:\n"
+            '    layer.compile(backend="eager", dynamic=True)\n'
+            "compiled = model",
+        ),
+    ],
+    "llava": [
+        WARM_UP,
+        setting("torch._dynamo.config.capture_scalar_outputs = True"),
+        *TEXT,
+        *marks("attention_mask 0", "attention_mask 1"),
+        ("drop_last=True", "batch_size=3", "batch_size=3, drop_last=True"),
+    ],
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", FOLLOWED)
+def test_every_fix_followed_leaves_nothing(
+    family: str, observe: Any, tmp_path: Path
+) -> None:
+    script = tmp_path / "train.py"
+    text = library_scripts.program(
+        family, library_scripts.FORMS["model"], backend="eager"
+    )
+    script.write_text(text)
+    fixes = " ".join(finding.fix for finding in rules.check(observe(str(script))))
+    for advice, old, new in FOLLOWED[family]:
+        assert advice in fixes
+        assert text.count(old) == 1
+        text = text.replace(old, new)
+    script.write_text(text)
+    assert rules.check(observe(str(script))) == []

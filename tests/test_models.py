@@ -68,3 +68,85 @@ def test_counts_are_those_of_the_logs(name: str, observe: Any) -> None:
     for finding in findings:
         assert finding.message and finding.cause and finding.fix
         assert finding.file is None or "-packages/torch/" not in finding.file
+
+
+SCRIPT = """\
+import sys
+sys.path.insert(0, {folder!r})
+import torch
+import zoo
+
+model, batches = zoo.{name}()
+compiled = torch.compile(model, backend="eager")
+
+
+def main():
+    for batch in batches:
+        compiled(**batch)
+
+
+main()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [n for n in TRUTH if not TRUTH[n].get("raises")])
+def test_a_script_breaks_where_the_factory_does(
+    name: str, observe: Any, tmp_path: Path
+) -> None:
+    path = tmp_path / "script.py"
+    path.write_text(SCRIPT.format(folder=str(ZOO.parent), name=name))
+    findings = rules.check(observe(str(path)))
+    places = sorted(place(f) for f in findings if f.kind in BREAKS)
+    assert places == sorted(map(squashed, truth(name)["places"]))
+    for finding in findings:
+        if finding.kind in BREAKS:
+            assert finding.owner == "library"
+            assert any(f"{path}:12 main" in line for line in finding.evidence)
+
+
+TRAINING = """\
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel
+
+
+def main():
+    torch.manual_seed(0)
+    config = GPT2Config(n_layer=1, n_embd=32, n_head=2, vocab_size=100)
+    compiled = torch.compile(GPT2LMHeadModel(config), backend="eager")
+    for length in (8, 8, 12, 10):
+        ids = torch.randint(1, 100, (2, length))
+        batch = {"input_ids": ids, "labels": ids.clone()}
+        compiled(**batch).loss.backward()
+
+
+main()
+"""
+
+
+@pytest.mark.slow
+def test_a_training_script_is_cured_by_its_two_fixes(
+    observe: Any, tmp_path: Path
+) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(TRAINING)
+    findings = rules.check(observe(str(path)))
+    [broken] = [f for f in findings if f.kind in BREAKS]
+    assert place(broken) == "modeling_utils.py: logger.warning_once("
+    assert broken.owner == "library" and "GPT2LMHeadModel.forward" in broken.message
+    recompiles = [f for f in findings if f.kind == "recompile"]
+    [at_call] = [f for f in recompiles if f.owner == "user"]
+    assert at_call.line == 12 and '`batch["input_ids"]`' in at_call.message
+    behind = [f for f in recompiles if f is not at_call]
+    assert behind and all("modeling_utils.py:" in f.fix for f in behind)
+
+    marks = re.findall(r"torch\._dynamo\.maybe_mark_dynamic\(.+?, \d\)", at_call.fix)
+    imported, cure = re.findall(r"`(.+?)`", broken.fix)
+    cured = TRAINING.replace(
+        "        compiled(**batch)",
+        f"        {'; '.join(marks)}\n        compiled(**batch)",
+    )
+    path.write_text(
+        f"{imported}\n" + cured.replace("def main():", f"{cure}\n\n\ndef main():")
+    )
+    assert rules.check(observe(str(path))) == []

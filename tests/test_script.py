@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import sys
 import textwrap
 import time
 from collections.abc import Callable
@@ -14,6 +16,8 @@ import forked_commands
 import psutil
 import pytest
 from commands import Done
+
+from torchproof import script
 
 
 def check(
@@ -212,3 +216,18 @@ def test_switched_off_by_environment(
     run, _ = check(tmp_path, source, run=commands.torchproof)
     [found] = run["findings"]
     assert found["code"] == "NC804" and "TORCH_COMPILE_DISABLE=1" in found["message"]
+
+
+def test_a_module_that_is_only_looked_for_is_still_noticed_when_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As transformers does with torch: is it there, and only later, import it."""
+    (tmp_path / "looked_for.py").write_text("value = 1\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    before, noticed = list(sys.meta_path), []
+    script.when_imported("looked_for", lambda: noticed.append("looked_for"))
+    assert importlib.util.find_spec("looked_for") and noticed == []
+    module = importlib.import_module("looked_for")
+    assert module.value == 1 and noticed == ["looked_for"]
+    assert sys.meta_path == before
+    del sys.modules["looked_for"]

@@ -10,12 +10,15 @@ import ast
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 from torchproof.guards import in_words
 from torchproof.places import tree_of, whose
+from torchproof.records import Frame
 
 Path = tuple[Any, ...]  # ("args", 0), ("kwargs", "input_ids"), then keys into it
+
+CALLEE: Path = ("callee",)  # not an argument: the module that is called
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,39 @@ class Call:
             sizes={tuple(p): tuple(shape) for p, shape in record["sizes"]},
         )
 
+    @classmethod
+    def read_from_source(cls, caller: Frame, function: Frame) -> Call | None:
+        """The call as the source has it, where only its line was recorded.
+
+        None if the line has several calls, or the function cannot be found.
+        """
+        calls = [
+            node
+            for node in ast.walk(tree_of(caller.file))
+            if isinstance(node, ast.Call)
+            and node.lineno <= caller.line <= (node.end_lineno or node.lineno)
+        ]
+        defined = [
+            node
+            for node in ast.walk(tree_of(function.file))
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+            and (node.name, node.lineno) == (function.function, function.line)
+        ]
+        if len(calls) != 1 or len(defined) != 1:
+            return None
+        [call], [definition] = calls, defined
+        span = (call.lineno, call.end_lineno, call.col_offset, call.end_col_offset)
+        return cls(
+            entry=-1,
+            file=caller.file,
+            line=caller.line,
+            function=caller.function,
+            span=cast(tuple[int, int, int, int], span),
+            positional=len(call.args),
+            sources=_bound(call, definition.args),
+            sizes={},
+        )
+
     def origin(self, source: str) -> tuple[Path, str] | None:
         """The argument a source of a guard begins with, and the rest of the source."""
         begins = [
@@ -79,6 +115,7 @@ class Call:
             return source
         path, rest = origin
         written = self.argument(path) if self.by_user else None
+        rest = re.sub(r"\['([^'\"]*)'\]", r'["\1"]', rest)
         return (written.words if written else self.name(path, source)) + rest
 
     def argument(self, path: Path) -> Argument | None:
@@ -89,6 +126,8 @@ class Call:
         shift = self._shift(call)
         if shift is None:
             return None
+        if path == CALLEE:
+            return _in_words(call.func)
         if len(path) == 1:
             return _all_of(call, path[0])
         kind, key, *rest = path
@@ -113,6 +152,8 @@ class Call:
 
     def name(self, path: Path, source: str) -> str:
         """The argument by the name of the parameter, for want of the caller's words."""
+        if path == CALLEE:
+            return source.partition(".")[0]
         if len(path) == 1:
             named = "keyword" if path[0] == "kwargs" else "positional"
             return f"the {named} arguments"
@@ -158,6 +199,27 @@ class Call:
             elif number == index:
                 return node
         return None
+
+
+def _bound(call: ast.Call, parameters: ast.arguments) -> dict[str, Path]:
+    """Which argument of a call each parameter is."""
+    named = [p.arg for p in (*parameters.posonlyargs, *parameters.args)]
+    if named and named[0] in {"self", "cls"}:
+        named = named[1:]
+    sources: dict[str, Path] = {}
+    for number, name in enumerate([*named, *(p.arg for p in parameters.kwonlyargs)]):
+        by_position = number < min(len(call.args), len(named))
+        sources[name] = ("args", number) if by_position else ("kwargs", name)
+    if parameters.vararg is not None:
+        rest = range(len(named), len(call.args))
+        names = {f"{parameters.vararg.arg}[{n - len(named)}]": n for n in rest}
+        sources |= {name: ("args", number) for name, number in names.items()}
+    if parameters.kwarg is not None:
+        kwargs = parameters.kwarg.arg
+        names_given = [k.arg for k in call.keywords if k.arg is not None]
+        sources |= {f"{kwargs}[{name!r}]": ("kwargs", name) for name in names_given}
+        sources[kwargs] = ("kwargs",)
+    return sources
 
 
 def _begins(node: ast.Call, line: int, column: int) -> bool:
@@ -238,19 +300,24 @@ def _name(variable: str, keys: Sequence[Any]) -> str:
     return in_words("".join([f"L['{variable}']", *(f"[{key!r}]" for key in keys)]))
 
 
-def varying(calls: Iterable[Call]) -> dict[Path, list[int]]:
-    """The dimensions of each argument that differ between calls, of one rank."""
+class Size(NamedTuple):
+    """A size that differs between calls, and the sizes that were seen."""
+
+    path: Path
+    dim: int
+    seen: tuple[int, ...]
+
+
+def varying(calls: Iterable[Call]) -> list[Size]:
+    """The sizes that differ between calls, of arguments that keep their rank."""
     shapes: dict[Path, list[tuple[int, ...]]] = {}
     for call in calls:
         for path, shape in call.sizes.items():
             shapes.setdefault(path, []).append(shape)
-    dims = {
-        path: [
-            dim
-            for dim, sizes in enumerate(zip(*seen, strict=True))
-            if len(set(sizes)) > 1
-        ]
-        for path, seen in shapes.items()
-        if len({len(shape) for shape in seen}) == 1
-    }
-    return {path: found for path, found in dims.items() if found}
+    return [
+        Size(path, dim, sizes)
+        for path, every in shapes.items()
+        if len({len(shape) for shape in every}) == 1
+        for dim, sizes in enumerate(zip(*every, strict=True))
+        if len(set(sizes)) > 1
+    ]

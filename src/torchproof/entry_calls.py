@@ -19,6 +19,7 @@ from torchproof.places import whose
 
 Path = tuple[Any, ...]  # ("args", 0), ("kwargs", "input_ids"), then keys into it
 
+CALLEE = ("callee",)
 _DEPTH = 3
 _ITEMS = 64  # of one container; a longer one is not an argument list
 _numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
@@ -44,7 +45,10 @@ def entry_call(variables: Mapping[str, Any], code: types.CodeType) -> dict[str, 
         "entry": _number_of(entry.f_locals.get("self")),
         "site": None if caller is None else _site(caller),
         "positional": len(args),
-        "sources": _sources(variables, code, values),
+        "sources": [
+            *_sources(variables, code, values),
+            *_callee(variables, entry.f_locals.get("fn")),
+        ],
         "sizes": [[path, list(v.shape)] for path, v in values.items() if _sized(v)],
     }
 
@@ -80,9 +84,11 @@ def _site(frame: types.FrameType) -> list[Any]:
 
 
 def _sized(value: Any) -> bool:
+    """Whether it is a tensor of known sizes; those of a traced one are symbols."""
     import torch
 
-    return isinstance(value, torch.Tensor)
+    known = isinstance(value, torch.Tensor)
+    return known and all(isinstance(size, int) for size in value.shape)
 
 
 def _walk(path: Path, value: Any) -> Iterator[tuple[Path, Any]]:
@@ -132,6 +138,14 @@ def _sources(
             if path is not None:
                 found.append([name, [key], path])
     return found
+
+
+def _callee(variables: Mapping[str, Any], fn: Any) -> list[list[Any]]:
+    """The local variables that are the module which is called."""
+    if getattr(fn, "__name__", "") not in ("_wrapped_call_impl", "_call_impl"):
+        return []
+    module = getattr(fn, "__self__", None)
+    return [[n, [], CALLEE] for n, value in variables.items() if value is module]
 
 
 def _packed(code: types.CodeType) -> dict[str, str]:

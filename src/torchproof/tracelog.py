@@ -19,7 +19,7 @@ from torchproof.arguments import Call
 from torchproof.decisive import Refusal, settle
 from torchproof.guards import Guard
 from torchproof.guards import parse as parse_guard
-from torchproof.places import definition
+from torchproof.places import definition, whose
 from torchproof.records import Event, Frame, UserError
 from torchproof.stacks import (
     Region,
@@ -195,6 +195,7 @@ class _Start:
     callers: tuple[Frame, ...] = ()
     inside: tuple[Frame, ...] = ()
     entry_known: bool = True
+    entry: Frame | None = None  # what was compiled first of the same call
 
 
 def _of(known: Mapping[str, _T], compile_id: str | None) -> _T | None:
@@ -213,6 +214,7 @@ class _Frames:
     functions: dict[str, Frame] = field(default_factory=dict)
     starts: dict[str, _Start] = field(default_factory=dict)
     calls: dict[str, Call] = field(default_factory=dict)
+    entries: dict[tuple[Frame, ...], Frame] = field(default_factory=dict)
     errors: dict[str, str] = field(default_factory=dict)
     guards: dict[str, list[tuple[Frame, ...]]] = field(default_factory=dict)
 
@@ -252,6 +254,15 @@ class _Frames:
         if not start.entry_known and self._is_caller(frames[callers : callers + 1]):
             callers += 1
         return Region(frames[:callers], frames[callers:])
+
+    def first_of(self, region: Region, function: Frame) -> Frame | None:
+        """What Dynamo compiled first of a call, where it is another function.
+
+        For want of the frames between the two, which torch does not record.
+        """
+        first = self.entries.setdefault(region.callers, function)
+        same = (first.file, first.line) == (function.file, function.line)
+        return None if same else first
 
     def _is_caller(self, missing: tuple[Frame, ...]) -> bool:
         """Whether a frame that torch cut off its record calls the region.
@@ -322,7 +333,11 @@ def _event(kind: str, record: Record, known: _Frames, **values: Any) -> Event:
         compile_id,
         frames=region.inside,
         function=known.function(compile_id),
-        data={**values, "entry_call": known.calls.get(compile_id or "")},
+        data={
+            **values,
+            "entry_call": known.calls.get(compile_id or ""),
+            "entry": known.start(compile_id).entry,
+        },
         call=record.call,
         callers=region.callers,
     )
@@ -334,14 +349,27 @@ def _start(record: Record, known: _Frames) -> None:
     if frames and record.compile_id:
         *above, function = frames
         known.functions[record.compile_id] = function
-        if call := Call.read(record.metadata.get("entry_call") or {}):
-            known.calls[record.compile_id] = call
         region = split_region(above)
+        first = None if region is None else known.first_of(region, function)
+        call = Call.read(record.metadata.get("entry_call") or {})
+        if call is None and region is not None and first is None:
+            call = _call_in_source(region, definition(function))
+        if call is not None:
+            known.calls[record.compile_id] = call
         known.starts[record.compile_id] = (
             _Start(tuple(above), (), bool(started.get("complete")))
             if region is None
-            else _Start(*region)
+            else _Start(*region, entry=first)
         )
+
+
+def _call_in_source(region: Region, function: Frame) -> Call | None:
+    """A trace has no record of the call; for a library's function the source has."""
+    inside = any(whose(frame.file) in {"user", "library"} for frame in region.inside)
+    callers = [f for f in region.callers if whose(f.file) != "torch" and f.file]
+    if inside or not callers or whose(function.file) != "library":
+        return None
+    return Call.read_from_source(callers[-1], function)
 
 
 def _break(record: Record, known: _Frames) -> Event:

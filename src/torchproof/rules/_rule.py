@@ -134,6 +134,8 @@ class Subject:
         readable = [frame for frame in around if whose(frame.file) in _READABLE]
         if readable:
             return qualified_name(readable[0])
+        if entry := self.data.get("entry"):
+            return qualified_name(definition(entry))
         names = {event.data["name"] for event in self.facts.events("wrapper")}
         return str(names.pop()) if len(names) == 1 else "the compiled callable"
 

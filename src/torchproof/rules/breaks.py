@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from torchproof.places import (
     COMPREHENSIONS,
@@ -79,14 +80,7 @@ def _silent_skips(facts: Facts) -> Iterable[Event]:
     for event in facts.events("compile_failure"):
         if is_error(event):
             continue
-        yield Event(
-            "graph_break",
-            event.compile_id,
-            event.frames,
-            event.function,
-            {**event.data, "skips": True},
-            event.call,
-        )
+        yield replace(event, kind="graph_break", data={**event.data, "skips": True})
 
 
 def is_error(event: Event) -> bool:
@@ -242,7 +236,8 @@ class GraphBreak(Rule):
             f"the line is in {package}, not in your code: {_replacement(subject)}look"
             f" for a release of {package} without it: {self.remedy(subject)}"
         )
-        if subject.extra["kind"] == "skipped_frame":
+        skipped = subject.extra["kind"] == "skipped_frame"
+        if skipped and subject.compiled.endswith(".forward"):
             ways.append(
                 f"compile the modules that {subject.compiled} calls, each with"
                 " module.compile(), instead of what contains it"
@@ -322,18 +317,25 @@ def break_above(event: Event, facts: Facts) -> Frame | None:
     if function is None:
         return None
     own = (function.file, original_name(function.function))
-    stack = [(f.file, original_name(f.function)) for f in event.frames]
-    above = set(stack[: stack.index(own)] if own in stack else stack)
+    above = [(f.file, original_name(f.function)) for f in event.frames]
+    above = above[: above.index(own)] if own in above else above
+    if entry := event.data.get("entry"):
+        above.insert(0, (entry.file, original_name(entry.function)))
     line = resumed_at(function.function)
+    depths = {code: depth for depth, code in enumerate(above)}
+    nearest: tuple[int, Event] | None = None
     for cut in reversed(facts.events("graph_break")):
         at = {(f.file, original_name(f.function), f.line) for f in cut.frames}
-        compiled = cut.function and (
+        if line is not None and (*own, line) in at:
+            return place_of(cut.frames).frame
+        code = cut.function and (
             cut.function.file,
             original_name(cut.function.function),
         )
-        if (line is not None and (*own, line) in at) or compiled in above:
-            return place_of(cut.frames).frame
-    return None
+        depth = depths.get(code, -1) if code else -1
+        if depth > (nearest[0] if nearest else -1):
+            nearest = depth, cut
+    return place_of(nearest[1].frames).frame if nearest else None
 
 
 def told_at(frame: Frame) -> str:

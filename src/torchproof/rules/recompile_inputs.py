@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 
 from torchproof.arguments import Argument
 from torchproof.guards import Guard
+from torchproof.places import shown_briefly
 from torchproof.records import Frame
 from torchproof.rules import pages
 from torchproof.rules._rule import Subject, expression_of, shorten
 from torchproof.rules.breaks import told_at
 from torchproof.rules.recompiles import (
+    Mark,
     Marks,
     Recompile,
     call_frame,
@@ -56,7 +58,7 @@ class SizeChange(Recompile):
 
     def remedy(self, guard: Guard, subject: Subject) -> str:
         if is_marked_at_call(subject.first):
-            return self._at_the_call(subject)
+            return _at_the_call(subject)
         if sources := sources_passed_by_library(subject):
             return (
                 "before the first call: torch.compiler.config.dynamic_sources ="
@@ -76,52 +78,84 @@ class SizeChange(Recompile):
             " or pad to a few bucket sizes"
         )
 
-    def _at_the_call(self, subject: Subject) -> str:
-        fixed = fixed_sizes(subject.facts)
-        every = marks(subject)
-        changing = [each for m in every if (each := _without(m, fixed)).sizes]
-        guards = [event.data["guard"] for event in subject.events]
-        if all((guard.source, guard.dim) in fixed for guard in guards):
-            changing = []
-        steps = [_before(each, alone=len(changing) == 1) for each in changing]
-        computed = [a.words for m in changing for a, _ in m.sizes if not a.fixed]
-        if computed:
-            named = ", ".join(
-                f"`{shorten(words)}`" for words in dict.fromkeys(computed)
-            )
-            steps.insert(0, f"give {named} a name before the call and pass that")
-        if subject.facts.compile_arguments.get("dynamic") == "False":
-            steps.insert(0, "drop dynamic=False")
-        many = any(len(each.sizes) > 1 for each in changing) or len(changing) > 1
-        if many:
-            steps[-1] += " (all of them: one fixed size fixes the others)"
-        sizes = dict.fromkeys((a.words, dim) for m in every for a, dim in m.sizes)
-        static = [
-            f"a mark on size {dim} of `{words}` does not help, since"
-            f" {told_at(fixed[words, dim])} fixes it: keep it the same, by padding or"
-            " with drop_last=True in a DataLoader"
-            for words, dim in sizes
-            if (words, dim) in fixed
-        ]
-        padded = [] if static else ["or pad to a few bucket sizes"]
-        return "; ".join([*steps, *static, *padded])
+
+def _at_the_call(subject: Subject) -> str:
+    """What to write before each call of the compiled function."""
+    changing = marks(subject)
+    if not any(each.sizes for each in changing):  # a trace does not record sizes
+        changing = [_guarded(subject)]
+    fixed = _fixed(changing, subject)
+    marked = [each for m in changing if (each := _without(m, fixed)).sizes]
+    guards = [event.data["guard"] for event in subject.events]
+    if all((guard.source, guard.dim) in fixed for guard in guards):
+        marked = []
+    steps = [_before(each, subject) for each in marked]
+    every = [mark for each in marked for mark in each.sizes]
+    computed = [mark.argument.words for mark in every if not mark.argument.fixed]
+    if computed:
+        named = ", ".join(f"`{shorten(words)}`" for words in dict.fromkeys(computed))
+        steps.insert(0, f"give {named} a name before the call and pass that")
+    if subject.facts.compile_arguments.get("dynamic") == "False":
+        steps.insert(0, "drop dynamic=False")
+    if every[1:]:
+        steps[-1] += " (all of them: one fixed size fixes the others)"
+    steps += [
+        f"a mark on size {dim} of `{words}` does not help, since {told_at(frame)} fixes"
+        " it: keep it the same, by padding or with drop_last=True in a DataLoader"
+        for (words, dim), frame in fixed.items()
+    ]
+    return "; ".join(steps if fixed else [*steps, "or pad to a few bucket sizes"])
+
+
+def _fixed(changing: list[Marks], subject: Subject) -> dict[tuple[str, int], Frame]:
+    """The sizes that a line of the compiled code fixes, whether marked or not."""
+    sizes = [(m.argument.words, m.dim) for each in changing for m in each.sizes]
+    lines = fixed_sizes(subject.facts)
+    return {size: lines[size] for size in sizes if size in lines}
 
 
 def _without(marks: Marks, fixed: Mapping[tuple[str, int], Frame]) -> Marks:
     """The sizes that a mark keeps dynamic."""
-    sizes = [(a, dim) for a, dim in marks.sizes if (a.words, dim) not in fixed]
-    return Marks(marks.call, tuple(sizes))
+    kept = [m for m in marks.sizes if (m.argument.words, m.dim) not in fixed]
+    return Marks(marks.call, tuple(kept))
 
 
-def _before(marks: Marks, *, alone: bool) -> str:
+def _guarded(subject: Subject) -> Marks:
+    guard: Guard = subject.data["guard"]
+    argument = Argument(guard.source, fixed=subject.data["fixed"])
+    seen = (1,) if guard.cause == "size_one" else ()
+    return Marks(subject.data["entry_call"], (Mark(argument, guard.dim or 0, seen),))
+
+
+def _before(marks: Marks, subject: Subject) -> str:
     frame = call_frame(marks.call)
     call = f"`{expression_of(frame)}`" if frame else "the call"
-    where = "" if alone else f" in line {marks.call.line}"
+    at, place = (marks.call.file, marks.call.line), subject.frame
+    here = place is not None and (place.file, place.line) == at
+    where = "" if here else f" at {shown_briefly(at[0])}:{at[1]}"
     return f"before {call}{where}, each time: {_marked(marks.sizes)}"
 
 
-def _marked(changing: Iterable[tuple[Argument, int]]) -> str:
-    return "; ".join(_mark(argument.words, dim) for argument, dim in changing)
+def _marked(changing: Sequence[Mark]) -> str:
+    """The statements that make sizes dynamic.
+
+    Torch compiles sizes 0 and 1 apart from others unless they are unbacked, and then
+    must be told which of them are the same. Sizes that are equal at first it takes for
+    one, unless mark_dynamic says that they are not.
+    """
+    series = list(dict.fromkeys(mark.seen for mark in changing))
+    first = [seen[:1] for seen in series]
+    statements = []
+    for argument, dim, seen in changing:
+        if {0, 1} & set(seen):
+            same = f'shape_id="s{series.index(seen)}"'
+            unbacked = "torch._dynamo.decorators.mark_unbacked"
+            statements.append(f"{unbacked}({argument.words}, {dim}, {same})")
+        elif first.count(seen[:1]) > 1:
+            statements.append(f"torch._dynamo.mark_dynamic({argument.words}, {dim})")
+        else:
+            statements.append(_mark(argument.words, dim))
+    return "; ".join(statements)
 
 
 def _mark(words: str, dim: int | None) -> str:
@@ -177,6 +211,8 @@ class SizeOne(Recompile):
         )
 
     def remedy(self, guard: Guard, subject: Subject) -> str:
+        if is_marked_at_call(subject.first):
+            return _at_the_call(subject)
         return (
             f"warm up with both kinds before serving: one call with size {guard.dim} of"
             f" `{guard.source}` at 1 and a first call with size >= 2; or one graph for"

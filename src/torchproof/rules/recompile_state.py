@@ -86,7 +86,7 @@ class TypeChange(Recompile):
         return f"the type of `{guard.source}` is part of what was compiled"
 
     def remedy(self, guard: Guard, subject: Subject) -> str:
-        if guard.source.startswith("self."):
+        if "path" not in subject.data and "." in guard.source:  # no argument: state
             return (
                 f"give `{guard.source}` its value before the first call (a preallocated"
                 " buffer, if it holds a tensor) instead of None; or call the model once"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
-from torchproof.arguments import Argument, Call, Path, varying
+from torchproof.arguments import CALLEE, Argument, Call, Path, varying
 from torchproof.guards import BEFORE_THE_BREAK, Guard
 from torchproof.places import (
     Place,
@@ -88,8 +89,9 @@ def _understood(event: Event, facts: Facts) -> Event:
     if call is not None and guard is not None and origin is not None:
         source, other = call.words(guard.source), call.words(guard.other)
         data["guard"] = replace(guard, source=source, other=other)
-        data["path"] = origin[0]
-        data["fixed"] = _argument(call, origin[0]).fixed
+        if origin[0] != CALLEE:
+            data["path"] = origin[0]
+            data["fixed"] = _argument(call, origin[0]).fixed
     return replace(event, data=data)
 
 
@@ -114,12 +116,20 @@ def is_marked_at_call(event: Event) -> bool:
     return bool(event.data["entry_call"].by_user)
 
 
+class Mark(NamedTuple):
+    """One argument, its dimension, and the sizes that were seen."""
+
+    argument: Argument
+    dim: int
+    seen: tuple[int, ...] = ()
+
+
 @dataclass(frozen=True)
 class Marks:
     """The arguments of one call whose sizes differ from call to call."""
 
     call: Call
-    sizes: tuple[tuple[Argument, int], ...]
+    sizes: tuple[Mark, ...]
 
 
 def marks(subject: Subject) -> list[Marks]:
@@ -130,17 +140,19 @@ def marks(subject: Subject) -> list[Marks]:
     calls the function has to mark its own.
     """
     same = _calls(subject)
-    dims = varying(same)
     sites = {(each.file, each.line, each.span): each for each in reversed(same)}
+    sizes = varying(same)
     return [
         Marks(
-            each,
-            tuple(
-                dict.fromkeys((_argument(each, p), d) for p in dims for d in dims[p])
-            ),
+            each, _distinct(Mark(_argument(each, s.path), s.dim, s.seen) for s in sizes)
         )
         for each in sorted(sites.values(), key=lambda each: (each.file, each.line))
     ]
+
+
+def _distinct(marks: Iterable[Mark]) -> tuple[Mark, ...]:
+    """One tensor may be passed as two arguments."""
+    return tuple({(mark.argument.words, mark.dim): mark for mark in marks}.values())
 
 
 def _calls(subject: Subject) -> list[Call]:
@@ -161,8 +173,8 @@ def sources_passed_by_library(subject: Subject) -> list[str]:
     call: Call | None = subject.data.get("entry_call")
     if call is None or whose(call.file) != "library":
         return []
-    sources = [call.source_of(path) for path in varying(_calls(subject))]
-    return [source for source in sources if source is not None]
+    sources = [call.source_of(size.path) for size in varying(_calls(subject))]
+    return list(dict.fromkeys(source for source in sources if source is not None))
 
 
 def _argument(call: Call, path: Path) -> Argument:
