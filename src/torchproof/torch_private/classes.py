@@ -198,7 +198,7 @@ class _Guards:
         self._objects[f"bases of {_name(kind)}"] = mro  # so that its id stays its own
         held = self._held(_name(kind), kind)
         child = self._child(held.type_mro_manager, None, mro)
-        _add(child.add_id_match_guard, id(mro), f"the bases of {_name(kind)} changed")
+        _add(child.add_id_match_guard, id(mro), f"bases of {kind.__qualname__} changed")
 
     def same_method(self, kind: type, name: str) -> None:
         """The class finds the same under a name, at the same place, with its code."""
@@ -216,11 +216,12 @@ class _Guards:
                 return
 
     def _absent(self, base: type, name: str) -> None:
-        text = f"{_name(base)} has got a {name}"
+        text = f"{base.__qualname__}.{name} was added"
         _add(self._attributes(base).add_dict_contains_guard, False, name, text)
 
     def _same_value(self, base: type, name: str) -> None:
-        value, text = base.__dict__[name], f"{_name(base)}.{name} was replaced"
+        value = base.__dict__[name]
+        text = f"{base.__qualname__}.{name} was replaced"
         child = self._child(self._attributes(base).dict_getitem_manager, name, value)
         _add(child.add_id_match_guard, id(value), text)
         if base is nn.Module:
