@@ -196,9 +196,9 @@ def forwarders() -> Iterator[tuple[str, ast.FunctionDef]]:
         if ", **" not in text or path.startswith("torch_private/"):
             continue
         for node in ast.walk(ast.parse(text)):
-            if isinstance(node, ast.FunctionDef) and node.args.vararg:
-                if node.args.kwarg:
-                    yield path, node
+            is_function = isinstance(node, ast.FunctionDef)
+            if is_function and node.args.vararg and node.args.kwarg:
+                yield path, node
 
 
 def test_every_wrapper_has_positional_only_parameters() -> None:

@@ -186,7 +186,8 @@ async def streamed(x: Tensor) -> Any:
 
 
 async def first_of(stream: Any) -> Any:
-    return [each async for each in stream][0]
+    (only,) = [each async for each in stream]
+    return only
 
 
 KINDS: list[tuple[Any, Callable[[Any], bool], Callable[[Any], Any]]] = [
