@@ -61,7 +61,7 @@ class Net(nn.Module):
         self.mix = nn.Linear(4, 4)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.mix(x).relu()
+        return torch.relu(self.mix(x))
 
 
 class Holder:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import functools
+import importlib
 from collections.abc import Callable, Iterable, Iterator
 from types import FunctionType, MethodType
 from typing import Any
@@ -73,10 +74,18 @@ class Inlined:
         if isinstance(plain, FunctionType):
             self.functions.add(plain)
         for variable in (getattr(function, "obj", None), *arguments):
-            value = getattr(variable, "value", None)
+            value = _value_of(variable)
             kind = value if isinstance(value, type) else type(value)
             if kind.__flags__ & _HEAP_TYPE:
                 self.kinds[kind] = None
+
+
+def _value_of(variable: Any) -> Any:
+    """What a variable of Dynamo stands for, without making Dynamo look at it."""
+    known = getattr(variable, "__dict__", {})
+    if "_cache" in known:  # one that Dynamo has not looked at yet
+        return getattr(known["_cache"], "value", None)
+    return known.get("value")
 
 
 _inlined: contextvars.ContextVar[Inlined | None] = contextvars.ContextVar(
@@ -99,9 +108,8 @@ def noting() -> Iterator[Inlined]:
 @functools.cache
 def _install() -> None:
     """Stays in place, for every thread; it acts only inside of `noting`."""
-    from torch._dynamo.symbolic_convert import InliningInstructionTranslator as Inliner
-
-    original = Inliner.__dict__["inline_call"].__func__
+    home = importlib.import_module("torch._dynamo.symbolic_convert")
+    original = home.InliningInstructionTranslator.__dict__["inline_call"].__func__
 
     @functools.wraps(original)
     def inline(cls: Any, parent: Any, func: Any, *args: Any, **kwargs: Any) -> Any:
@@ -111,7 +119,7 @@ def _install() -> None:
             inlined.note(func, args[0][:1] if args else ())
         return original(cls, parent, func, *args, **kwargs)
 
-    Inliner.inline_call = classmethod(inline)
+    home.InliningInstructionTranslator.inline_call = classmethod(inline)
 
 
 def differentiates_forward() -> bool:
