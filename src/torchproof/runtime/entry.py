@@ -166,6 +166,7 @@ class Entry(Part):
                     self.put_in_force(strategy)
         if not first:
             return self.run(*args, **kwargs)
+        self.telemetry.this_call_too()
         ships = self._engine is not None and self._engine.settings.ships
         packed = self.pack is not None and self.pack["used"]
         if ships and self.strategy != "eager" and not packed:
@@ -204,8 +205,9 @@ class Entry(Part):
         varying = following.whole_varying(self._plan)
         if strategy.form == "core":
             assert self.owner is not None and strategy.method is not None
-            part = Part.put(*method_of(self.owner, strategy.method))
-            return self._with_parts([(part, varying)])
+            place = method_of(self.owner, strategy.method)
+            if place != (self.owner, self.name):
+                return self._with_parts([(Part.put(*place), varying)])
         if strategy.form == "regional":
             return self._with_parts(self._blocks())
         if strategy.form == "eager":

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import torch
 from torch import nn
 
 from torchproof.recipe.adoption import given
@@ -13,7 +12,7 @@ from torchproof.records import UserError
 from torchproof.runtime import arguments_of, deadline_s, following, plan
 from torchproof.runtime.arguments import assert_known
 from torchproof.runtime.entry import Entry, FunctionEntry
-from torchproof.runtime.parts import Options, method_of
+from torchproof.runtime.parts import Options, method_of, why_eager
 from torchproof.strategies import BLOCKS, Strategy, parse
 
 
@@ -82,8 +81,8 @@ def _options(
 def _strategy(
     model: nn.Module | None, settings: Mapping[str, Any]
 ) -> tuple[Strategy, str]:
-    if isinstance(model, torch.jit.ScriptModule):
-        return parse("eager"), "TorchScript modules cannot be compiled"
+    if why := why_eager(model):
+        return parse("eager"), why
     if settings["strategy"] is None:
         if model is None:
             return parse("full"), "a function"

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import torch
 from torch import nn
 from torch.compiler import is_dynamo_compiling
 
@@ -98,8 +99,9 @@ class Part:
         kind = type(self.owner)
         method = _in_class(kind, self.name)
         if method is None:
-            dynamic: Callable[..., Any] = kind.__getattr__(self.owner, self.name)
-            return dynamic
+            dynamic: Any = getattr(kind, "__getattr__")  # noqa: B009
+            found: Callable[..., Any] = dynamic(self.owner, self.name)
+            return found
         if isinstance(method, Part):  # compiled in the body of the class
             method = method.plain
         bind = getattr(type(method), "__get__", None)
@@ -113,14 +115,15 @@ class Part:
 
     @run.setter
     def run(self, run: Callable[..., Any]) -> None:
+        self._run = run  # for Dynamo, which would look at all that is in a tuple
         # In one attribute, as each that a call reads takes time.
         owner = _NOBODY if self.owner is None else self.owner
         self._of_each_call = run, owner, self.name, self._seen, *self._counting
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
-        run, owner, name, seen = self._of_each_call[:4]
         if is_dynamo_compiling():
-            return run(*args, **kwargs)
+            return self._run(*args, **kwargs)
+        run, owner, name, seen = self._of_each_call
         if getattr(type(owner), name, None) is not seen:
             run = self.look_again()
         try:
@@ -229,16 +232,17 @@ def _in_class(kind: type, name: str) -> Any:
     return None
 
 
-def why_not_in_place(owner: nn.Module, name: str) -> str | None:
-    """Why nothing can stand in for a method of one module."""
-    method = _in_class(type(owner), name)
-    if hasattr(type(method), "__set__") or hasattr(type(method), "__delete__"):
-        kind = type(method).__name__
-        return (
-            f"{name} of {type(owner).__name__} is a {kind}, which Python looks up"
-            " before any attribute of the instance"
-        )
-    return None
+def why_eager(owner: nn.Module | None) -> str | None:
+    """Why nothing can stand in for the forward of a module."""
+    if isinstance(owner, torch.jit.ScriptModule):
+        return "TorchScript modules cannot be compiled"
+    method = _in_class(type(owner), "forward")
+    if owner is None or not hasattr(type(method), "__set__"):
+        return None
+    return (
+        f"forward of {type(owner).__name__} is a {type(method).__name__}, which Python"
+        " looks up before any attribute of the instance"
+    )
 
 
 def method_of(owner: nn.Module, path: str) -> tuple[nn.Module, str]:
