@@ -9,6 +9,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "identity": set(),
     "version": set(),
     "records": set(),
+    # State of threads that a fork leaves behind.
+    "forks": set(),
     # Files that a user names: opened without blocking.
     "files": set(),
     "modules": set(),
@@ -17,9 +19,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "layout": {"lifeline"},
     # Names, folders of people and secrets, out of any text.
     "redaction": set(),
-    "torch_private": set(),
+    "torch_private": {"forks"},
     # Where a step begins; production code loads it.
-    "boundary": {"records", "torch_private"},
+    "boundary": {"forks", "records", "torch_private"},
     "workloads": {"boundary", "torch_private"},
     "guards": set(),
     "places": {"records"},
@@ -62,7 +64,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "alternation": {"target", "environment", "gauges", "ledger", "samples"}
     | {"lifeline", "script", "steps", "streams", "torch_private"},
     "guard_filters": {"strategies"},
-    "strategies": {"records", "guards", "torch_private"},
+    "strategies": {"forks", "records", "guards", "torch_private"},
     # The chosen strategy as a file, and the model it was chosen for.
     "recipe": {"environment", "files", "records", "strategies"},
     "child": {"records", "observe", "target", "calls", "environment"}
@@ -79,13 +81,21 @@ MAY_IMPORT: dict[str, set[str]] = {
     "audit": {"records", "calls", "capture", "environment", "introspect", "places"}
     | {"lifeline", "script", "stacks", "streams", "target", "torch_private"},
     # What production code loads; its own file only records, the rest at first use.
-    "tensors": set(),
-    "runtime": {"records", "recipe", "samples", "strategies", "tensors"}
+    "tensors": {"forks"},
+    "runtime": {"forks", "records", "recipe", "samples", "strategies", "tensors"}
     | {"torch_private"},
-    "replay": {"records", "places", "recipe", "strategies", "tensors"}
+    "replay": {"forks", "records", "places", "recipe", "strategies", "tensors"}
     | {"torch_private"},
     # A deploy pack put to use by production code.
-    "loading": {"environment", "modules", "packs", "recipe", "records", "runtime"}
+    "loading": {
+        "environment",
+        "forks",
+        "modules",
+        "packs",
+        "recipe",
+        "records",
+        "runtime",
+    }
     | {"tensors", "torch_private"},
     # Deploy packs: made in one child, tried in another.
     "deploy": {"calls", "capture", "environment", "introspect", "lifeline"}
@@ -136,7 +146,7 @@ MAY_IMPORT_LATE = {
 
 # Rooms that never import torch, not even inside a function.
 DESK: tuple[str, ...] = ("identity", "version", "records", "files", "modules")
-DESK += ("samples",)
+DESK += ("forks", "samples")
 DESK += ("layout", "places", "guards", "stacks", "reads", "tracelog", "store", "rules")
 DESK += ("verdict", "recipe", "report", "streams", "capture", "measure", "questions")
 DESK += ("checking", "api", "tuning", "flags", "board", "output", "static", "journal")

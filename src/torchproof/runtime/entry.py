@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import os
 import sys
-import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -21,6 +20,7 @@ import torch
 from torch import nn
 from torch.compiler import is_dynamo_compiling
 
+from torchproof import forks
 from torchproof.recipe.adoption import AGAIN, Adoption, Given
 from torchproof.runtime import following, jobs
 from torchproof.runtime.engine import Engine, Settings
@@ -61,11 +61,12 @@ class Entry(Part):
         self.monitor = Monitor(self.telemetry) if options.monitor else None
         self._engine: Engine | None = None
         self._parts: list[Part] = []
-        self._switching = threading.RLock()  # one thread at a time turns parts eager
-        self._beginning = threading.Lock()
+        self._switching = forks.rlock()  # one thread at a time turns parts eager
+        self._beginning = forks.rlock()
         self.run = self._begin
         # Held here, and used without a method: those cost each call.
         self._numbers, self._here = self.telemetry.numbers, self.telemetry.here
+        self._undelivered = self.telemetry.undelivered
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if is_dynamo_compiling():
@@ -78,6 +79,9 @@ class Entry(Part):
             if self._engine is not None:
                 self._engine.call_raised()
             raise
+        finally:
+            if self._undelivered:
+                self.telemetry.deliver()
 
     def __reduce__(self) -> str | tuple[Any, ...]:
         return type(self), (self.owner, self.name, self.plain, self.options)
@@ -210,12 +214,17 @@ class Entry(Part):
     def _find_regions(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the first call eager and watches which blocks feed one another."""
         try:
-            answer, found = self._watch_blocks(args, kwargs)
+            with forks.undone_in_fork(self._begin_anew):
+                answer, found = self._watch_blocks(args, kwargs)
         except BaseException:
-            self.run = self._begin  # nothing was learned: the next call is the first
+            self._begin_anew()  # nothing was learned
             raise
         self.put_in_force(found)
         return answer
+
+    def _begin_anew(self) -> None:
+        """The next call is the first."""
+        self.run = self._begin
 
     def _watch_blocks(self, args: Any, kwargs: Any) -> tuple[Any, Strategy]:
         """The answer of a call in eager, and the strategy that fits what it showed."""
@@ -317,11 +326,16 @@ class Entry(Part):
             compiled = [(part, part.run) for part in self._parts]
             for part, _ in compiled:
                 part.run = part.eager
-            try:
-                return self.eager(*args, **kwargs)
-            finally:
+
+            def switch_back() -> None:
                 for part, run in compiled:
                     part.run = run
+
+            try:
+                with forks.undone_in_fork(switch_back):
+                    return self.eager(*args, **kwargs)
+            finally:
+                switch_back()
 
     def remove_parts(self) -> None:
         """Another entry takes over: blocks are what they were."""

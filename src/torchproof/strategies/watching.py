@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakIdKeyDictionary
 
+from torchproof import forks
 from torchproof.strategies.plans import Varying
 
 Where = tuple[int | str, ...]
@@ -113,6 +114,7 @@ class Watch(TorchFunctionMode):
 
     def __enter__(self) -> Watch:
         self._thread = threading.get_ident()
+        self._hooks.enter_context(forks.undone_in_fork(self._hooks.close))
         for path, module in self._modules.items():
             if isinstance(module, torch.jit.ScriptModule):
                 continue  # its hooks would have to be scripted
