@@ -40,22 +40,37 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
 
 def key_of(call: Call) -> Hashable:
     """Equal for calls that one recording can serve."""
-    return _key(call), _shared(call)
+    try:
+        return _key(call), _shared(call)
+    except RecursionError:  # what holds itself has no end
+        return TOO_DEEP
 
 
-def _key(value: Any) -> Hashable:
+TOO_DEEP = "too deep"
+_DEEPEST = 100  # keys are compared by recursion
+
+
+def _key(value: Any, depth: int = 0) -> Hashable:
+    if depth > _DEEPEST:
+        raise RecursionError
     if isinstance(value, Tensor):
         needs = value.requires_grad
         return (value.shape, value.dtype, value.device, needs, type(value))
     if isinstance(value, Mapping):
-        return type(value), tuple((key, _key(part)) for key, part in value.items())
+        return type(value), tuple((k, _key(v, depth + 1)) for k, v in value.items())
     if isinstance(value, list | tuple):
-        return type(value), tuple(map(_key, value))
+        return type(value), tuple(_key(part, depth + 1) for part in value)
     if isinstance(value, float) and value != value:
         return "nan"
     if is_opaque(value):
         return (type(value),)
     return type(value), value
+
+
+def assert_finite(call: Call) -> None:
+    if key_of(call) == TOO_DEEP:
+        told = "an argument holds itself, or is nested too deeply"
+        raise Stopped(Stop("input", told))
 
 
 def is_opaque(value: Any) -> bool:
