@@ -59,7 +59,8 @@ def _mapped(
         return done[id(value)]
     kind, again = type(value), functools.partial(_mapped, change=change, done=done)
     if kind is list or kind is dict:
-        done[id(value)] = made = kind()  # before it is filled: it may hold itself
+        made: Any = kind()
+        done[id(value)] = made  # before it is filled: it may hold itself
         for key, part in value.items() if kind is dict else enumerate(value):
             found = yield again(part)
             made.append(found) if kind is list else made.update({key: found})

@@ -110,7 +110,9 @@ def _inputs(args: Any, kwargs: Any) -> Iterator[tuple[str, Any]]:
 def apart_from_history(value: Any) -> Any:
     """The same structure, tensors that have a history replaced."""
     parts = [part for _, part in walk(value, "", objects=False)]
-    replaced = {id(part): _replaced(part) for part in parts if _has_history(part)}
+    replaced: dict[int, Any] = {
+        id(part): _replaced(part) for part in parts if _has_history(part)
+    }
     if not replaced:
         return value
     # Parts come after what holds them. What holds itself is found in a second round.
@@ -149,7 +151,7 @@ def _has_history(value: Any) -> bool:
 def _replaced(tensor: Tensor) -> Tensor:
     made = _OverSameMemory.apply(tensor)
     made.__dict__.update(tensor.__dict__)  # marks of sizes that vary
-    return made  # type: ignore[no-any-return]
+    return made
 
 
 class _OverSameMemory(torch.autograd.Function):
