@@ -13,6 +13,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "records": {"printable"},
     # What JSON must look like, first of all that of a run.
     "schema": {"printable", "records"},
+    # State of threads that a fork leaves behind.
+    "forks": set(),
     # Files that a user names: opened without blocking.
     "files": set(),
     "modules": set(),
@@ -21,9 +23,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "layout": {"lifeline"},
     # Names, folders of people and secrets, out of any text.
     "redaction": set(),
-    "torch_private": set(),
+    "torch_private": {"forks"},
     # Where a step begins; production code loads it.
-    "boundary": {"records", "torch_private"},
+    "boundary": {"forks", "records", "torch_private"},
     "workloads": {"boundary", "torch_private"},
     "guards": set(),
     "places": {"files", "records", "stacks"},
@@ -71,7 +73,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "alternation": {"target", "environment", "gauges", "ledger", "samples"}
     | {"lifeline", "script", "steps", "streams", "torch_private"},
     "guard_filters": {"strategies"},
-    "strategies": {"records", "guards", "torch_private"},
+    "strategies": {"forks", "records", "guards", "torch_private"},
     # The chosen strategy as a file, and the model it was chosen for.
     "recipe": {"environment", "files", "records", "schema", "strategies"},
     "child": {"records", "observe", "target", "calls", "environment"}
@@ -88,14 +90,14 @@ MAY_IMPORT: dict[str, set[str]] = {
     "audit": {"records", "calls", "capture", "environment", "introspect", "places"}
     | {"lifeline", "script", "stacks", "streams", "target", "torch_private"},
     # What production code loads; its own file only records, the rest at first use.
-    "tensors": set(),
-    "runtime": {"records", "recipe", "samples", "strategies", "tensors"}
+    "tensors": {"forks"},
+    "runtime": {"forks", "records", "recipe", "samples", "strategies", "tensors"}
     | {"torch_private"},
-    "replay": {"records", "places", "recipe", "strategies", "tensors"}
+    "replay": {"forks", "records", "places", "recipe", "strategies", "tensors"}
     | {"torch_private"},
     # A deploy pack put to use by production code.
-    "loading": {"environment", "modules", "packs", "recipe", "records", "runtime"}
-    | {"schema", "tensors", "torch_private"},
+    "loading": {"environment", "forks", "modules", "packs", "recipe", "records"}
+    | {"runtime", "schema", "tensors", "torch_private"},
     # Deploy packs: made in one child, tried in another.
     "deploy": {"calls", "capture", "environment", "introspect", "lifeline"}
     | {"loading", "numerics", "packs", "places", "recipe", "records", "redaction"}
@@ -146,7 +148,7 @@ MAY_IMPORT_LATE = {
 
 # Rooms that never import torch, not even inside a function.
 DESK: tuple[str, ...] = ("identity", "version", "records", "files", "modules")
-DESK += ("arguments", "samples")
+DESK += ("arguments", "forks", "samples")
 DESK += ("layout", "places", "guards", "stacks", "reads", "tracelog", "store", "rules")
 DESK += ("verdict", "recipe", "report", "streams", "capture", "measure", "questions")
 DESK += ("checking", "api", "tuning", "flags", "board", "output", "static", "journal")

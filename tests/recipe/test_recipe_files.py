@@ -36,7 +36,8 @@ VALUES = st.recursive(
 TABLES = st.dictionaries(TEXTS, VALUES, max_size=3)
 WAYS = st.lists(TEXTS | st.integers(0, 9), min_size=1, max_size=3).map(tuple)
 SIZES = st.lists(st.integers(0, 5), min_size=1, max_size=3).map(tuple)
-PATHS = st.lists(TEXTS, min_size=1, max_size=12).map(tuple)
+STEPS = TEXTS.filter(lambda text: text and "." not in text)
+PATHS = st.lists(STEPS, min_size=1, max_size=12, unique=True).map(tuple)
 OPTIONAL = TEXTS.filter(bool) | st.none()
 
 
@@ -59,7 +60,7 @@ def recipes(draw: st.DrawFn) -> Recipe:
         strategy = dataclasses.replace(strategy, arguments=arguments)
     return Recipe(
         strategy,
-        draw(plans()),
+        draw(plans().filter(lambda plan: plan.wrong_path() is None)),
         draw(st.booleans()),
         *(draw(OPTIONAL) for _ in range(3)),
         *(draw(TABLES) for _ in range(4)),

@@ -158,6 +158,15 @@ def test_a_deadline_in_the_environment_is_checked_as_well(
         assert "TORCHPROOF_DEADLINE_S" in refused(act)
 
 
+@pytest.mark.parametrize("text", ["lots", "0", "-5", "1.5"])
+def test_the_memory_of_the_child_is_checked_as_well(
+    text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCHPROOF_CHILD_MEMORY_MB", text)
+    for act in FORMS.values():
+        assert "TORCHPROOF_CHILD_MEMORY_MB" in refused(act)
+
+
 @pytest.mark.parametrize(
     "given",
     [

@@ -19,7 +19,7 @@ from torchproof.recipe import Recipe
 from torchproof.recipe.fingerprint import fingerprint
 from torchproof.records import UserError
 from torchproof.strategies import Strategy
-from torchproof.strategies.plans import Plan
+from torchproof.strategies.plans import Plan, Site
 
 
 @pytest.fixture(autouse=True)
@@ -124,7 +124,7 @@ def test_what_is_wrong_in_the_program_raises(tmp_path: Path) -> None:
     model = Net()
     for recipe, settings, why in [
         (tmp_path / "none.toml", {}, "No such file"),
-        (3, {}, "give the path of a file or a Recipe, not a int"),
+        (3, {}, "recipe=3: give the path of a"),
         (recipe_for(model, "full"), {"strategy": "full"}, "recipe and strategy: "),
         (recipe_for(model, "full"), {"mode": "default"}, "recipe and mode: "),
     ]:
@@ -192,3 +192,49 @@ def test_what_cannot_be_compiled_falls_back_as_always(name: str) -> None:
         torch.testing.assert_close(mine.grad, theirs.grad)
     kinds = {each.kind for each in torchproof.status(model).fallbacks}
     assert kinds == {"compile error"}
+
+
+# -- contents that cannot be followed --------------------------------------------------
+
+_REGIONS = 'schema = 1\nstrategy = "regional"\n[[regions]]\nplace = "MODEL.x"\npaths = '
+UNUSABLE = {
+    "the model itself": _REGIONS + '[""]',
+    "the model among others": _REGIONS + '["blocks.0", ""]',
+    "twice": _REGIONS + '["blocks.0", "blocks.0"]',
+    "nested": _REGIONS + '["blocks", "blocks.0"]',
+    "an empty step": _REGIONS + '["blocks..0"]',
+    "a dot at the end": _REGIONS + '["blocks."]',
+    "unknown": _REGIONS + '["nowhere"]',
+    "through a parameter": _REGIONS + '["blocks.0.weight.data"]',
+    "no text": _REGIONS + "[0]",
+    "the forward": 'schema = 1\nstrategy = "core:forward"',
+    "no such method": 'schema = 1\nstrategy = "core:nothing"',
+    "core of nothing": 'schema = 1\nstrategy = "core"',
+    "no such strategy": 'schema = 1\nstrategy = "fastest"',
+    "schema 0": 'schema = 0\nstrategy = "full"',
+    "schema below 0": 'schema = -1\nstrategy = "full"',
+    "no such mode": 'schema = 1\nstrategy = "full"\n[compile]\nmode = "no-such"',
+    "no such option": 'schema = 1\nstrategy = "full"\n[compile.options]\nno_such = 1',
+    "no such backend": 'schema = 1\nstrategy = "full"\n[compile]\nbackend = "no_such"',
+}
+
+
+@pytest.mark.parametrize("name", UNUSABLE)
+def test_what_a_recipe_says_and_cannot_be_is_told(
+    name: str, tmp_path: Path, caplog: Any
+) -> None:
+    (tmp_path / "r.toml").write_text(UNUSABLE[name])
+    assert eager_because(Net(), tmp_path / "r.toml", caplog)
+
+
+@pytest.mark.parametrize(
+    "paths", [("",), ("blocks.0", "blocks.0"), ("blocks", "blocks.0"), (3,)]
+)
+def test_a_recipe_made_in_a_program_is_checked_as_well(paths: Any, caplog: Any) -> None:
+    recipe = Recipe(Strategy("regional", "regional", {}), Plan((Site("", "", paths),)))
+    assert eager_because(Net(), recipe, caplog)
+
+
+def test_the_whole_model_is_no_method_of_itself() -> None:
+    with pytest.raises(UserError, match="full"):
+        torchproof.compile(Net(), strategy="core:forward")

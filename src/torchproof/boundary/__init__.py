@@ -22,6 +22,7 @@ from typing import Any, Literal, TypeVar, overload
 
 import torch
 
+from torchproof import forks
 from torchproof.boundary.counts import Counts, Stats, Tally, name_of
 from torchproof.boundary.forwards import (
     Forward,
@@ -67,11 +68,17 @@ class _Process:
     """What all threads share, under one lock."""
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
+        self.lock = forks.lock()
         self.local = threading.local()
         self.threads: weakref.WeakSet[_Thread] = weakref.WeakSet()
         self.marks = 0  # made here
         self.ended = {"training": Tally(), "inference": Tally()}
+        forks.register(self)
+
+    def after_fork(self) -> None:
+        """Steps of other threads are the parent's."""
+        mine = getattr(self.local, "thread", None)
+        self.threads = weakref.WeakSet([] if mine is None else [mine])
 
     @property
     def thread(self) -> _Thread:

@@ -15,33 +15,50 @@ from torchproof.records import UserError
 
 def tensors(value: Any) -> Iterator[Tensor]:
     """The tensors in tuples, lists, dicts and dataclasses, however nested."""
-    if isinstance(value, Tensor):
-        yield value
-    elif _is_record(value):
-        for name in _fields(value):
-            yield from tensors(getattr(value, name))
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from tensors(item)
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from tensors(item)
+    waiting, seen = [value], set()
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, Tensor):
+            yield value
+            continue
+        parts = _parts(value)
+        if parts and id(value) not in seen:  # it may hold itself
+            seen.add(id(value))
+            waiting += reversed(parts)
+
+
+def _parts(value: Any) -> list[Any]:
+    if _is_record(value):
+        return [getattr(value, name) for name in _fields(value)]
+    if isinstance(value, dict):
+        return list(value.values())
+    return list(value) if isinstance(value, (list, tuple)) else []
 
 
 def mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
     """The same value with `change(tensor)` in place of each tensor."""
+    try:
+        return _mapped(value, change)
+    except RecursionError:
+        raise UserError(
+            f"a {type(value).__name__} holds itself, or is nested too deeply, and"
+            " cannot be copied out of a step: hand on the tensors in it"
+        ) from None
+
+
+def _mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
     if isinstance(value, Tensor):
         return change(value)
     if _is_record(value):
         return _record(value, change)
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(mapped(item, change) for item in value))
+        return type(value)(*(_mapped(item, change) for item in value))
     if type(value) in (list, tuple):
-        return type(value)(mapped(item, change) for item in value)
+        return type(value)(_mapped(item, change) for item in value)
     if isinstance(value, dict):
         found = copy.copy(value)
         for key, item in value.items():
-            found[key] = mapped(item, change)
+            found[key] = _mapped(item, change)
         return found
     if any(
         isinstance(held, Tensor) for held in getattr(value, "__dict__", {}).values()
@@ -66,7 +83,7 @@ def _record(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
     found = copy.copy(value)
     frozen = value.__dataclass_params__.frozen
     for name in _fields(value):
-        item = mapped(getattr(value, name), change)
+        item = _mapped(getattr(value, name), change)
         if frozen:
             object.__setattr__(found, name, item)
         else:

@@ -49,6 +49,14 @@ class Fields(dict[str, Any]):
 
 def flatten(value: Any, tensors: list[torch.Tensor], label: str) -> Form:
     """The form of a value; its tensors are added to the list."""
+    try:
+        return _flatten(value, tensors, label)
+    except RecursionError:
+        told = f"{label[:80]} holds itself, or is nested too deeply"
+        raise Unfit(told) from None
+
+
+def _flatten(value: Any, tensors: list[torch.Tensor], label: str) -> Form:
     if isinstance(value, torch.Tensor):
         return {"tensor": _added(value, tensors)}
     if isinstance(value, _FORM_OF_NUMBERS):
@@ -65,7 +73,7 @@ def flatten(value: Any, tensors: list[torch.Tensor], label: str) -> Form:
     if type(value) in (list, tuple, torch.Size):
         kind = "list" if type(value) is list else "tuple"
         parts = enumerate(value)
-        return {kind: [flatten(v, tensors, f"{label}[{i}]") for i, v in parts]}
+        return {kind: [_flatten(v, tensors, f"{label}[{i}]") for i, v in parts]}
     raise Unfit(
         f"{label} is of type {type(value).__name__}; a package takes and gives tensors"
         " and plain values in lists, tuples, dicts and dataclasses"
@@ -104,7 +112,7 @@ def _items(
     for key in value:
         if not isinstance(key, str | int):
             raise Unfit(f"{label} has the key {key!r}; only text and numbers can be")
-    return [[k, flatten(v, tensors, f"{label}[{k!r}]")] for k, v in value.items()]
+    return [[k, _flatten(v, tensors, f"{label}[{k!r}]")] for k, v in value.items()]
 
 
 def rebuild(form: Form, tensors: list[torch.Tensor]) -> Any:

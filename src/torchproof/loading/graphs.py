@@ -7,10 +7,10 @@ out: counts, and for each graph that was not found the first fact that differs.
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from torchproof import forks
 from torchproof.torch_private.lookups import Lookup
 
 FILE = "graphs.json"
@@ -24,7 +24,7 @@ class Seen:
     """The lookups of a while, from whatever thread."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = forks.lock()
         self.lookups: list[Lookup] = []
 
     def note(self, lookup: Lookup) -> None:

@@ -98,12 +98,17 @@ def _missing(recipe: Recipe, model: Any) -> Iterator[str]:
     if parts is None and strategy.form in (*BLOCKS, "core"):
         yield f"{strategy.name} needs a module"
         return
+    if wrong := recipe.plan.wrong_path():
+        yield wrong
+        return
     for region in recipe.plan.regions:
         for path in region.paths:
             if path not in (parts or {}):
                 yield f"the model has no part {path!r}, which is a region"
                 return
-    if strategy.form == "core" and not _has_method(model, strategy.method):
+    if strategy.form == "core" and strategy.method == "forward":
+        yield "its forward is the whole model: that is full"
+    elif strategy.form == "core" and not _has_method(model, strategy.method):
         yield f"the model has no method {strategy.method!r}"
 
 

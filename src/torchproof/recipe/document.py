@@ -119,6 +119,8 @@ def _check_schema(plain: Mapping[str, Any]) -> None:
     if "schema" not in plain:
         raise UserError(f"not a recipe: it has no schema number (schema = {SCHEMA})")
     schema = _typed(plain, "schema", int, None)
+    if schema < 1:
+        raise UserError(f"schema = {schema}: the first schema is 1")
     if schema > SCHEMA:
         raise UserError(
             f"the recipe has schema {schema}, this torchproof reads up to {SCHEMA}:"
@@ -171,7 +173,10 @@ def _plan(plain: Mapping[str, Any]) -> Plan:
     stray = set(varying) - {site.place for site in sites}
     if stray:
         raise UserError(f"marks: no region and no place is {min(stray)!r}")
-    return Plan(tuple(sites), note)
+    plan = Plan(tuple(sites), note)
+    if wrong := plan.wrong_path():
+        raise UserError(f"regions: {wrong}")
+    return plan
 
 
 def _region(plain: Any, where: str, varying: Mapping[str, Varying]) -> Site:

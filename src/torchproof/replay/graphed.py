@@ -198,6 +198,7 @@ class Graphed:
             return None
 
     def _record(self, key: Hashable, call: Call) -> Recording:
+        inputs.assert_finite(call)
         world = self._world
         try:
             with self._within():

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable, Mapping
+import functools
+from collections.abc import Callable, Generator, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from torchproof.tensors.tree import attributes
+from torchproof.tensors.tree import attributes, unwound
 
 
 class Handout:
@@ -41,37 +42,56 @@ def mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
 
     Not entered: modules, and objects without attributes.
     """
-    return _mapped(value, change, {})
+    if isinstance(value, Tensor):  # as most outputs are
+        with torch.no_grad():
+            return change(value)
+    return unwound(_mapped(value, change, {}))
 
 
 def _mapped(
     value: Any, change: Callable[[Tensor], Tensor], done: dict[int, Any]
-) -> Any:
-    if isinstance(value, Tensor):
-        if id(value) not in done:
-            with torch.no_grad():
-                done[id(value)] = change(value)
+) -> Generator[Any, Any, Any]:
+    if id(value) in done:
         return done[id(value)]
-    kind = type(value)
-    if kind in (list, tuple, set):
-        return kind(_mapped(each, change, done) for each in value)
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return kind(*(_mapped(each, change, done) for each in value))
-    if isinstance(value, Mapping):
-        parts = {key: _mapped(each, change, done) for key, each in value.items()}
-        if kind is dict:
-            return parts
-        # Outputs of transformers are both a mapping and a dataclass.
-        return kind(**parts) if dataclasses.is_dataclass(value) else kind(parts)
+    if isinstance(value, Tensor):
+        with torch.no_grad():
+            done[id(value)] = change(value)
+        return done[id(value)]
+    kind, again = type(value), functools.partial(_mapped, change=change, done=done)
+    if kind is list or kind is dict:
+        made: Any = kind()
+        done[id(value)] = made  # before it is filled: it may hold itself
+        for key, part in value.items() if kind is dict else enumerate(value):
+            found = yield again(part)
+            made.append(found) if kind is list else made.update({key: found})
+        return made
+    if isinstance(value, tuple | set | Mapping):
+        done[id(value)] = value  # for what it holds and that holds it
+        parts: list[Any] = []
+        for part in value.values() if isinstance(value, Mapping) else value:
+            parts += [(yield again(part))]
+        done[id(value)] = _made(value, parts)
+        return done[id(value)]
     held = attributes(value)
     if not held or not _holds_tensors(value):
         return value
-    if id(value) not in done:
-        done[id(value)] = again = copy.copy(value)
-        for name, part in held.items():
-            # Frozen dataclasses refuse plain assignment.
-            object.__setattr__(again, name, _mapped(part, change, done))
-    return done[id(value)]
+    done[id(value)] = copied = copy.copy(value)
+    for name, part in held.items():
+        # Frozen dataclasses refuse plain assignment.
+        object.__setattr__(copied, name, (yield again(part)))
+    return copied
+
+
+def _made(value: Any, parts: list[Any]) -> Any:
+    """A container of the same kind as the value, that holds these parts."""
+    kind = type(value)
+    if isinstance(value, Mapping):
+        named = dict(zip(value, parts, strict=True))
+        # Outputs of transformers are both a mapping and a dataclass.
+        return kind(**named) if dataclasses.is_dataclass(value) else kind(named)
+    if hasattr(value, "_fields"):
+        return kind(*parts)
+    return kind(parts) if kind in (tuple, set) else value
 
 
 def _holds_tensors(value: Any) -> bool:

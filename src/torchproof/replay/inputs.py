@@ -51,22 +51,33 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
 
 def key_of(call: Call) -> Hashable:
     """Equal for calls that one recording can serve."""
-    return _key(call), _shared(call)
+    try:
+        return _key(call), _shared(call)
+    except RecursionError:  # what holds itself has no end
+        return TOO_DEEP
 
 
-def _key(value: Any) -> Hashable:
+TOO_DEEP = "too deep"
+_DEEPEST = 100  # keys are compared by recursion
+
+
+def _key(value: Any, depth: int = 0) -> Hashable:
+    if depth > _DEEPEST:
+        raise RecursionError
     if isinstance(value, Tensor):
         more = value.requires_grad, type(value), *_own_attributes(value)
         return (value.shape, value.dtype, value.device, *more)
     if isinstance(value, Mapping):
-        parts = tuple((key, _key(part)) for key, part in value.items())
+        parts = tuple((key, _key(v, depth + 1)) for key, v in value.items())
         return type(value), parts, _attributes(value)
     if isinstance(value, list | tuple):
-        return type(value), tuple(map(_key, value)), _attributes(value)
+        parts = tuple(_key(part, depth + 1) for part in value)
+        return type(value), parts, _attributes(value)
     if type(value) in (float, complex):
         return type(value), repr(value)  # NaN is NaN, and 0.0 is not -0.0
     if is_frozen(value):
-        return type(value), tuple((k, _key(part)) for k, part in vars(value).items())
+        held = vars(value).items()
+        return type(value), tuple((k, _key(part, depth + 1)) for k, part in held)
     if is_opaque(value):
         return (type(value),)
     return type(value), value
@@ -83,6 +94,12 @@ def _attributes(container: Any) -> Hashable:
         return None
     held = dict_of(container) or {}
     return tuple(name for name, value in held.items() if value is not None)
+
+
+def assert_finite(call: Call) -> None:
+    if key_of(call) == TOO_DEEP:
+        told = "an argument holds itself, or is nested too deeply"
+        raise Stopped(Stop("input", told))
 
 
 def is_opaque(value: Any) -> bool:

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torchproof import forks
 from torchproof.replay.facts import Stop, Stopped
 from torchproof.torch_private import captures
 
@@ -35,7 +36,7 @@ def home_of(tensors: Iterable[Tensor]) -> torch.device:
 
 WAIT = "called a synchronizing CUDA operation"
 BOUND = "AccumulateGrad node's stream does not match"
-RECORDING = threading.RLock()  # one at a time in a process
+RECORDING = forks.rlock()  # one at a time in a process
 
 
 class Pool:
@@ -45,7 +46,7 @@ class Pool:
     """
 
     def __init__(self) -> None:
-        self.turn = threading.RLock()
+        self.turn = forks.rlock()
         self.handle: Any = None
         self.tapes: weakref.WeakSet[Tape] = weakref.WeakSet()  # that use it
         self._last: torch.cuda.Stream | None = None

@@ -77,7 +77,9 @@ def compile(
 
 def status(model: Any) -> Status:
     """What is in force for a model that was compiled here, and why."""
-    return entry_of(model).status()
+    entry = entry_of(model)
+    entry.telemetry.deliver()
+    return entry.status()
 
 
 def retry(model: Any) -> None:

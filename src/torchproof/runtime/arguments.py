@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from torchproof.records import UserError
-from torchproof.runtime import ARGUMENTS, deadline_s
+from torchproof.runtime import ARGUMENTS, deadline_s, jobs
 from torchproof.strategies import compile_arguments, parse
 from torchproof.strategies.compile_arguments import is_keywords, wrong
 
@@ -26,6 +26,7 @@ def check(settings: Mapping[str, Any], arguments: Mapping[str, Any]) -> None:
         if not is_right(settings[name]):
             raise wrong(name, settings[name], wanted)
     deadline_s(settings["deadline"])
+    jobs.memory_limit_bytes()
     if settings["strategy"] is not None:
         parse(settings["strategy"])
     if settings["min_gain"] is not None and settings["example"] is None:

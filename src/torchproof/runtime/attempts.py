@@ -21,6 +21,8 @@ from collections.abc import Callable, Iterator
 from types import CodeType, FrameType
 from typing import Any
 
+from torchproof import forks
+
 _INTERRUPT_EVERY_S = 0.05
 _LOOK_EVERY_S = 0.002
 _WAITS = frozenset({"sleep", "poll", "select", "waitpid", "flock"})
@@ -38,6 +40,7 @@ _LEFT_ALONE = (
     "/logging/__init__.py",
     *(os.path.join(_PACKAGE, room, "") for room in ("runtime", "replay", "tensors")),
 )
+_IMPORT_S = 5.0  # that a fork waits for them
 _AT_EXIT_S = 2.0  # for all threads that are at work when the process ends
 
 
@@ -113,7 +116,25 @@ class Attempt:
 
 process_ends = threading.Event()
 _under_way: weakref.WeakSet[Attempt] = weakref.WeakSet()
-os.register_at_fork(after_in_child=_under_way.clear)  # threads stay with the parent
+
+
+def _wait_for_imports() -> None:
+    """Before a fork: a module that is half loaded there could never be loaded."""
+    until = time.monotonic() + _IMPORT_S
+    while _is_importing() and time.monotonic() < until:
+        time.sleep(_LOOK_EVERY_S)
+
+
+def _is_importing() -> bool:
+    frames, here = sys._current_frames(), threading.get_ident()
+    threads = {attempt.thread_id for attempt in list(_under_way)} - {here}
+    return any(_imports(frames[thread]) for thread in threads & frames.keys())
+
+
+os.register_at_fork(
+    before=_wait_for_imports,
+    after_in_child=_under_way.clear,  # threads stay with the parent
+)
 
 
 @atexit.register
@@ -187,7 +208,7 @@ def _settle() -> None:
         pass
 
 
-_turns_lock = threading.Lock()
+_turns_lock = forks.lock()
 _turns = 0
 _usual_turn_s = 0.0
 
@@ -206,12 +227,18 @@ def short_turns() -> Iterator[None]:
             sys.setswitchinterval(min(_usual_turn_s, 2e-4))
         _turns += 1
     try:
-        yield
+        with forks.undone_in_fork(_end_short_turns):
+            yield
     finally:
-        with _turns_lock:
-            _turns -= 1
-            if not _turns:
-                sys.setswitchinterval(_usual_turn_s)
+        _end_short_turns()
+
+
+def _end_short_turns() -> None:
+    global _turns
+    with _turns_lock:
+        _turns -= 1
+        if not _turns:
+            sys.setswitchinterval(_usual_turn_s)
 
 
 def _interrupt(thread_id: int) -> bool:
@@ -236,10 +263,15 @@ def _is_interruptible(frame: FrameType) -> bool:
         return False
     if any(part in frame.f_code.co_filename for part in _LEFT_ALONE):
         return False
-    while (frame := frame.f_back) is not None:  # type: ignore[assignment]
+    return not _imports(frame.f_back)  # modules would stay half loaded
+
+
+def _imports(frame: FrameType | None) -> bool:
+    while frame is not None:
         if "importlib" in frame.f_code.co_filename:
-            return False  # modules would stay half loaded
-    return True
+            return True
+        frame = frame.f_back
+    return False
 
 
 @functools.lru_cache(maxsize=256)

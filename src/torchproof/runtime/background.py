@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import functools
-import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import CodeType
 from typing import Any
 
+from torchproof import forks
 from torchproof.runtime import attempts
 from torchproof.runtime.jobs import Job
 from torchproof.torch_private import frames, threads
@@ -39,11 +39,17 @@ Prepare = Callable[
 class Background:
     """One compilation of a function at a time, beside the calls of its model."""
 
-    def __init__(self, prepare: Prepare) -> None:
+    def __init__(self, prepare: Prepare, deliver: Callable[[], None]) -> None:
         self._prepare = prepare
-        self._lock = threading.Lock()
+        self._deliver = deliver
+        self._lock = forks.lock()
         self._running: dict[CodeType, attempts.Attempt] = {}
         self._done: dict[CodeType, deque[Prepared]] = {}
+        forks.register(self)
+
+    def after_fork(self) -> None:
+        """What the parent's threads compile is the parent's."""
+        self._running.clear()
 
     @property
     def pending(self) -> tuple[CodeType, ...]:
@@ -89,3 +95,4 @@ class Background:
                 if item is not None:
                     self._done.setdefault(code, deque(maxlen=_KEPT)).append(item)
                 del self._running[code]
+            self._deliver()

@@ -46,8 +46,9 @@ class _Times(ctypes.Structure):
 def named(after_s: float) -> Iterator[None]:
     """Prints where every thread is if the body takes longer than this."""
     number = _registered()
-    is_set = number is not None and after_s < _LONGEST_S
-    timer = _start(number, after_s) if is_set else None
+    timer = None
+    if number is not None and after_s < _LONGEST_S:
+        timer = _start(number, after_s)
     try:
         yield
     finally:

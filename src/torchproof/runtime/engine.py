@@ -14,10 +14,11 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import CodeType
 from typing import Any
 
+from torchproof import forks
 from torchproof.runtime import attempts, graphs, jobs, parts
 from torchproof.runtime.background import Background, Prepared
 from torchproof.runtime.conversions import carried_out
@@ -63,6 +64,18 @@ class Made:
 
 
 @dataclass(frozen=True)
+class Claim:
+    """A function that a thread has compiled; `done` is set when that has ended."""
+
+    done: threading.Event = field(default_factory=threading.Event)
+    thread: int = field(default_factory=threading.get_ident)
+
+    @property
+    def is_mine(self) -> bool:
+        return self.thread == threading.get_ident()
+
+
+@dataclass(frozen=True)
 class Settings:
     """`ships` says that code is generated in a child."""
 
@@ -82,7 +95,7 @@ class Engine:
         self.telemetry = telemetry
         self.backend = graphs.Backend(self, arguments)
         self.refused: dict[CodeType, Refusal] = {}
-        self.background = Background(self._prepare)
+        self.background = Background(self._prepare, telemetry.deliver)
         self.saving_ms: float | None = None  # of a call, where that was measured
         self._storms = Storms(settings.recompile_limit)
         self._names: dict[CodeType, str] = {}
@@ -90,10 +103,16 @@ class Engine:
         self._answers: list[Any] = []  # all code
         self._eager_answers: list[Any] = []  # code in which graphs run eager
         self._here = threading.local()
-        self._lock = threading.Lock()
-        self._under_way: dict[CodeType, threading.Event] = {}
+        self._lock = forks.lock()
+        self._under_way: dict[CodeType, Claim] = {}
         self._unused = Counter[CodeType]()  # of what was compiled behind the calls
         self._raised = deque[int | None](maxlen=1000)  # the latest calls that did
+        forks.register(self)
+
+    def after_fork(self) -> None:
+        """Only the thread that forked goes on with what it was compiling."""
+        kept = {c: claim for c, claim in self._under_way.items() if claim.is_mine}
+        self._under_way = kept
 
     def __str__(self) -> str:
         return self.telemetry.name
@@ -167,6 +186,11 @@ class Engine:
         """What a frame shall run: compiled code, or what it is, eager."""
         if conversion.is_trivial():
             return conversion.carry_out()
+        if jobs.current() is not None:
+            # A backend, a log handler or the like calls a model while it compiles one:
+            # a second compilation would wait for the first, which waits for it.
+            self.ran_eager()
+            return frames.eager_once(inner=False)
         until, is_over = self._until()
         refusal = self._refusal(conversion.code)
         # AOTAutograd has no code for forward-mode differentiation.
@@ -244,13 +268,15 @@ class Engine:
         """Threads that come meanwhile wait, and run eager once.
 
         Each would compile the same again; and what runs while a model is traced may
-        change what it is traced for.
+        change what it is traced for. A signal handler that calls the model, in the
+        thread that has it compiled, does not wait for itself.
         """
-        code, mine = conversion.code, threading.Event()
+        code, mine = conversion.code, Claim()
         with self._lock:
-            done = self._under_way.setdefault(code, mine)
-        if done is not mine:
-            done.wait(attempts.seconds_until(until))
+            claim = self._under_way.setdefault(code, mine)
+        if claim is not mine:
+            if not claim.is_mine:
+                claim.done.wait(attempts.seconds_until(until))
             self.ran_eager()
             return frames.eager_once(inner=False)
         try:
@@ -258,7 +284,7 @@ class Engine:
         finally:
             with self._lock:
                 del self._under_way[code]
-            mine.set()
+            mine.done.set()
 
     def _compile(
         self,

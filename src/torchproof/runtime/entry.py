@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import os
 import sys
-import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -21,6 +20,7 @@ import torch
 from torch import nn
 from torch.compiler import is_dynamo_compiling
 
+from torchproof import forks
 from torchproof.recipe.adoption import AGAIN, Adoption, Given
 from torchproof.runtime import following, jobs
 from torchproof.runtime.engine import Engine, Settings
@@ -62,8 +62,8 @@ class Entry(Part):
         self.monitor = Monitor(self.telemetry) if options.monitor else None
         self._engine: Engine | None = None
         self._parts: list[Part] = []
-        self._switching = threading.RLock()  # one thread at a time turns parts eager
-        self._beginning = threading.Lock()
+        self._switching = forks.rlock()  # one thread at a time turns parts eager
+        self._beginning = forks.rlock()
         self.compiled: Callable[..., Any] | None = None
         self.run = self._begin
         self.rebuild = self._begin_again
@@ -73,7 +73,7 @@ class Entry(Part):
         if is_dynamo_compiling():
             # Part of something larger that is compiled: it would guard on counters.
             return self.__wrapped__(*args, **kwargs)
-        run, owner, _, seen, numbers, here = self._of_each_call
+        run, owner, _, seen, numbers, here, undelivered = self._of_each_call
         if type(owner).forward is not seen:
             run = self.look_again()
         here.call = next(numbers)
@@ -83,6 +83,9 @@ class Entry(Part):
             if not self._runs_eager_after(error):
                 raise
             return self.run_eager(*args, **kwargs)
+        finally:
+            if undelivered:
+                self.telemetry.deliver()
 
     def _runs_eager_after(self, error: BaseException) -> bool:
         """Whether the call raised only because torch.jit or FX was tracing it."""
@@ -229,13 +232,18 @@ class Entry(Part):
     def _find_regions(self, /, *args: Any, **kwargs: Any) -> Any:
         """Runs the first call eager and watches which blocks feed one another."""
         try:
-            answer, found = self._watch_blocks(args, kwargs)
+            with forks.undone_in_fork(self._begin_anew):
+                answer, found = self._watch_blocks(args, kwargs)
         except BaseException:
-            self._all_eager(False)
-            self.run = self._begin  # nothing was learned: the next call is the first
+            self._begin_anew()  # nothing was learned
             raise
         self.put_in_force(found)
         return answer
+
+    def _begin_anew(self) -> None:
+        """The next call is the first."""
+        self._all_eager(False)
+        self.run = self._begin
 
     def _watch_blocks(self, args: Any, kwargs: Any) -> tuple[Any, Strategy]:
         """The answer of a call in eager, and the strategy that fits what it showed."""
@@ -369,11 +377,16 @@ class Entry(Part):
             compiled = [(part, part.run) for part in self._parts]
             for part, _ in compiled:
                 part.run = part.eager
-            try:
-                return self.eager(*args, **kwargs)
-            finally:
+
+            def switch_back() -> None:
                 for part, run in compiled:
                     part.run = run
+
+            try:
+                with forks.undone_in_fork(switch_back):
+                    return self.eager(*args, **kwargs)
+            finally:
+                switch_back()
 
     def remove_parts(self) -> None:
         """Another entry takes over: blocks are what they were."""

@@ -7,7 +7,7 @@ the same for each output of the same number, shape and type.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -51,7 +51,7 @@ def edges_of(
     if not torch.is_grad_enabled():
         return {}, args, kwargs
     if apart:
-        args, kwargs = _apart(args), _apart(kwargs)
+        args, kwargs = apart_from_history((args, kwargs))
     tensors: dict[str, Tensor] = {
         f"gradient of {name}": parameter
         for name, parameter in (owner.named_parameters() if owner is not None else ())
@@ -107,21 +107,51 @@ def _inputs(args: Any, kwargs: Any) -> Iterator[tuple[str, Any]]:
         yield from walk(value, f"input {name}")
 
 
-def _apart(value: Any) -> Any:
+def apart_from_history(value: Any) -> Any:
     """The same structure, tensors that have a history replaced."""
-    if type(value) in (list, tuple):
-        parts = [*map(_apart, value)]
-        same = all(new is old for new, old in zip(parts, value, strict=True))
-        return value if same else type(value)(parts)
-    if type(value) is dict:
-        fresh = {key: _apart(part) for key, part in value.items()}
-        same = all(fresh[key] is part for key, part in value.items())
-        return value if same else fresh
-    if type(value) is not Tensor or value.is_leaf or not value.requires_grad:
+    parts = [part for _, part in walk(value, "", objects=False)]
+    replaced: dict[int, Any] = {
+        id(part): _replaced(part) for part in parts if _has_history(part)
+    }
+    if not replaced:
         return value
-    replaced = _OverSameMemory.apply(value)
-    replaced.__dict__.update(value.__dict__)  # marks of sizes that vary
-    return replaced
+    # Parts come after what holds them. What holds itself is found in a second round.
+    parts.reverse()
+    holders: dict[int, Any] = {}
+    known = -1
+    while known < len(holders):
+        known = len(holders)
+        for part in parts:
+            if any(id(v) in replaced or id(v) in holders for v in _held(part)):
+                holders[id(part)] = part
+    for key, part in holders.items():
+        if type(part) is not tuple:
+            replaced[key] = type(part)()  # filled below: it may hold itself
+    for part in parts:
+        if id(part) in holders and type(part) is tuple:
+            replaced[id(part)] = tuple(replaced.get(id(v), v) for v in part)
+    for key, part in holders.items():
+        if type(part) is list:
+            replaced[key] += [replaced.get(id(v), v) for v in part]
+        elif type(part) is dict:
+            replaced[key] |= {k: replaced.get(id(v), v) for k, v in part.items()}
+    return replaced[id(value)]
+
+
+def _held(value: Any) -> Iterable[Any]:
+    if type(value) is dict:
+        return value.values()
+    return value if type(value) in (list, tuple) else ()
+
+
+def _has_history(value: Any) -> bool:
+    return type(value) is Tensor and not value.is_leaf and value.requires_grad
+
+
+def _replaced(tensor: Tensor) -> Tensor:
+    made = _OverSameMemory.apply(tensor)
+    made.__dict__.update(tensor.__dict__)  # marks of sizes that vary
+    return made
 
 
 class _OverSameMemory(torch.autograd.Function):

@@ -6,6 +6,7 @@ import contextlib
 import contextvars
 import functools
 import os
+import re
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -100,20 +101,17 @@ class Job:
 @functools.cache
 def shared_worker() -> worker.Worker:
     """One child for all models: they compile one after the other anyway."""
-    return worker.Worker(memory_limit_bytes=_memory_limit_bytes())
+    return worker.Worker(memory_limit_bytes=memory_limit_bytes())
 
 
-def _memory_limit_bytes() -> int | None:
+def memory_limit_bytes() -> int | None:
     """What a child may hold, with all it starts, where the environment says so."""
     value = os.environ.get("TORCHPROOF_CHILD_MEMORY_MB")
     if not value:
         return None
-    try:
-        return int(value) << 20
-    except ValueError:
-        raise UserError(
-            f"TORCHPROOF_CHILD_MEMORY_MB={value!r}: give a number of MiB"
-        ) from None
+    if not re.fullmatch("0*[1-9][0-9]{0,9}", value):
+        raise UserError(f"TORCHPROOF_CHILD_MEMORY_MB={value!r}: give a number of MiB")
+    return int(value) << 20
 
 
 _current: contextvars.ContextVar[Job | None] = contextvars.ContextVar(

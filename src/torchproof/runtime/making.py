@@ -39,6 +39,7 @@ def make(model: Any, settings: Mapping[str, Any], arguments: Mapping[str, Any]) 
         from torchproof.runtime.rehearsal import rehearse
 
         rehearse(entry, *arguments_of(settings["example"]), settings["min_gain"])
+    entry.telemetry.deliver()
     return model
 
 

@@ -6,6 +6,7 @@ does, as it did when eager was timed.
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections import deque
@@ -13,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from torchproof.runtime.facts import Latency
-from torchproof.runtime.telemetry import Telemetry, log
+from torchproof.runtime.telemetry import Telemetry
 
 _KEPT = 1000
 _FEWEST = 50  # times of each before the two are compared
@@ -66,9 +67,9 @@ class Monitor:
         now = percentile(compiled[-_LOOK_EVERY:], 50)
         slower = now > was * _SLOWER
         if slower and not self.drifted:
-            log.warning(
-                "%s: compiled calls take %.3g ms, eager took %.3g ms",
-                *(self._telemetry.name, now, was),
+            self._telemetry.log(
+                logging.WARNING,
+                f"compiled calls take {now:.3g} ms, eager took {was:.3g} ms",
             )
             self._telemetry.tell("drift", {"compiled_ms": now, "eager_ms": was})
         self.drifted = slower

@@ -248,6 +248,8 @@ def why_eager(owner: nn.Module | None) -> str | None:
 def method_of(owner: nn.Module, path: str) -> tuple[nn.Module, str]:
     """The module that has a method, and its name; of a module, its forward."""
     holder, _, name = path.rpartition(".")
+    if path == "forward":
+        raise UserError("core:forward is the whole model: strategy='full'")
     try:
         found = owner.get_submodule(holder)
     except AttributeError as error:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from torchproof import forks
 from torchproof.runtime import attempts, graphs, jobs
 from torchproof.strategies import Strategy
 
@@ -42,7 +42,7 @@ class Replaying:
     ) -> None:
         self._owner, self._make, self._note = owner, make, note
         self.inner = inner
-        self._making = threading.Lock()
+        self._making = forks.lock()
         self.graphed: Graphed | None = None
         self._failed = False
 

@@ -1,15 +1,24 @@
-"""What happened to one compiled model: counted, logged, and told to whoever asks."""
+"""What happened to one compiled model: counted, logged, and told to whoever asks.
+
+Log handlers and listeners are code of others, which may call the model. So they run by
+`deliver`, where nothing is being compiled and no lock is held: after a call has its
+answer, in the thread that made it.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import logging
 import threading
+import traceback
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any
 
+from torchproof import forks
 from torchproof.runtime.facts import Compilation, Fallback, Stuck
 
 log = logging.getLogger("torchproof")
@@ -27,7 +36,9 @@ class Telemetry:
     def __init__(self, name: str, listener: Listener | None) -> None:
         self.name = name
         self._listener = listener
-        self._lock = threading.Lock()
+        self._lock = forks.lock()
+        self._delivering = forks.lock()
+        self.undelivered: deque[Callable[[], None]] = deque(maxlen=_KEPT)
         # A call takes a number and keeps it here: right with threads, and fast.
         self.numbers = itertools.count()
         self.here = threading.local()
@@ -40,6 +51,10 @@ class Telemetry:
         self.notes: list[str] = []
         self.recompiles = 0
         self.compile_s = 0.0
+        forks.register(self)
+
+    def after_fork(self) -> None:
+        self.undelivered.clear()  # the parent delivers it
 
     # -- calls -------------------------------------------------------------------------
 
@@ -76,12 +91,13 @@ class Telemetry:
         return self._eager_since is not None
 
     @property
-    def counting(self) -> tuple[Iterator[int], Any]:
-        """Where a call takes its number, and keeps it as `call`.
+    def counting(self) -> tuple[Iterator[int], Any, deque[Callable[[], None]]]:
+        """Where a call takes its number, keeps it as `call`, and what it delivers.
 
         Where all are eager, nobody asks which one it is, and any object will do.
         """
-        return self.numbers, SimpleNamespace() if self.is_all_eager else self.here
+        here = SimpleNamespace() if self.is_all_eager else self.here
+        return self.numbers, here, self.undelivered
 
     @property
     def was_eager(self) -> bool:
@@ -118,9 +134,9 @@ class Telemetry:
         """One line in the log for each thing that runs eager."""
         self._add(self.fallbacks, item)
         phase = f" in {item.phase}" if item.phase else ""
-        log.warning(
-            "%s: %s runs eager (%s%s): %s",
-            *(self.name, item.what, item.kind, phase, item.why),
+        self.log(
+            logging.WARNING,
+            f"{item.what} runs eager ({item.kind}{phase}): {item.why}",
         )
         self.tell("fallback", dataclasses.asdict(item))
 
@@ -133,7 +149,7 @@ class Telemetry:
 
     def is_stuck(self, item: Stuck) -> None:
         self._add(self.stuck, item)
-        log.error("%s: thread %s is stuck in %s", self.name, item.thread, item.where)
+        self.log(logging.ERROR, f"thread {item.thread} is stuck in {item.where}")
         self.tell("stuck", dataclasses.asdict(item))
 
     def verified(self, record: Mapping[str, Any]) -> None:
@@ -143,18 +159,48 @@ class Telemetry:
     def note(self, text: str) -> None:
         if text not in self.notes:
             self._add(self.notes, text)
-            log.info("%s: %s", self.name, text)
+            self.log(logging.INFO, text)
+
+    # -- to others ---------------------------------------------------------------------
+
+    def log(self, level: int, text: str) -> None:
+        line = functools.partial(log.log, level, "%s: %s", self.name, text)
+        self.undelivered.append(line)
 
     def tell(self, kind: str, record: Mapping[str, Any]) -> None:
-        if self._listener is None:
-            return
+        if self._listener is not None:
+            self.undelivered.append(functools.partial(self._tell, kind, record))
+
+    def deliver(self) -> None:
+        """Writes log lines and calls the listener, in order, one thread at a time.
+
+        What comes meanwhile, from other threads or because the listener calls the
+        model, is delivered by the thread that is at it.
+        """
+        while self.undelivered and self._delivering.acquire(blocking=False):
+            try:
+                while self.undelivered:
+                    _shielded(self.undelivered.popleft())
+            finally:
+                self._delivering.release()
+
+    def _tell(self, kind: str, record: Mapping[str, Any]) -> None:
+        assert self._listener is not None
         try:
             self._listener(kind, record)
         except Exception:
-            # Somebody's metrics must not take the model down with them.
             log.exception("%s: on_event failed on %s", self.name, kind)
 
     def _add(self, items: list[Any], item: Any) -> None:
         with self._lock:
             items.append(item)
             del items[:-_KEPT]
+
+
+def _shielded(act: Callable[[], None]) -> None:
+    """Somebody's metrics or log handler must not take the model down with it."""
+    try:
+        act()
+    except Exception:
+        if logging.raiseExceptions:  # as `logging` itself decides it
+            traceback.print_exc()

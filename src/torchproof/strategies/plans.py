@@ -49,6 +49,25 @@ class Plan:
     def regions(self) -> tuple[Site, ...]:
         return tuple(site for site in self.sites if site.paths)
 
+    def wrong_path(self) -> str | None:
+        """What is wrong with the paths of its blocks, whatever the model is."""
+        seen: list[str] = []
+        for path in (path for region in self.regions for path in region.paths):
+            if not isinstance(path, str):
+                return f"the path {path!r} of a region is no text"
+            if path == "":
+                return "the path '' of a region is the whole model: that is full"
+            if not all(path.split(".")):
+                return f"the path {path!r} of a region has an empty step"
+            if path in seen:
+                return f"the path {path!r} is a region twice"
+            seen.append(path)
+        for outer in seen:
+            for inner in seen:
+                if inner.startswith(f"{outer}."):
+                    return f"the region {inner!r} lies within the region {outer!r}"
+        return None
+
     def to_json(self) -> dict[str, Any]:
         return {"sites": [site.to_json() for site in self.sites], "note": self.note}
 

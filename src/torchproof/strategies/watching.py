@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakIdKeyDictionary
 
+from torchproof import forks
 from torchproof.strategies.plans import Varying
 
 Where = tuple[int | str, ...]
@@ -29,19 +30,40 @@ Where = tuple[int | str, ...]
 
 def tensors_in(value: Any, where: Where = ()) -> Iterator[tuple[Where, Tensor]]:
     """The tensors in nested tuples, lists and dicts, and the way to each."""
-    if isinstance(value, Tensor):
-        yield where, value
-    for key, item in _items(value):
-        yield from tensors_in(item, (*where, key))
+    return _found(value, where, _items)
 
 
 def every_tensor(value: Any) -> Iterator[Tensor]:
     """The tensors in nested containers, the fields of dataclasses among them."""
-    if isinstance(value, Tensor):
-        yield value
+    return (tensor for _, tensor in _found(value, None, _items_and_fields))
+
+
+def _found(value: Any, where: Any, items: _Items) -> Iterator[tuple[Any, Tensor]]:
+    """Without recursion, and each container once: it may hold itself.
+
+    The way to a tensor is added to `where`, unless that is None.
+    """
+    waiting, seen = [(where, value)], set()
+    while waiting:
+        where, value = waiting.pop()
+        if isinstance(value, Tensor):
+            yield where, value
+            continue
+        parts = list(items(value))
+        if parts and id(value) not in seen:
+            seen.add(id(value))
+            waiting += [
+                (None if where is None else (*where, key), item)
+                for key, item in reversed(parts)
+            ]
+
+
+_Items = Callable[[Any], Iterable[tuple[int | str, Any]]]
+
+
+def _items_and_fields(value: Any) -> Iterable[tuple[int | str, Any]]:
     fields = vars(value).items() if dataclasses.is_dataclass(value) else ()
-    for _, item in (*_items(value), *fields):
-        yield from every_tensor(item)
+    return (*_items(value), *fields)
 
 
 def _items(value: Any) -> Iterable[tuple[int | str, Any]]:
@@ -113,6 +135,7 @@ class Watch(TorchFunctionMode):
 
     def __enter__(self) -> Watch:
         self._thread = threading.get_ident()
+        self._hooks.enter_context(forks.undone_in_fork(self._hooks.close))
         for path, module in self._modules.items():
             if isinstance(module, torch.jit.ScriptModule):
                 continue  # its hooks would have to be scripted

@@ -13,12 +13,13 @@ import functools
 import hashlib
 import random
 import sys
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+
+from torchproof import forks
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,7 @@ _SETTERS: tuple[tuple[Any, str], ...] = (
 _is_left_alone: contextvars.ContextVar[Callable[[], bool]] = contextvars.ContextVar(
     "torchproof_is_left_alone", default=lambda: False
 )
-_counting = threading.Lock()
+_counting = forks.lock()
 _leaving = 0  # how many do
 
 
@@ -125,14 +126,22 @@ def left_alone(when: Callable[[], bool] = lambda: True) -> Iterator[None]:
                 setattr(module, name, _unless_left(getattr(module, name)))
         _leaving += 1
     try:
-        yield
+        with forks.undone_in_fork(_end_leaving):
+            yield
     finally:
-        with _counting:
-            _leaving -= 1
-            if not _leaving:
-                for module, name in _SETTERS:
-                    setattr(module, name, getattr(module, name).__wrapped__)
+        _end_leaving()
         _is_left_alone.reset(token)
+
+
+def _end_leaving() -> None:
+    global _leaving
+    with _counting:
+        _leaving -= 1
+        if not _leaving:
+            for module, name in _SETTERS:
+                now = getattr(module, name)
+                # In a fork, the thread that wrapped them may have been at it.
+                setattr(module, name, getattr(now, "__wrapped__", now))
 
 
 def _unless_left(put_back: Callable[..., None]) -> Callable[..., None]:

@@ -7,12 +7,13 @@ batches and outputs of the user's or a library's own classes.
 from __future__ import annotations
 
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import nn
 
+_LONGEST, _HEAD = 500, 100  # characters of a label, and of one that is cut
 # Values that have attributes but are looked at as a whole.
 _WHOLE = (
     torch.Tensor,
@@ -26,27 +27,45 @@ _WHOLE = (
 )
 
 
-def walk(
-    value: Any, label: str, *, objects: bool = True, above: frozenset[int] = frozenset()
-) -> Iterator[tuple[str, Any]]:
+def walk(value: Any, label: str, *, objects: bool = True) -> Iterator[tuple[str, Any]]:
     """The value itself, then all its parts, the outer ones first.
 
-    Without `objects`, objects other than lists, tuples and dicts are not entered.
+    However deep they lie: a part that is one of the containers around it is not entered
+    again, and long labels are cut and numbered. Without `objects`, objects other than
+    lists, tuples and dicts are not entered.
     """
-    yield label, value
-    if id(value) in above:
-        return
-    above |= {id(value)}
+    above: list[int] = []
+    entered: set[int] = set()
+    levels: list[Iterator[tuple[str, Any]]] = [iter([(label, value)])]
+    number = 0
+    while levels:
+        found = next(levels[-1], None)
+        if found is None:
+            levels.pop()
+            if above:
+                entered.discard(above.pop())
+            continue
+        name, part = found
+        number += 1
+        if len(name) > _LONGEST:
+            name = f"{name[:_HEAD]}...({number})"
+        yield name, part
+        inner = None if id(part) in entered else _parts(part, name, objects)
+        if inner is not None:
+            above.append(id(part))
+            entered.add(id(part))
+            levels.append(inner)
+
+
+def _parts(value: Any, label: str, objects: bool) -> Iterator[tuple[str, Any]] | None:
+    """What a container holds; None of anything else."""
     if isinstance(value, Mapping):
-        parts = ((f"{label}[{key!r}]", part) for key, part in list(value.items()))
-    elif isinstance(value, list | tuple):
-        parts = ((f"{label}[{i}]", part) for i, part in enumerate(value))
-    elif objects and (held := attributes(value)) is not None:
-        parts = ((f"{label}.{name}", part) for name, part in list(held.items()))
-    else:
-        return
-    for name, part in parts:
-        yield from walk(part, name, objects=objects, above=above)
+        return ((f"{label}[{key!r}]", part) for key, part in list(value.items()))
+    if isinstance(value, list | tuple):
+        return ((f"{label}[{i}]", part) for i, part in enumerate(value))
+    if objects and (held := attributes(value)) is not None:
+        return ((f"{label}.{name}", part) for name, part in list(held.items()))
+    return None
 
 
 def attributes(value: Any) -> dict[str, Any] | None:
@@ -67,3 +86,21 @@ def plain_tensors(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
         inner = getattr(tensor, name)
         if isinstance(inner, torch.Tensor):
             yield from plain_tensors(inner)
+
+
+def unwound(step: Generator[Any, Any, Any]) -> Any:
+    """What a recursive generator returns, without recursion.
+
+    It yields the generators that it calls, and gets back what they return.
+    """
+    calls, answer = [step], None
+    while calls:
+        try:
+            inner = calls[-1].send(answer)
+        except StopIteration as stop:
+            calls.pop()
+            answer = stop.value
+        else:
+            calls.append(inner)
+            answer = None
+    return answer

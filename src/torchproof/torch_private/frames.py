@@ -191,7 +191,7 @@ def _install() -> None:
         return _Guarded(original(callback, hooks), guard)
 
     convert_frame.catch_errors_wrapper = guarded
-    os.register_at_fork(after_in_child=threads.renew_compile_lock)
+    os.register_at_fork(after_in_child=threads.forget_other_compilers)
     _pass_checkpoints()
 
 

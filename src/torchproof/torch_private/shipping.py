@@ -23,6 +23,8 @@ from typing import Any
 
 import torch
 
+from torchproof import forks
+
 PROBES: dict[str, tuple[str, ...]] = {
     "code generation of a graph": (
         "torch._inductor.compile_fx:fx_codegen_and_compile",
@@ -80,7 +82,7 @@ class _Route:
 _route: contextvars.ContextVar[_Route | None] = contextvars.ContextVar(
     "torchproof_codegen_route", default=None
 )
-_installing = threading.Lock()
+_installing = forks.lock()
 
 
 class _NotLoaded(Exception):

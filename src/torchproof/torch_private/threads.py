@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -22,6 +23,18 @@ PROBES: dict[str, tuple[str, ...]] = {
         "torch.overrides:_get_current_function_mode_stack",
     ),
     "the lock of the compiler": ("torch._dynamo.convert_frame:compile_lock",),
+    "what a compiler leaves in a fork": (
+        "torch.compiler:_is_compiling_flag",
+        "torch.fx._symbolic_trace:_is_fx_tracing_flag",
+        "torch.fx._symbolic_trace:_Patcher.revert_all_patches",
+        "torch.fx._symbolic_trace:CURRENT_PATCHER",
+        "torch.fx.experimental.proxy_tensor:_CURRENT_MAKE_FX_TRACER",
+        "torch.fx.traceback:should_preserve_node_meta",
+        "torch.fx.traceback:current_meta",
+        "torch._dynamo.convert_frame:original_forward_from_src",
+        "torch.fx.graph_module:_forward_from_src",
+        "torch._inductor.triton_bundler:TritonBundler.end_compile",
+    ),
 }
 
 
@@ -99,7 +112,39 @@ def free_compile_lock(owner: int) -> None:
 
 
 def renew_compile_lock() -> None:
-    """In a fork, too: who held it stayed with the parent."""
     from torch._dynamo import convert_frame
 
     convert_frame.compile_lock = threading.RLock()
+
+
+def forget_other_compilers() -> None:
+    """In a fork: a thread of the parent that compiles is not there to end it.
+
+    Its lock would be held for ever, `torch.compiler.is_compiling()` be true, calls of
+    modules be traced by FX, and Inductor take another graph for the one under way.
+    """
+    from torch._dynamo import convert_frame
+
+    if convert_frame.compile_lock._is_owned():  # type: ignore[attr-defined]
+        return  # the thread that forks compiles
+    renew_compile_lock()
+    patcher = torch.fx._symbolic_trace.CURRENT_PATCHER
+    if patcher is not None:
+        patcher.revert_all_patches()
+    graph_module: Any = torch.fx.graph_module
+    graph_module._forward_from_src = convert_frame.original_forward_from_src
+    for name, state in _AT_REST.items():
+        if name in sys.modules:
+            vars(sys.modules[name]).update(state)
+    bundler = sys.modules.get("torch._inductor.triton_bundler")
+    if bundler is not None:
+        bundler.TritonBundler.end_compile()
+
+
+# What torch keeps for the whole process while a thread compiles, as it is otherwise.
+_AT_REST: dict[str, dict[str, Any]] = {
+    "torch.compiler": {"_is_compiling_flag": False},
+    "torch.fx._symbolic_trace": {"_is_fx_tracing_flag": False, "CURRENT_PATCHER": None},
+    "torch.fx.experimental.proxy_tensor": {"_CURRENT_MAKE_FX_TRACER": None},
+    "torch.fx.traceback": {"should_preserve_node_meta": False, "current_meta": {}},
+}

@@ -1,0 +1,183 @@
+"""Values that hold themselves, or lie deep inside one another, are no trouble."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import torchproof
+from torchproof.boundary import values
+from torchproof.loading import forms
+from torchproof.replay import handout, inputs
+from torchproof.runtime import gradients
+from torchproof.runtime.state import saved
+from torchproof.strategies import watching
+from torchproof.tensors.tree import walk
+
+DEEP = 5000
+
+
+def looped_dict(x: Tensor) -> Any:
+    value: dict[str, Any] = {"x": x}
+    value["self"] = value
+    return value
+
+
+def looped_list(x: Tensor) -> Any:
+    value: list[Any] = [x]
+    value.append((value, {"up": value}))
+    return value
+
+
+def looped_object(x: Tensor) -> Any:
+    value = SimpleNamespace(x=x)
+    value.up = [value]
+    return {"x": x, "held": value}
+
+
+def deep_list(x: Tensor) -> Any:
+    value: Any = [x]
+    for _ in range(DEEP):
+        value = [value]
+    return {"x": x, "deep": value}
+
+
+def deep_dict(x: Tensor) -> Any:
+    value: Any = {"x": x}
+    for _ in range(DEEP):
+        value = {"inner": value}
+    return {"x": x, "deep": value}
+
+
+MAKERS = (looped_dict, looped_list, looped_object, deep_list, deep_dict)
+Make = Callable[[Tensor], Any]
+every_value = pytest.mark.parametrize("make", MAKERS)
+
+
+def x_of(value: Any) -> Tensor:
+    found: Tensor = value["x"] if isinstance(value, dict) else value[0]
+    return found
+
+
+class Net(nn.Module):
+    """Returns what it is given, with another tensor beside it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(2, 2)
+
+    def forward(self, value: Any) -> Any:
+        x = value["x"] if isinstance(value, dict) else value[0]
+        return {"y": self.inner(x).sin(), "given": value}
+
+
+@every_value
+def test_every_part_of_a_value_is_walked_once_by_a_name_of_its_own(make: Make) -> None:
+    x = torch.ones(2)
+    parts = list(walk(make(x), "input"))
+    labels = [label for label, _ in parts]
+    assert len(set(labels)) == len(labels) and max(map(len, labels)) < 600
+    assert any(part is x for _, part in parts)
+    assert len(parts) > DEEP or make in MAKERS[:3]
+
+
+@every_value
+def test_tensors_are_found_in_any_value(make: Make) -> None:
+    x = torch.ones(2)
+    value = make(x)
+    for found in (values.tensors(value), watching.every_tensor(value)):
+        assert all(each is x for each in found)
+    assert all(each is x for _, each in watching.tensors_in(value))
+    saved(None, (value,), {}).restore()
+
+
+@every_value
+def test_tensors_with_a_history_are_replaced_in_any_value(make: Make) -> None:
+    plain = make(torch.ones(2))
+    assert gradients.apart_from_history(plain) is plain
+    x = torch.ones(2, requires_grad=True) * 2
+    value = make(x)
+    fresh = gradients.apart_from_history(value)
+    assert fresh is not value and x_of(value) is x
+    assert x_of(fresh) is not x and torch.equal(x_of(fresh), x)
+    if make is looped_dict:
+        assert fresh["self"] is fresh
+    if make is looped_list:
+        assert fresh[1][0] is fresh and fresh[1][1]["up"] is fresh
+
+
+def test_only_what_holds_a_tensor_with_a_history_is_made_anew() -> None:
+    x, plain = torch.ones(2, requires_grad=True) * 2, [torch.ones(2)]
+    value = {"plain": plain, "x": (x, [x]), "n": 3}
+    fresh = gradients.apart_from_history(value)
+    assert fresh["plain"] is plain and fresh["n"] == 3
+    assert fresh["x"][0] is fresh["x"][1][0] and fresh["x"][0] is not x
+
+
+VERIFIED: dict[str, Any] = {"verify": 1}
+OTHERS: tuple[dict[str, Any], ...] = (
+    *({}, {"verify": "first", "strategy": "regional"}),
+    *({"monitor": True}, {"wait": False, "verify": 1}),
+)
+
+
+@pytest.mark.parametrize(
+    ("make", "settings"),
+    [
+        *((make, VERIFIED) for make in MAKERS[:3]),
+        pytest.param(deep_list, VERIFIED, marks=pytest.mark.slow),
+        *((looped_dict, settings) for settings in OTHERS),
+        (deep_dict, {"strategy": "regional"}),
+    ],
+)
+def test_a_compiled_model_takes_and_returns_any_value(
+    make: Make, settings: dict[str, Any], fresh_dynamo: None
+) -> None:
+    plain = Net()
+    model = torchproof.compile(Net(), backend="eager", deadline=60, **settings)
+    model.load_state_dict(plain.state_dict())
+    for _ in range(2):
+        value = make(torch.ones(2))
+        answer = model(value)
+        assert answer["given"] is value
+        assert torch.equal(answer["y"], plain(value)["y"])
+    status = torchproof.status(model)
+    str(status), status.to_json()
+    assert all(each["verdict"] != "wrong" for each in status.verifications)
+
+
+@every_value
+def test_a_graph_refuses_such_a_call_and_runs_it(make: Make) -> None:
+    value = make(torch.ones(2))
+    assert inputs.key_of(((value,), {})) == inputs.TOO_DEEP or make is looped_object
+    step = torchproof.graph(Net())
+    for _ in range(2):
+        assert type(step(value)["given"]) is type(value)
+    with torchproof.step() as each:
+        assert each.run(Net(), value)["given"] is value
+
+
+@every_value
+def test_outputs_are_copied_whatever_they_hold(make: Make) -> None:
+    x = torch.ones(2)
+    value = make(x)
+    copied = handout.mapped(value, Tensor.clone)
+    found = [part for _, part in walk(copied, "") if isinstance(part, Tensor)]
+    assert found and all(part is x_of(copied) is not x for part in found)
+    assert len(list(walk(copied, ""))) == len(list(walk(value, "")))
+
+
+@every_value
+def test_a_form_of_a_pack_refuses_what_has_no_end(make: Make) -> None:
+    with pytest.raises(forms.Unfit):
+        forms.flatten(make(torch.ones(2)), [], "input")
+
+
+@pytest.fixture
+def fresh_dynamo() -> None:
+    torch._dynamo.reset()
