@@ -101,8 +101,8 @@ class Graphed:
         """Makes the recording for a call like this one, and leaves no other trace."""
         call = args, kwargs
         with self.pool.turn:
-            key = self._key(call)
-            if self._given_up or modes.is_overridden() or self._world.fitting(key):
+            key = self._key_if_any(call)
+            if self._given_up or key is None or self._world.fitting(key):
                 return
             recording = self._attempt(key, call)
             if recording is not None:
@@ -118,9 +118,9 @@ class Graphed:
     # -- one call ------------------------------------------------------------------
 
     def _answer(self, call: Call) -> Any:
-        if self._given_up or modes.is_overridden():
+        key = self._key_if_any(call)
+        if self._given_up or key is None:
             return self._plain(call)
-        key = self._key(call)
         recording = self._world.fitting(key)
         given = None
         # Where nothing is lost if a replay has to be thrown away, the device need not
@@ -140,6 +140,19 @@ class Graphed:
 
     def _key(self, call: Call) -> Hashable:
         return inputs.key_of(call), inputs.surroundings()
+
+    def _key_if_any(self, call: Call) -> Hashable | None:
+        """None where torch's functions are overridden, and for strange arguments."""
+        if modes.is_overridden():
+            return None
+        try:
+            key = self._key(call)
+            hash(key)
+        except Exception as error:
+            told = f"the arguments cannot be compared: {type(error).__name__}: {error}"
+            self._hinder(Stop("input", told))
+            return None
+        return key
 
     def _first(self, key: Hashable, call: Call) -> Any:
         """A call that no recording serves: the recording is made by it."""
@@ -224,7 +237,7 @@ class Graphed:
 
     def _padded(self, call: Call) -> Any:
         """The call by a recording for larger sizes, where that was seen to be right."""
-        fit = None if self.padder is None else self.padder.fit(call)
+        fit = self._fit(call)
         if self.padder is None or fit is None or self._given_up:
             return self._answer(call)
         before = self._replays
@@ -232,6 +245,21 @@ class Graphed:
         if served and self._replays > before:
             self.padder.served[fit.size] += 1
         return answer
+
+    def _fit(self, call: Call) -> Fit | None:
+        """None for a call that is not padded, also if that fails."""
+        if self.padder is None or self._key_if_any(call) is None:
+            return None
+        try:
+            return self.padder.fit(call)
+        except Exception as error:
+            self._hinder(Stop("input", f"not padded: {type(error).__name__}: {error}"))
+            return None
+
+    def _hinder(self, *stops: Stop) -> None:
+        new = tuple(stop for stop in stops if stop not in self._obstacles)
+        self._tell(new)
+        self._obstacles += new
 
     def _fitted(self, padder: Padder, call: Call, fit: Fit) -> tuple[Any, bool]:
         """The answer, and whether the bucket gave it."""
@@ -264,8 +292,10 @@ class Graphed:
             del self._world.cuts[key]
             return self._answer(call), False
         except Stopped as stopped:
-            self._tell(stopped.stops)
-            self._obstacles += stopped.stops
+            self._hinder(*stopped.stops)
+            return self._answer(call), False
+        except Exception as error:  # the step's own, which it raises again
+            self._hinder(Stop("input", f"not padded: {type(error).__name__}: {error}"))
             return self._answer(call), False
         self._world.cuts[key] = shapes
         self._replays += 1

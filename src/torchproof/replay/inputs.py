@@ -6,15 +6,22 @@ and device; everything else counts by value, since the recorded run has looked a
 
 from __future__ import annotations
 
+import dataclasses
+import enum
+import re
 import types
 from collections.abc import Hashable, Iterator, Mapping
+from pathlib import PurePath
 from typing import Any
 
+import numpy
 import torch
 from torch import Tensor, nn
 
 from torchproof.replay.facts import Stop, Stopped
 from torchproof.replay.handout import mapped
+from torchproof.replay.reach import dict_of
+from torchproof.replay.storage import ATOMS
 from torchproof.tensors.tree import walk
 from torchproof.torch_private import captures, modes
 
@@ -22,7 +29,8 @@ Call = tuple[tuple[Any, ...], Mapping[str, Any]]
 # Compared by identity, and do not change.
 _CONSTANT = (
     *(type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType),
-    *(torch.dtype, torch.layout, torch.memory_format),
+    *(torch.dtype, torch.device, torch.layout, torch.memory_format, enum.Enum),
+    *(range, type(...), re.Pattern, numpy.generic, PurePath),
 )
 
 
@@ -45,25 +53,42 @@ def key_of(call: Call) -> Hashable:
 
 def _key(value: Any) -> Hashable:
     if isinstance(value, Tensor):
-        needs = value.requires_grad
-        return (value.shape, value.dtype, value.device, needs, type(value))
+        more = value.requires_grad, type(value), *value.__dict__
+        return (value.shape, value.dtype, value.device, *more)
     if isinstance(value, Mapping):
-        return type(value), tuple((key, _key(part)) for key, part in value.items())
+        parts = tuple((key, _key(part)) for key, part in value.items())
+        return type(value), parts, _attributes(value)
     if isinstance(value, list | tuple):
-        return type(value), tuple(map(_key, value))
-    if isinstance(value, float) and value != value:
-        return "nan"
+        return type(value), tuple(map(_key, value)), _attributes(value)
+    if type(value) in (float, complex):
+        return type(value), repr(value)  # NaN is NaN, and 0.0 is not -0.0
+    if is_frozen(value):
+        return type(value), tuple((k, _key(part)) for k, part in vars(value).items())
     if is_opaque(value):
         return (type(value),)
     return type(value), value
 
 
+def _attributes(container: Any) -> Hashable:
+    """The names of attributes that a container has beside its parts."""
+    if type(container) in (dict, list, tuple):
+        return None
+    held = dict_of(container) or {}
+    return tuple(name for name, value in held.items() if value is not None)
+
+
 def is_opaque(value: Any) -> bool:
     """Whether it may change and still be the same, as far as comparing goes."""
-    if isinstance(value, _CONSTANT):
+    return type(value) not in ATOMS and not isinstance(value, _CONSTANT)
+
+
+def is_frozen(value: Any) -> bool:
+    """Whether it is a frozen dataclass with its fields and nothing else."""
+    kind = type(value)
+    if not dataclasses.is_dataclass(kind) or not kind.__dataclass_params__.frozen:  # type: ignore[attr-defined]
         return False
-    how: Any = type(value).__hash__
-    return how is None or how is object.__hash__
+    held = dict_of(value)
+    return held is not None and held.keys() == kind.__dataclass_fields__.keys()
 
 
 def _shared(call: Call) -> Hashable:
@@ -151,17 +176,32 @@ def _assert_plain(call: Call) -> None:
                 Stop("input", f"{label} is a module: let the step close over it")
             )
         if not isinstance(part, Tensor):
-            if is_opaque(part) and not isinstance(part, Mapping | list):
+            if isinstance(part, Mapping | list | tuple):
+                _assert_only_parts(label, part, seen)
+            elif is_opaque(part) and not is_frozen(part):
                 kind = type(part).__name__
                 told = (
                     f"{label} is a {kind}, which may change: let the step close over it"
                 )
                 raise Stopped(Stop("input", told))
             continue
+        own = [name for name in vars(part) if not name.startswith("_dynamo_")]
+        if own:
+            raise Stopped(Stop("input", f"{label} has an attribute {own[0]!r}"))
         plain = type(part) in (Tensor, nn.Parameter) and part.layout is torch.strided
         if id(part) not in seen or not plain:
             raise Stopped(
                 Stop("input", f"{label} is not a plain tensor in a list, tuple or dict")
+            )
+
+
+def _assert_only_parts(label: str, container: Any, seen: set[int]) -> None:
+    """A container of another class is made again from its parts alone."""
+    for name, value in (dict_of(container) or {}).items():
+        inside = list(tensors_in(value))
+        if value is not None and not (inside and {*map(id, inside)} <= seen):
+            raise Stopped(
+                Stop("input", f"{label} has an attribute {name!r}, which may change")
             )
 
 

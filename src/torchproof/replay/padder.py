@@ -67,9 +67,9 @@ class Padder:
         self.buckets = sizes
 
     def fit(self, call: Call) -> Fit | None:
-        """None where no bucket takes the call."""
+        """None where no bucket takes the call, and for an empty one."""
         own = self.padding.sizes(*call)
-        if own is None:
+        if own is None or not all(own.values()):
             return None
         size = tuple(own.values())
         self.observed[size] += 1

@@ -64,6 +64,7 @@ class Sight:
         self._values_of = _values_of(reach)
         self._sizes_of = _sizes_of(reach)
         self._arrays = [each for _, each in reach.arrays]
+        self._asks_abstract_classes = self.ran.asked_abstract_classes
         self._caches = [each for _, each in reach.caches]
         self.refresh()
 
@@ -174,7 +175,7 @@ class Sight:
 
     def _registrations(self) -> object:
         """What `isinstance` answers for an abstract class may have changed with it."""
-        return abc.get_cache_token() if self.ran.asked_abstract_classes else None
+        return abc.get_cache_token() if self._asks_abstract_classes else None
 
     def changes(self) -> list[str]:
         """What is not equal any more, in words; equal things are taken as they are."""
@@ -310,19 +311,22 @@ def _name_in(kind: str, name: Any) -> Any:
 
 _requires_grad = operator.attrgetter("requires_grad")
 _shape = operator.attrgetter("shape")
+_attributes = operator.attrgetter("__dict__")
 _cell_contents = operator.attrgetter("cell_contents")
 _of_functions = [
     operator.attrgetter(name) for name in ("__code__", "__defaults__", "__kwdefaults__")
 ]
 
 
-def _values_of(reach: Reach) -> Callable[[], tuple[Any, ...]]:
+def _values_of(reach: Reach) -> Callable[[], list[Any]]:
     """All values that are watched by identity, as they are when it is called.
 
     What is empty and stays empty, which sizes tell, has none.
     """
     objects = [each for _, each in reach.objects]
     holders = [each for each in objects if dict_of(each) is not None]
+    plain = [each for each in holders if _looks_up_plainly(type(each))]
+    others = [each for each in holders if not _looks_up_plainly(type(each))]
     held = [dict_of(each) for each in holders] + [each for _, _, each in reach.classes]
     dicts = [each for _, each in reach.dicts if dict.__len__(each)]
     walks = _walks(each for _, each in [*reach.lists, *reach.keyed] if _plainly(each))
@@ -342,10 +346,11 @@ def _values_of(reach: Reach) -> Callable[[], tuple[Any, ...]]:
     local = [each for _, each in reach.locals]
     flat, gone = itertools.chain.from_iterable, itertools.repeat(GONE)
 
-    def values() -> tuple[Any, ...]:
-        return (
+    def values() -> list[Any]:
+        return [
             *map(type, objects),
-            *map(object.__getattribute__, holders, itertools.repeat("__dict__")),
+            *map(_attributes, plain),
+            *map(object.__getattribute__, others, itertools.repeat("__dict__")),
             *flat(held),
             *flat(map(dict.values, dicts)),
             *flat(flat(map(walk, containers)) for walk, containers in walks),
@@ -359,29 +364,35 @@ def _values_of(reach: Reach) -> Callable[[], tuple[Any, ...]]:
             *map(ContextVar.get, variables, gone),
             *map(_is_dead, references),
             *flat(map(_items, local)),
-        )
+        ]
 
     return values
 
 
-def _identities(values: tuple[Any, ...]) -> bytes:
-    """The addresses of a tuple's parts, as they lie in it: CPython has them in a row.
+def _looks_up_plainly(kind: type) -> bool:
+    """Whether no code of a class runs when an attribute is looked up."""
+    return kind.__getattribute__ is object.__getattribute__
+
+
+def _identities(values: list[Any]) -> bytes:
+    """The addresses of a list's parts, as they lie in its memory in CPython.
 
     So thousands of objects are compared at once, and without asking any of them.
     """
-    return ctypes.string_at(id(values) + tuple.__basicsize__, _POINTER * len(values))
+    parts = ctypes.c_void_p.from_address(id(values) + _PARTS_OF_A_LIST).value
+    return ctypes.string_at(parts or 0, _POINTER * len(values))
 
 
 _POINTER = ctypes.sizeof(ctypes.c_void_p)
+_PARTS_OF_A_LIST = list.__basicsize__ - 2 * _POINTER  # then the room it has
 
 
 def _sizes_of(reach: Reach) -> Callable[[], list[int]]:
     """The sizes of all containers, and of the attributes of objects and classes."""
-    containers = {
-        id(each): each for _, each in [*reach.dicts, *reach.lists, *reach.keyed]
-    }
+    every = [each for _, each in [*reach.dicts, *reach.lists, *reach.keyed]]
+    every += [held for _, each in reach.objects if (held := dict_of(each)) is not None]
+    containers = {id(each): each for each in every}
     plain = [each for each in containers.values() if type(each) in _WALKS]
-    plain += [held for _, each in reach.objects if (held := dict_of(each)) is not None]
     plain += [held for _, _, held in reach.classes]
     others = _walks(each for each in containers.values() if type(each) not in _WALKS)
     sized = [(len, plain), *((_LENGTHS[walk], each) for walk, each in others)]
