@@ -364,7 +364,7 @@ class Observer:
             self.stream.write("lines", files=files)
 
 
-def _spied_call(observer: Observer, model: Any, *args: Any, **kwargs: Any) -> Any:
+def _spied_call(observer: Observer, model: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Stands where a module looks for its compiled self; transparent to Dynamo."""
     import torch
 

@@ -126,7 +126,7 @@ def _watched_variables(seen: Watch) -> Iterator[None]:
 @contextlib.contextmanager
 def watched_hooks(seen: Watch) -> Iterator[None]:
     def watched(name: str, register: Callable[..., Any]) -> Callable[..., Any]:
-        def note(self: Any, *args: Any, **kwargs: Any) -> Any:
+        def note(self: Any, /, *args: Any, **kwargs: Any) -> Any:
             if seen.note_hook(name) and args:
                 args = (seen.counted(args[0]), *args[1:])
             return register(self, *args, **kwargs)

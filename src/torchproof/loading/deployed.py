@@ -29,7 +29,7 @@ class Deployed:
         self._output = details["output"]
         self._run = run
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         given = self._tensors(args, kwargs)
         try:
             admitted = self._entrance.admit(given)

@@ -153,7 +153,7 @@ def _warm(
     report["notes"] = [*report["notes"], *notes]
 
 
-def _call(model: Any, *args: Any, **kwargs: Any) -> Any:
+def _call(model: Any, /, *args: Any, **kwargs: Any) -> Any:
     return model(*args, **kwargs)
 
 

@@ -92,12 +92,12 @@ class Graphed:
         self._tell(self._given_up)
         self._obstacles: tuple[Stop, ...] = ()  # to padding
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         self._calls += 1
         with self.pool.turn:
             return self._padded((args, kwargs))
 
-    def prepare(self, *args: Any, **kwargs: Any) -> None:
+    def prepare(self, /, *args: Any, **kwargs: Any) -> None:
         """Makes the recording for a call like this one, and leaves no other trace."""
         call = args, kwargs
         with self.pool.turn:

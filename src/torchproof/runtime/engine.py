@@ -8,6 +8,7 @@ no longer.
 
 from __future__ import annotations
 
+import inspect
 import re
 import threading
 import time
@@ -28,6 +29,13 @@ from torchproof.torch_private import classes, frames, threads
 # How much of what was compiled behind the calls may be of no use to them: a model that
 # changes all the time would be compiled all the time.
 _TRIES = 4
+# Flags of code whose calls end before it has run.
+_SUSPENDS = (
+    inspect.CO_GENERATOR
+    | inspect.CO_COROUTINE
+    | inspect.CO_ITERABLE_COROUTINE
+    | inspect.CO_ASYNC_GENERATOR
+)
 # Kinds of failures of a function that say nothing about those it calls.
 _LEAVES_INNER = ("compile error", "unsupported")
 
@@ -156,7 +164,7 @@ class Engine:
         if conversion.is_trivial():
             return conversion.carry_out()
         until = self._until()
-        refusal = self.refused.get(conversion.code) or self._storm(conversion.code)
+        refusal = self._refusal(conversion.code)
         # AOTAutograd has no code for forward-mode differentiation.
         runs_eager = refusal is not None or classes.differentiates_forward()
         if runs_eager or time.monotonic() >= until:
@@ -172,6 +180,16 @@ class Engine:
         answer = self._compile_once(conversion, state, until, prepared.job)
         self.background.forget(conversion.code, prepared)
         return answer
+
+    def _refusal(self, code: CodeType) -> Refusal | None:
+        """Why a function is not compiled, decided before or here."""
+        refusal = self.refused.get(code)
+        if refusal is None and code.co_flags & _SUSPENDS:
+            # Dynamo of torch 2.13 compiles coroutines, and the process crashes later.
+            why = "torch compiles no coroutines and generators"
+            item = Fallback("unsupported", self.name_of(code), why)
+            refusal = self._refuse(code, item, self.telemetry.call)
+        return refusal or self._storm(code)
 
     def _eager_meanwhile(
         self, conversion: frames.Conversion, state: threads.ThreadState

@@ -204,8 +204,9 @@ class Entry(Part):
         varying = following.whole_varying(self._plan)
         if strategy.form == "core":
             assert self.owner is not None and strategy.method is not None
-            part = Part.put(*method_of(self.owner, strategy.method))
-            return self._with_parts([(part, varying)])
+            place = method_of(self.owner, strategy.method)
+            if place != (self.owner, self.name):
+                return self._with_parts([(Part.put(*place), varying)])
         if strategy.form == "regional":
             return self._with_parts(self._blocks())
         if strategy.form == "eager":

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from torchproof.recipe.adoption import Given
 from torchproof.records import UserError
-from torchproof.runtime.parts import Part
+from torchproof.runtime.parts import Part, why_eager
 from torchproof.strategies import Strategy, parse
 from torchproof.strategies.plans import Plan, Varying
 from torchproof.torch_private import mark_weakly_dynamic
@@ -40,8 +40,8 @@ def strategy_of(
     source: Given, model: nn.Module | None, *, wait: bool
 ) -> tuple[Strategy, str]:
     """The recipe's strategy as a forward can follow it, and why it is in force."""
-    if isinstance(model, torch.jit.ScriptModule):
-        return parse("eager"), "TorchScript modules cannot be compiled"
+    if why := why_eager(model):
+        return parse("eager"), why
     recipe = source.recipe
     if recipe is None:
         return parse("eager"), f"{source.name} is damaged"

@@ -6,14 +6,13 @@ import difflib
 from collections.abc import Mapping
 from typing import Any
 
-import torch
 from torch import nn
 
 from torchproof.recipe.adoption import given
 from torchproof.records import UserError
 from torchproof.runtime import ARGUMENTS, arguments_of, deadline_s, following, plan
 from torchproof.runtime.entry import Entry, FunctionEntry
-from torchproof.runtime.parts import Options
+from torchproof.runtime.parts import Options, why_eager
 from torchproof.strategies import BLOCKS, Strategy, parse
 
 
@@ -99,8 +98,8 @@ def _options(
 def _strategy(
     model: nn.Module | None, settings: Mapping[str, Any]
 ) -> tuple[Strategy, str]:
-    if isinstance(model, torch.jit.ScriptModule):
-        return parse("eager"), "TorchScript modules cannot be compiled"
+    if why := why_eager(model):
+        return parse("eager"), why
     if settings["strategy"] is None:
         if model is None:
             return parse("full"), "a function"

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import torch
 from torch import nn
 from torch.compiler import is_dynamo_compiling
 
@@ -229,16 +230,17 @@ def _in_class(kind: type, name: str) -> Any:
     return None
 
 
-def why_not_in_place(owner: nn.Module, name: str) -> str | None:
-    """Why nothing can stand in for a method of one module."""
-    method = _in_class(type(owner), name)
-    if hasattr(type(method), "__set__") or hasattr(type(method), "__delete__"):
-        kind = type(method).__name__
-        return (
-            f"{name} of {type(owner).__name__} is a {kind}, which Python looks up"
-            " before any attribute of the instance"
-        )
-    return None
+def why_eager(owner: nn.Module | None) -> str | None:
+    """Why nothing can stand in for the forward of a module."""
+    if isinstance(owner, torch.jit.ScriptModule):
+        return "TorchScript modules cannot be compiled"
+    method = _in_class(type(owner), "forward")
+    if owner is None or not hasattr(type(method), "__set__"):
+        return None
+    return (
+        f"forward of {type(owner).__name__} is a {type(method).__name__}, which Python"
+        " looks up before any attribute of the instance"
+    )
 
 
 def method_of(owner: nn.Module, path: str) -> tuple[nn.Module, str]:

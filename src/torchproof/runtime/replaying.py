@@ -46,7 +46,7 @@ class Replaying:
         self.graphed: Graphed | None = None
         self._failed = False
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         owner = self._owner
         if torch.is_grad_enabled() or (owner is not None and owner.training):
             self._note(_NOT_REPLAYED)

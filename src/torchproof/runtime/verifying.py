@@ -19,7 +19,7 @@ class Verifying:
         self._entry, self._run = entry, run
         self._left = 0
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         if self._left > 0 or not self._has_compiled():
             self._left -= 1
             return self._run(*args, **kwargs)
