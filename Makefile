@@ -60,7 +60,9 @@ prove: $(INSTALLED)
 	@echo "are clean (diagnoses.py); bench says of work of known cost what is known of it"
 	@echo "(known_costs.py); timing adds at most 1 percent to a step of 1 ms (harness.py);"
 	@echo "faults of every kind are survived by torchproof.compile (reliability.py), by"
-	@echo "the thousand as well (soak.py); it adds at most 2 us to a call"
+	@echo "the thousand as well (soak.py); random programs that read state in every way of"
+	@echo "Python answer as eager does after random changes, replayed and compiled"
+	@echo "(fuzz_state.py); torchproof.compile adds at most 2 us to a call"
 	@echo "(call_overhead.py), and with wait=False no pause is longer than a fifth of the"
 	@echo "time that compiling takes (stall.py); what the page on limitations says of the"
 	@echo "installed torch still holds (limitations.py), what was judged of the reading of"
@@ -76,6 +78,7 @@ prove: $(INSTALLED)
 	$(BIN)/python -m benchmarks.harness --write
 	$(BIN)/python benchmarks/reliability.py --write
 	$(BIN)/python benchmarks/soak.py --write
+	$(BIN)/python benchmarks/fuzz_state.py --write
 	$(BIN)/python -m benchmarks.call_overhead --write
 	$(BIN)/python -m benchmarks.stall --write
 	$(BIN)/python benchmarks/limitations.py --write

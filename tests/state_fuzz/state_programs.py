@@ -131,9 +131,7 @@ def generate(seed: int, excluded: frozenset[str] = frozenset()) -> Program:
             chosen = [each]
             break
         chosen.append(each)
-    readers = tuple(
-        _reader(chance, number, each) for number, each in enumerate(chosen)
-    )
+    readers = tuple(_reader(chance, number, each) for number, each in enumerate(chosen))
     program = Program(seed, form, readers, ())
     return replace(program, history=tuple(_history(chance, program)))
 
@@ -271,9 +269,7 @@ class _Emitted:
         call = placement.call.replace("EXPR", expression)
         me = "self" if self._in_class else "owner"
         self.statement = self._text(f"x = {call}", holder, me)
-        self.top += self._text(
-            placement.definition.replace("EXPR", expression), holder
-        )
+        self.top += self._text(placement.definition.replace("EXPR", expression), holder)
         self.method = self._text(
             placement.method.replace("EXPR", expression), holder, "self"
         )

@@ -162,6 +162,8 @@ SUBJECTS = {
 
 def compare(program: Program, subject: Subject) -> Outcome:
     """Runs the program in eager and as the subject does."""
+    if "compile" in subject.code:
+        torch._dynamo.reset()
     with _surroundings() as folder:
         expected = perform(program, folder, subject.eager)
         given = perform(program, folder, subject.wrap, subject)
@@ -290,12 +292,11 @@ def _loaded(program: Program, folder: Path) -> Iterator[types.ModuleType]:
 
 @contextlib.contextmanager
 def _surroundings() -> Iterator[Path]:
-    """Recordings on the CPU, nothing compiled yet, and no word about fallbacks."""
+    """Recordings on the CPU, and no word about fallbacks."""
     log = logging.getLogger("torchproof")
     level, writes = log.level, sys.dont_write_bytecode
     log.setLevel(logging.CRITICAL)
     sys.dont_write_bytecode = True
-    torch._dynamo.reset()
     try:
         with (
             strip.installed(),

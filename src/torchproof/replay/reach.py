@@ -161,10 +161,7 @@ class Reach:
             for name in list(held)
             if name not in idle
             and (
-                whole
-                or _is_special(name)
-                or name in names
-                or self._has_run(held[name])
+                whole or _is_special(name) or name in names or self._has_run(held[name])
             )
             and not self._ran.is_forgotten(id(kind), name)
         ]
