@@ -165,6 +165,15 @@ def test_attributes_of_tensors_that_are_passed() -> None:
     same(graphed(x), step(x))
 
 
+def test_marks_for_sizes_are_no_matter() -> None:
+    x = torch.ones(3, 4)
+    torch._dynamo.mark_dynamic(x, 0)
+    graphed = torchproof.graph(nn.Linear(4, 2).eval())
+    for _ in range(2):
+        graphed(x)
+    assert graphed.status().replays == 2
+
+
 def test_a_function_that_is_passed_is_watched() -> None:
     class Config:
         scale = 2.0

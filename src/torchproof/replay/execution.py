@@ -388,8 +388,7 @@ def _why_impure(called: Any) -> str | None:
     if bound is None or isinstance(bound, types.ModuleType):
         module = getattr(called, "__module__", None) or getattr(bound, "__name__", "")
     else:
-        kind = bound if isinstance(bound, type) else type(bound)
-        module = kind.__module__
+        module = _definer_of(bound, name).__module__
     top = str(module).partition(".")[0]
     if top not in sys.stdlib_module_names and top not in sys.builtin_module_names:
         return None
@@ -399,3 +398,11 @@ def _why_impure(called: Any) -> str | None:
         f"the step calls {top}.{name}, which may answer otherwise at every call: call"
         " it outside of the step"
     )
+
+
+def _definer_of(bound: Any, name: str) -> type:
+    """The class that has the method of an object or of a class."""
+    kinds = type(bound).__mro__
+    if issubclass(type(bound), type):
+        kinds = (*type.__dict__["__mro__"].__get__(bound), *kinds)
+    return next((kind for kind in kinds if name in kind.__dict__), type(bound))

@@ -34,6 +34,9 @@ _CONSTANT = (
 )
 
 
+_MARKS = re.compile("^_.*dynamo_|^_specialize_on$")
+
+
 def tensors_in(value: Any) -> Iterator[Tensor]:
     """The tensors of a call in a fixed order, also those that occur twice."""
     if isinstance(value, Tensor):
@@ -53,7 +56,7 @@ def key_of(call: Call) -> Hashable:
 
 def _key(value: Any) -> Hashable:
     if isinstance(value, Tensor):
-        more = value.requires_grad, type(value), *value.__dict__
+        more = value.requires_grad, type(value), *_own_attributes(value)
         return (value.shape, value.dtype, value.device, *more)
     if isinstance(value, Mapping):
         parts = tuple((key, _key(part)) for key, part in value.items())
@@ -67,6 +70,11 @@ def _key(value: Any) -> Hashable:
     if is_opaque(value):
         return (type(value),)
     return type(value), value
+
+
+def _own_attributes(tensor: Tensor) -> list[str]:
+    """Attributes that a user has set; torch marks sizes with some of its own."""
+    return [name for name in tensor.__dict__ if not _MARKS.search(name)]
 
 
 def _attributes(container: Any) -> Hashable:
@@ -185,8 +193,7 @@ def _assert_plain(call: Call) -> None:
                 )
                 raise Stopped(Stop("input", told))
             continue
-        own = [name for name in vars(part) if not name.startswith("_dynamo_")]
-        if own:
+        if own := _own_attributes(part):
             raise Stopped(Stop("input", f"{label} has an attribute {own[0]!r}"))
         plain = type(part) in (Tensor, nn.Parameter) and part.layout is torch.strided
         if id(part) not in seen or not plain:
