@@ -166,6 +166,7 @@ class Entry(Part):
                     self.put_in_force(strategy)
         if not first:
             return self.run(*args, **kwargs)
+        self.telemetry.this_call_too()
         ships = self._engine is not None and self._engine.settings.ships
         packed = self.pack is not None and self.pack["used"]
         if ships and self.strategy != "eager" and not packed:

@@ -99,8 +99,9 @@ class Part:
         kind = type(self.owner)
         method = _in_class(kind, self.name)
         if method is None:
-            dynamic: Callable[..., Any] = kind.__getattr__(self.owner, self.name)
-            return dynamic
+            dynamic: Any = getattr(kind, "__getattr__")  # noqa: B009
+            found: Callable[..., Any] = dynamic(self.owner, self.name)
+            return found
         if isinstance(method, Part):  # compiled in the body of the class
             method = method.plain
         bind = getattr(type(method), "__get__", None)
@@ -114,14 +115,15 @@ class Part:
 
     @run.setter
     def run(self, run: Callable[..., Any]) -> None:
+        self._run = run  # for Dynamo, which would look at all that is in a tuple
         # In one attribute, as each that a call reads takes time.
         owner = _NOBODY if self.owner is None else self.owner
         self._of_each_call = run, owner, self.name, self._seen, *self._counting
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
-        run, owner, name, seen = self._of_each_call[:4]
         if is_dynamo_compiling():
-            return run(*args, **kwargs)
+            return self._run(*args, **kwargs)
+        run, owner, name, seen = self._of_each_call
         if getattr(type(owner), name, None) is not seen:
             run = self.look_again()
         try:

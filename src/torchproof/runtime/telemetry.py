@@ -57,15 +57,19 @@ class Telemetry:
                 self._eager_calls += 1
 
     def all_eager(self, value: bool) -> None:
-        """The call under way and all that follow run eager, and need not say so."""
-        if value:
-            self.ran_eager()
+        """Whether all calls that follow run eager, and need not say so."""
         with self._lock:
             since, self._eager_since = self._eager_since, None
             if since is not None:
                 self._eager_calls += self.calls - since
             if value:
                 self._eager_since = self.calls
+
+    def this_call_too(self) -> None:
+        """If all calls that follow are eager, so is the one under way."""
+        with self._lock:
+            if self._eager_since is not None and self.call is not None:
+                self._eager_since = min(self._eager_since, self.call)
 
     @property
     def is_all_eager(self) -> bool:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import functools
+import importlib
 from collections.abc import Callable, Iterable, Iterator
 from types import FunctionType, MethodType
 from typing import Any
@@ -73,10 +74,18 @@ class Inlined:
         if isinstance(plain, FunctionType):
             self.functions.add(plain)
         for variable in (getattr(function, "obj", None), *arguments):
-            value = getattr(variable, "value", None)
+            value = _value_of(variable)
             kind = value if isinstance(value, type) else type(value)
             if kind.__flags__ & _HEAP_TYPE:
                 self.kinds[kind] = None
+
+
+def _value_of(variable: Any) -> Any:
+    """What a variable of Dynamo stands for, without making Dynamo look at it."""
+    known = getattr(variable, "__dict__", {})
+    if "_cache" in known:  # one that Dynamo has not looked at yet
+        return getattr(known["_cache"], "value", None)
+    return known.get("value")
 
 
 _inlined: contextvars.ContextVar[Inlined | None] = contextvars.ContextVar(
@@ -99,9 +108,8 @@ def noting() -> Iterator[Inlined]:
 @functools.cache
 def _install() -> None:
     """Stays in place, for every thread; it acts only inside of `noting`."""
-    from torch._dynamo.symbolic_convert import InliningInstructionTranslator as Inliner
-
-    original = Inliner.__dict__["inline_call"].__func__
+    home = importlib.import_module("torch._dynamo.symbolic_convert")
+    original = home.InliningInstructionTranslator.__dict__["inline_call"].__func__
 
     @functools.wraps(original)
     def inline(cls: Any, parent: Any, func: Any, *args: Any, **kwargs: Any) -> Any:
@@ -111,7 +119,7 @@ def _install() -> None:
             inlined.note(func, args[0][:1] if args else ())
         return original(cls, parent, func, *args, **kwargs)
 
-    Inliner.inline_call = classmethod(inline)
+    home.InliningInstructionTranslator.inline_call = classmethod(inline)
 
 
 def differentiates_forward() -> bool:
@@ -198,7 +206,7 @@ class _Guards:
         self._objects[f"bases of {_name(kind)}"] = mro  # so that its id stays its own
         held = self._held(_name(kind), kind)
         child = self._child(held.type_mro_manager, None, mro)
-        _add(child.add_id_match_guard, id(mro), f"the bases of {_name(kind)} changed")
+        _add(child.add_id_match_guard, id(mro), f"bases of {kind.__qualname__} changed")
 
     def same_method(self, kind: type, name: str) -> None:
         """The class finds the same under a name, at the same place, with its code."""
@@ -216,11 +224,12 @@ class _Guards:
                 return
 
     def _absent(self, base: type, name: str) -> None:
-        text = f"{_name(base)} has got a {name}"
+        text = f"{base.__qualname__}.{name} was added"
         _add(self._attributes(base).add_dict_contains_guard, False, name, text)
 
     def _same_value(self, base: type, name: str) -> None:
-        value, text = base.__dict__[name], f"{_name(base)}.{name} was replaced"
+        value = base.__dict__[name]
+        text = f"{base.__qualname__}.{name} was replaced"
         child = self._child(self._attributes(base).dict_getitem_manager, name, value)
         _add(child.add_id_match_guard, id(value), text)
         if base is nn.Module:
