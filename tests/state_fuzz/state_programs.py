@@ -1,4 +1,4 @@
-"""Random programs that read state, as source files, with calls and changes in between."""
+"""Random programs that read state, as source files, with calls and changes."""
 
 from __future__ import annotations
 
@@ -115,10 +115,14 @@ class Program:
 # -- generation ------------------------------------------------------------------------
 
 
-def generate(seed: int, excluded: frozenset[str] = frozenset()) -> Program:
+def generate(
+    seed: int,
+    excluded: frozenset[str] = frozenset(),
+    forms: tuple[str, ...] = FORMS,
+) -> Program:
     """A program of 1 to 6 readers; none of the mechanisms that are `excluded`."""
     chance = random.Random(seed)
-    form = chance.choice(FORMS)
+    form = chance.choice(forms)
     possible = [
         each
         for each in mechanisms().values()
@@ -192,8 +196,9 @@ def statements(reader: Reader) -> list[str]:
         assign = holders()[reader.holder].assign
         changes.append(assign.replace("OBJECT", kind.object))
     for change in changes:
-        for value in kind.values if "VALUE" in change else ("",):
-            found.append(_outside(reader, change.replace("VALUE", value)).strip())
+        values = kind.values if "VALUE" in change else ("",)
+        texts = (change.replace("VALUE", value) for value in values)
+        found += [_outside(reader, text).strip() for text in texts]
     return found
 
 

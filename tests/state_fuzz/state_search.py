@@ -57,7 +57,7 @@ def search(name: str, seeds: Iterable[int]) -> Report:
     excluded = state_limits.of(subject)
     torch.set_num_threads(1)
     for seed in seeds:
-        program = generate(seed, excluded)
+        program = generate(seed, excluded, subject.forms)
         if not subject.takes(program):
             continue
         outcome = _outcome(program, subject)

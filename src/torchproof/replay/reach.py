@@ -295,8 +295,8 @@ class Reach:
             return
         self._visit_class(label, type(target))
         self._visit_names(label, target, held)
-        for kind in mro_of(type(target)):  # an attribute may come to hide these
-            for name in self._names_for(type(target)) & _dict_of_class(kind).keys():
+        for each in mro_of(type(target)):  # an attribute may come to hide these
+            for name in self._names_for(type(target)) & _dict_of_class(each).keys():
                 self._name(f"{label}.{name}", held, name)
 
     # -- containers and objects ----------------------------------------------------
