@@ -152,7 +152,7 @@ class Reach:
         others.
         """
         names = self._names_for(kind)
-        if issubclass(kind, torch.autograd.Function):
+        if torch.autograd.Function in mro_of(kind):
             names = names | _OF_BACKWARD
         idle = self._idle.get(id(kind), frozenset()) - self._names
         whole = self._ran.is_looked_up(kind)
@@ -360,7 +360,7 @@ class Reach:
             self.scalers.append(keeper)
 
     def _visit_object(self, label: str, value: Any) -> None:
-        kind = type(value)
+        kind: Any = type(value)
         if kind.__module__.partition(".")[0] in ("logging", "torchproof"):
             return
         self._visit_class(label, kind)
@@ -594,7 +594,8 @@ def contents(cell: types.CellType) -> Any:
 
 def dict_of(value: Any) -> dict[str, Any] | None:
     """An object's own attributes, without asking code of its class."""
-    if not _has_plain_dict(type(value)):
+    kind: Any = type(value)
+    if not _has_plain_dict(kind):
         return None
     held = object.__getattribute__(value, "__dict__")
     return held if type(held) is dict else None
@@ -616,10 +617,14 @@ def _has_plain_dict(kind: type) -> bool:
     return False
 
 
-@functools.lru_cache(maxsize=4096)
-def _is_of_library(kind: type, *, inherited: bool = True) -> bool:
+def _is_of_library(kind: Any, *, inherited: bool = True) -> bool:
     """Whether a class is torch's or the standard library's, or made from one."""
-    for each in mro_of(kind) if inherited else (kind,):
+    return _are_of_library(mro_of(kind) if inherited else (kind,))
+
+
+@functools.lru_cache(maxsize=4096)
+def _are_of_library(kinds: tuple[type, ...]) -> bool:
+    for each in kinds:
         top = str(each.__module__).partition(".")[0]
         if top in ("builtins", "abc", "typing"):
             continue

@@ -292,8 +292,9 @@ class Sight:
             yield ("type", id(value), ""), f"the type of {label}", type(value)
             held = dict_of(value)
             yield ("attributes", id(value), ""), f"{label}.__dict__", held
-            for name in reach.names_of(value, held) if held is not None else ():
-                yield ("attribute", id(value), name), f"{label}.{name}", held[name]
+            if held is not None:
+                for name in reach.names_of(value, held):
+                    yield ("attribute", id(value), name), f"{label}.{name}", held[name]
         for label, kind, held in reach.classes:
             yield ("mro", id(kind), ""), f"{label}.__mro__", mro_of(kind)
             for name in reach.relevant(kind, held):
@@ -371,7 +372,8 @@ def _values_of(reach: Reach) -> Callable[[], list[Any]]:
 
 def _looks_up_plainly(kind: type) -> bool:
     """Whether no code of a class runs when an attribute is looked up."""
-    return kind.__getattribute__ is object.__getattribute__
+    looks_up: Any = kind.__getattribute__
+    return looks_up is object.__getattribute__
 
 
 def _identities(values: list[Any]) -> bytes:
@@ -399,7 +401,7 @@ def _sizes_of(reach: Reach) -> Callable[[], list[int]]:
     return lambda: [size for length, each in sized for size in map(length, each)]
 
 
-_WALKS: dict[type, Any] = {
+_WALKS: dict[Any, Any] = {
     collections.OrderedDict: collections.OrderedDict.__iter__,
     dict: dict.__iter__,
     list: list.__iter__,

@@ -31,9 +31,13 @@ BYTES = (bytearray, array.array, memoryview, numpy.ndarray)
 NUMBERS_IN_C = (ctypes.Structure, ctypes.Union, ctypes.Array)
 _POINTERS = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_wchar_p, ctypes.py_object)
 _FIELD: Any = type(collections.namedtuple("_Field", "value").value)  # type: ignore[attr-defined]
-_C_FIELD: Any = type(
-    type("_C", (ctypes.Structure,), {"_fields_": [("x", ctypes.c_int)]}).x
-)  # type: ignore[attr-defined]
+
+
+class _Structure(ctypes.Structure):
+    _fields_ = (("number", ctypes.c_int),)
+
+
+_FIELD_IN_C: Any = type(_Structure.number)
 _LRU: Any = type(functools.lru_cache(len))
 CACHED: tuple[type, ...] = (_LRU,)
 GETTERS = (operator.attrgetter, operator.methodcaller)
@@ -51,7 +55,7 @@ _CONSTANT: tuple[type, ...] = (
     *(struct.Struct, type(threading.Lock()), type(threading.RLock())),
     *(contextvars.ContextVar, contextvars.Context, operator.itemgetter, *GETTERS),
     *(numpy.generic, numpy.dtype, numpy.ufunc, functools.partial, _LRU),
-    *(types.MappingProxyType, weakref.ref, threading.local, _FIELD, _C_FIELD),
+    *(types.MappingProxyType, weakref.ref, threading.local, _FIELD, _FIELD_IN_C),
 )
 _WATCHED = (*CONTAINERS, *BYTES, *NUMBERS_IN_C)
 _CONSTANT_MODULES = (
@@ -73,7 +77,7 @@ def hidden(kind: type) -> type | None:
         return None
     if issubclass(kind, _WATCHED):
         return None
-    if issubclass(kind, ctypes._SimpleCData):  # type: ignore[type-var]
+    if issubclass(kind, ctypes._SimpleCData):
         return base if issubclass(kind, _POINTERS) else None
     if base.__module__.split(".")[0] in _CONSTANT_MODULES:
         return None
