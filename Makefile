@@ -61,7 +61,9 @@ prove: $(INSTALLED)
 	@echo "(known_costs.py); timing adds at most 1 percent to a step of 1 ms (harness.py);"
 	@echo "faults of every kind are survived by torchproof.compile (reliability.py), by"
 	@echo "the thousand as well (soak.py); damaged files of every format are read or"
-	@echo "refused in one line (fuzz_files.py); it adds at most 2 us to a call"
+	@echo "refused in one line (fuzz_files.py); random programs that read state in every"
+	@echo "way of Python answer as eager does after random changes, replayed and compiled"
+	@echo "(fuzz_state.py); torchproof.compile adds at most 2 us to a call"
 	@echo "(call_overhead.py), and with wait=False no pause is longer than a fifth of the"
 	@echo "time that compiling takes (stall.py); what the page on limitations says of the"
 	@echo "installed torch still holds (limitations.py), what was judged of the reading of"
@@ -80,6 +82,7 @@ prove: $(INSTALLED)
 	$(BIN)/python benchmarks/reliability.py --write
 	$(BIN)/python benchmarks/soak.py --write
 	$(BIN)/python -m benchmarks.fuzz_files --write
+	$(BIN)/python benchmarks/fuzz_state.py --write
 	$(BIN)/python -m benchmarks.call_overhead --write
 	$(BIN)/python -m benchmarks.stall --write
 	$(BIN)/python benchmarks/limitations.py --write

@@ -48,7 +48,9 @@ def reports(programs: int, seed: int, only: str) -> Iterator[Report]:
                 continue
             starts = range(seed, seed + count, CHUNK)
             begun = [
-                pool.submit(search, name, range(start, min(start + CHUNK, seed + count)))
+                pool.submit(
+                    search, name, range(start, min(start + CHUNK, seed + count))
+                )
                 for start in starts
             ]
             whole = Report(name)
@@ -81,7 +83,7 @@ def main() -> int:
     arguments = parser.parse_args()
     begin, kept, failed = time.monotonic(), {}, 0
     for report in reports(arguments.programs, arguments.seed, arguments.only):
-        kept[report.subject] = row(report)
+        kept[report.subject] = row(report) | {"seed": arguments.seed}
         for failure in report.failures:
             print(f"{failure.script}\n{'-' * 88}")
         failed += len(report.failures)
@@ -93,11 +95,21 @@ def main() -> int:
         )
     print(f"{time.monotonic() - begin:.0f} s", file=sys.stderr)
     if arguments.write:
-        path = HERE / "results" / "fuzz-state-cpu.json"
-        about = {"torch": torch.__version__, "machine": {"arch": platform.machine()}}
-        about |= {"seed": arguments.seed, "subjects": kept}
-        path.write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
+        write(kept)
     return 1 if failed else 0
+
+
+def write(rows: dict[str, Any]) -> None:
+    """Keeps what was run, beside what is kept of other subjects."""
+    path = HERE / "results" / "fuzz-state-cpu.json"
+    earlier = json.loads(path.read_text())["subjects"] if path.exists() else {}
+    known = earlier | rows
+    kept = {
+        "machine": {"arch": platform.machine()},
+        "torch": torch.__version__,
+        "subjects": {name: known[name] for name in SUBJECTS if name in known},
+    }
+    path.write_text(json.dumps(kept, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

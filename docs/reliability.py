@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -65,6 +66,37 @@ def _soak(soaks: list[dict[str, Any]]) -> Iterator[tuple[str, ...]]:
     yield "seconds", *(f"{one['seconds']:.0f}" for one in soaks)
 
 
+def state() -> str:
+    """A row for each way to run a program; what became of its calls."""
+    kept = _kept("fuzz-state-cpu.json")
+    header = ["run by", "programs", "calls", "changes", "replayed or compiled"]
+    header += ["recorded or compiled anew", "differ from eager"]
+    rows = (_state(name, row) for name, row in kept["subjects"].items())
+    return markdown.table(header, rows)
+
+
+def _state(name: str, row: dict[str, Any]) -> tuple[str, ...]:
+    counts = row["counts"]
+    fast = counts.get("replays", counts.get("compiled", 0))
+    made = counts.get("recordings", counts.get("compilations", 0))
+    numbers = (row["programs"], row["calls"], row["changes"])
+    share = f"{fast / row['calls']:.0%}"
+    shown = (f"{number:,}" for number in numbers)
+    return f"`{name}`", *shown, share, f"{made:,}", str(len(row["failures"]))
+
+
+def state_limits() -> str:
+    """What random programs leave out, since it is known to differ."""
+    path = KEPT.parent.parent / "tests" / "state_fuzz" / "limits.toml"
+    table = tomllib.loads(path.read_text(encoding="utf-8"))
+    rows = (
+        (name, f"`torchproof.{subject}`", why)
+        for subject in ("compile", "graph")
+        for name, why in table[subject].items()
+    )
+    return markdown.table(["the step reads", "under", "why the answer differs"], rows)
+
+
 def calls() -> str:
     """What a call adds, by what is called and by backend."""
     header = ["call", "torch.compile, us", "added, us (middle half)", "pairs"]
@@ -109,5 +141,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "faults": faults,
     "soak": soak,
     "files": files,
+    "state": state,
+    "state limits": state_limits,
     "calls": calls,
 }

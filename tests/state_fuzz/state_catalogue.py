@@ -1,12 +1,12 @@
 """The ways in which a step can read state, from the tables in mechanisms/*.toml.
 
-A mechanism has these fields. N stands for the number of the reader in its program, VALUE
-for one of `values`, OBJ for the object as a holder gives it, SELF for the owner.
+A mechanism has these fields. N stands for the number of the reader in its program,
+VALUE for one of `values`, OBJ for the object as a holder gives it, SELF for the owner.
 
 - `setup`: statements at the top of the program; `files`: further files beside it
 - `object`: an expression that makes an object, which any holder can keep
-- `read`, `tensor` or `apply`: an expression that gives a number, gives a tensor of up to
-  four columns, or is a whole expression over `x`
+- `read`, `tensor` or `apply`: an expression that gives a number, gives a tensor of four
+  columns, or is a whole expression over `x`
 - `before`: statements that come right before this expression
 - `changes`: statements that change what is read, from outside
 - `state`: an expression that is compared after each call

@@ -1,4 +1,4 @@
-"""Random programs that read state, as source files, with calls and changes in between."""
+"""Random programs that read state, as source files, with calls and changes."""
 
 from __future__ import annotations
 
@@ -115,10 +115,14 @@ class Program:
 # -- generation ------------------------------------------------------------------------
 
 
-def generate(seed: int, excluded: frozenset[str] = frozenset()) -> Program:
+def generate(
+    seed: int,
+    excluded: frozenset[str] = frozenset(),
+    forms: tuple[str, ...] = FORMS,
+) -> Program:
     """A program of 1 to 6 readers; none of the mechanisms that are `excluded`."""
     chance = random.Random(seed)
-    form = chance.choice(FORMS)
+    form = chance.choice(forms)
     possible = [
         each
         for each in mechanisms().values()
@@ -131,9 +135,7 @@ def generate(seed: int, excluded: frozenset[str] = frozenset()) -> Program:
             chosen = [each]
             break
         chosen.append(each)
-    readers = tuple(
-        _reader(chance, number, each) for number, each in enumerate(chosen)
-    )
+    readers = tuple(_reader(chance, number, each) for number, each in enumerate(chosen))
     program = Program(seed, form, readers, ())
     return replace(program, history=tuple(_history(chance, program)))
 
@@ -194,8 +196,9 @@ def statements(reader: Reader) -> list[str]:
         assign = holders()[reader.holder].assign
         changes.append(assign.replace("OBJECT", kind.object))
     for change in changes:
-        for value in kind.values if "VALUE" in change else ("",):
-            found.append(_outside(reader, change.replace("VALUE", value)).strip())
+        values = kind.values if "VALUE" in change else ("",)
+        texts = (change.replace("VALUE", value) for value in values)
+        found += [_outside(reader, text).strip() for text in texts]
     return found
 
 
@@ -271,9 +274,7 @@ class _Emitted:
         call = placement.call.replace("EXPR", expression)
         me = "self" if self._in_class else "owner"
         self.statement = self._text(f"x = {call}", holder, me)
-        self.top += self._text(
-            placement.definition.replace("EXPR", expression), holder
-        )
+        self.top += self._text(placement.definition.replace("EXPR", expression), holder)
         self.method = self._text(
             placement.method.replace("EXPR", expression), holder, "self"
         )

@@ -1,7 +1,7 @@
 """Runs a program as it is and as torchproof runs it, and says where they differ.
 
-Each run loads the program's files anew, under a name of its own, so that nothing but the
-process is shared; what a mechanism changes for the process is undone at the end.
+Each run loads the program's files anew, under a name of its own, so that nothing but
+the process is shared; what a mechanism changes for the process is undone at the end.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ import numpy
 import strip
 import torch
 import torch._dynamo
+from state_catalogue import FORMS
 from state_programs import Call, Change, Program
 from torch import Tensor, nn
 
@@ -61,6 +62,11 @@ class Subject:
         while "wait=False" in self.code and torchproof.status(wrapped).pending:
             assert time.monotonic() < end, "it compiles for ever"
             time.sleep(0.005)
+
+    @property
+    def forms(self) -> tuple[str, ...]:
+        """Repeated blocks are those of a module."""
+        return ("module",) if "regional" in self.code else FORMS
 
     def takes(self, program: Program) -> bool:
         """A verified call runs a step twice, with what it writes."""
@@ -162,6 +168,8 @@ SUBJECTS = {
 
 def compare(program: Program, subject: Subject) -> Outcome:
     """Runs the program in eager and as the subject does."""
+    if "compile" in subject.code:
+        torch._dynamo.reset()
     with _surroundings() as folder:
         expected = perform(program, folder, subject.eager)
         given = perform(program, folder, subject.wrap, subject)
@@ -290,12 +298,11 @@ def _loaded(program: Program, folder: Path) -> Iterator[types.ModuleType]:
 
 @contextlib.contextmanager
 def _surroundings() -> Iterator[Path]:
-    """Recordings on the CPU, nothing compiled yet, and no word about fallbacks."""
+    """Recordings on the CPU, and no word about fallbacks."""
     log = logging.getLogger("torchproof")
     level, writes = log.level, sys.dont_write_bytecode
     log.setLevel(logging.CRITICAL)
     sys.dont_write_bytecode = True
-    torch._dynamo.reset()
     try:
         with (
             strip.installed(),

@@ -57,7 +57,7 @@ def search(name: str, seeds: Iterable[int]) -> Report:
     excluded = state_limits.of(subject)
     torch.set_num_threads(1)
     for seed in seeds:
-        program = generate(seed, excluded)
+        program = generate(seed, excluded, subject.forms)
         if not subject.takes(program):
             continue
         outcome = _outcome(program, subject)
@@ -72,7 +72,11 @@ def search(name: str, seeds: Iterable[int]) -> Report:
 
 
 def _failure(program: Program, subject: Subject) -> Failure:
-    small = shrink(program, lambda each: _outcome(each, subject).difference is not None)
+    def fails(each: Program) -> bool:
+        known = each.form in subject.forms
+        return known and _outcome(each, subject).difference is not None
+
+    small = shrink(program, fails)
     told = str(_outcome(small, subject).difference)
     text = script(small, subject.code, told)
     return Failure(subject.name, program.seed, small.names, told, text)

@@ -67,7 +67,7 @@ def _smaller(program: Program) -> Iterator[Program]:
             yield replace(program, history=plain)
 
 
-_DRIVER = '''
+_DRIVER = """
 import contextlib, importlib, pathlib, random, sys, tempfile
 import numpy, torch, torchproof
 
@@ -106,7 +106,7 @@ with installed(), tempfile.TemporaryDirectory() as folder:
     sys.path.insert(0, folder)
     run("eager", lambda step: step)
     run("given", lambda step: CODE)
-'''
+"""
 
 
 def script(program: Program, code: str, told: str) -> str:

@@ -58,7 +58,10 @@ _PURE = frozenset(
     }
 )
 _IMPURE_NAMES = frozenset(
-    {"input", "open", "now", "utcnow", "today", "__subclasses__", "_getframe"}
+    {
+        *("input", "open", "now", "utcnow", "today", "__subclasses__", "_getframe"),
+        "getcontext",  # of decimal: its precision is the thread's
+    }
 )
 _HARMLESS_NAMES = frozenset(
     {"sleep", "fspath", "getpid", "write", "flush", "isatty", "collect", "isenabled"}
@@ -102,7 +105,7 @@ def reads_of(code: types.CodeType) -> Reads:
     mentioned = names["global"] | names["attribute"]
     strings = frozenset[str]()
     if mentioned & _NAMED_LOOKUPS or names["import"]:
-        words = (w for w in code.co_consts if isinstance(w, str))
+        words = _words(code.co_consts)
         strings = frozenset(w for w in words if w.replace(".", "_").isidentifier())
     return Reads(
         frozenset(names["global"]).union(*(each.globals for each in inner)),
@@ -112,8 +115,17 @@ def reads_of(code: types.CodeType) -> Reads:
         strings.union(*(each.strings for each in inner)),
         bool(mentioned & _WHOLE_LOOKUPS)
         or _has_computed_name(instructions)
+        or any(step.opname == "MATCH_CLASS" for step in instructions)
         or any(each.computes_names for each in inner),
     )
+
+
+def _words(constants: Iterable[Any]) -> Iterator[str]:
+    for each in constants:
+        if isinstance(each, str):
+            yield each
+        elif isinstance(each, tuple | frozenset):
+            yield from _words(each)
 
 
 _TRANSPARENT = ("CACHE", "PUSH_NULL", "NOT_TAKEN", "EXTENDED_ARG")
@@ -237,17 +249,20 @@ class Execution:
 
     def _note_lookups(self, frame: types.FrameType, owner: str) -> None:
         """Notes every object that the code could look attributes up in."""
-        if owner not in ("user", "library"):
+        if owner == "torch":
             return
         reads, found = reads_of(frame.f_code), dict[int, Any]()
-        scope = frame.f_globals
-        values = [*frame.f_locals.values(), *map(scope.get, reads.globals)]
+        values = list(frame.f_locals.values())
+        if owner != "standard":  # which looks into its arguments
+            values += map(frame.f_globals.get, reads.globals)
         for _ in range(_DEPTH):
             values = [each for each in values if id(each) not in found]
             found |= {id(each): each for each in values}
             values = [p for each in values for p in _parts(each, reads.attributes)]
         for number, each in found.items():
-            if not isinstance_of(each, ATOMS) and _has_attributes(type(each)):
+            if isinstance_of(each, ATOMS):
+                continue
+            if _has_attributes(type(each)) or isinstance_of(each, _NAMESPACES):
                 self._looked_up.setdefault(number, _Held(each))
 
     # -- what was seen -------------------------------------------------------------
@@ -329,6 +344,7 @@ def _has_attributes(kind: type) -> bool:
 
 
 _HEAP_TYPE = 1 << 9
+_NAMESPACES = (type, types.ModuleType)
 
 
 def _parts(value: Any, names: Iterable[str]) -> list[Any]:

@@ -125,7 +125,7 @@ class Graphed:
         given = None
         # Where nothing is lost if a replay has to be thrown away, the device need not
         # wait until everything has been looked at.
-        if recording is not None and not recording.writes:
+        if recording is not None and not recording.writes and not recording.random:
             given = recording.start(call)
         if not self._unchanged():
             recording, given = self._world.fitting(key), None
@@ -174,7 +174,7 @@ class Graphed:
             if failure is not None:
                 self._refuse(key, Stopped(failure))
             elif key not in self._world.refused:  # its first call made something
-                self._world.sight.refresh()
+                self._world.sight.extend()
             return answer
         self._replays += 1
         recording.keep()

@@ -32,7 +32,13 @@ import torch
 from torch import Tensor, nn
 
 from torchproof.places import whose
-from torchproof.replay.execution import Execution, isinstance_of, owner_of, reads_of
+from torchproof.replay.execution import (
+    Execution,
+    Reads,
+    isinstance_of,
+    owner_of,
+    reads_of,
+)
 from torchproof.replay.storage import (
     ATOMS,
     BYTES,
@@ -68,6 +74,8 @@ _UNREAD = frozenset(  # of a class; its other special methods may be called at a
         *("__dataclass_fields__", "__init_subclass__", "__subclasshook__"),
     }
 )
+_OF_TYPES = frozenset({"__name__", "__qualname__"})  # stored in C
+_OF_FUNCTIONS = frozenset({"__code__", "__defaults__", "__kwdefaults__"})
 _OF_MODULES = frozenset(vars(nn.Module()))
 _IMMUTABLE_TYPE = 1 << 8
 _HEAP_TYPE = 1 << 9
@@ -146,12 +154,15 @@ class Reach:
         names = self._names_for(kind)
         if torch.autograd.Function in mro_of(kind):
             names = names | _OF_BACKWARD
-        idle = self._idle.get(id(kind), frozenset())
+        idle = self._idle.get(id(kind), frozenset()) - self._names
+        whole = self._ran.is_looked_up(kind)
         return [
             name
             for name in list(held)
             if name not in idle
-            and (_is_special(name) or name in names or self._has_run(held[name]))
+            and (
+                whole or _is_special(name) or name in names or self._has_run(held[name])
+            )
             and not self._ran.is_forgotten(id(kind), name)
         ]
 
@@ -216,8 +227,10 @@ class Reach:
         self._visit(_short(label, "self"), value.__self__)
 
     def _visit_partial(self, label: str, value: functools.partial[Any]) -> None:
-        for part in (value.func, value.args, value.keywords):
-            self._visit(label, part)
+        for name in ("func", "args", "keywords"):
+            member = functools.partial.__dict__[name]
+            self.slots.append((f"{label}.{name}", member, value))
+            self._visit(label, in_slot(member, value))
 
     def _visit_bound(self, label: str, value: Any) -> None:
         """A method of an object in C: `settings.get`."""
@@ -282,6 +295,9 @@ class Reach:
             return
         self._visit_class(label, type(target))
         self._visit_names(label, target, held)
+        for each in mro_of(type(target)):  # an attribute may come to hide these
+            for name in self._names_for(type(target)) & _dict_of_class(each).keys():
+                self._name(f"{label}.{name}", held, name)
 
     # -- containers and objects ----------------------------------------------------
 
@@ -389,6 +405,9 @@ class Reach:
         held = _dict_of_class(kind)
         self._idle[id(kind)] = self._idle_in(kind, held)
         name_of_class = type.__getattribute__(kind, "__name__")
+        for name in _OF_TYPES & self._names:
+            member = type.__dict__[name]
+            self.slots.append((f"{name_of_class}.{name}", member, kind))
         self.classes.append((name_of_class, kind, held))
         own = not _is_of_library(kind, inherited=False)
         if not own:
@@ -420,6 +439,10 @@ class Reach:
         code, owner = function.__code__, owner_of(function.__code__)
         if code not in self._ran.codes:
             followed = owner in _OWN or label == "step"
+            if owner == "user":
+                self._visit_attributes(label, function)
+            if _OF_FUNCTIONS & (self._names | self._foreign) and owner in _OWN:
+                self.functions.append((label, function))
             if self._strict or not self._lenient or not followed:
                 return
         self._entered.add(code)
@@ -458,12 +481,7 @@ class Reach:
                 self._visit(name, vars(builtins).get(name, GONE))
         for chain in sorted(reads.chains, key=len):
             self._follow(scope, chain)
-        modules = {*reads.imports}
-        if {"modules", "import_module", "__import__"} & (
-            reads.attributes | reads.globals
-        ):
-            modules |= reads.strings
-        for name in sorted(modules & sys.modules.keys()):
+        for name in sorted(_modules_of(reads, scope) & sys.modules.keys()):
             self._name(f"sys.modules[{name!r}]", sys.modules, name)
             self._visit(name, sys.modules[name])
         if owner in _OWN and "globals" in reads.globals and has_run:
@@ -630,6 +648,24 @@ def _function_of(value: Any) -> Any:
     if isinstance_of(value, (functools.partialmethod, functools.cached_property)):
         return value.func
     return value.fget if isinstance_of(value, (property,)) else value
+
+
+def _modules_of(reads: Reads, scope: dict[str, Any]) -> set[str]:
+    """Names of modules that code may import, or look up in `sys.modules`."""
+    found = {*reads.imports}
+    if _BY_NAME & (reads.attributes | reads.globals):
+        found |= reads.strings
+        found.add(str(scope.get("__name__")))
+    package = str(scope.get("__package__") or "").split(".")
+    within = [".".join(package[:count]) for count in range(1, len(package) + 1)]
+    relative = {f"{home}.{name.lstrip('.')}" for home in within for name in found}
+    found |= {name.rstrip(".") for name in relative}
+    if reads.imports:  # `from . import name`
+        found |= {f"{home}.{name}" for home in found for name in reads.attributes}
+    return found
+
+
+_BY_NAME = frozenset({"modules", "import_module", "__import__"})
 
 
 def _is_special(name: str) -> bool:

@@ -219,7 +219,7 @@ class _Making:
             raise Stopped(*stops)
         self.inputs.assert_apart(self.call)
         self.maker.preparation.learn(self.witness)
-        sight.refresh()
+        sight.extend()  # what the step has made, and objects that are new in its sight
         return answer
 
     def _unwatchable(self) -> Iterator[Stop]:
