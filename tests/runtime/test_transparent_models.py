@@ -144,7 +144,8 @@ assert model.__dict__ == before
 assert torchproof.compile(len) is len
 assert torchproof.compile(strategy="full")(len) is len
 gained = {name for name in set(sys.modules) - loaded}
-assert gained <= {f"torchproof.{n}" for n in ("runtime", "records", "printable")}, gained
+expected = {f"torchproof.{n}" for n in ("runtime", "records", "printable")}
+assert gained <= expected, gained
 assert "torch._dynamo" not in gained
 try:
     torchproof.status(model)
