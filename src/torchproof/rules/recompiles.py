@@ -278,9 +278,9 @@ class Recompile(Rule):
             return self.remedy(guard, subject)
         where = f"at {told_at(cut)}" if cut else "before this line, or in what it calls"
         return (
-            f"remove the graph break {where}: only because of it is"
-            f" {subject.compiled} compiled in parts, which guard what goes from one to"
-            " the next"
+            f"remove the graph break {where}, as its own finding says: only because of"
+            f" it is {subject.compiled} compiled in parts, which guard what goes from"
+            " one to the next"
         )
 
     def remedy(self, guard: Guard, subject: Subject) -> str:
