@@ -82,6 +82,18 @@ class Dropping(torch.nn.Module):
         return x
 
 
+class Twice(torch.nn.Module):
+    @decorated
+    def inner(self, x):
+        x = x.sin()
+        torch._dynamo.graph_break()
+        return x.cos()
+
+    @decorated
+    def forward(self, x):
+        return self.inner(x) + 1
+
+
 class Listing(torch.nn.Module):
     def forward(self, **inputs):
         return torch.stack(list(inputs["x"] * 2)).sum() + inputs["y"].sum()
@@ -153,6 +165,13 @@ def test_a_skipped_method_is_named_and_not_its_decorator(found: Any) -> None:
     parts = "for layer in model.layers: layer.compile(backend='eager')"
     body = run_of("Dropping", parts)
     assert found(body.replace("torch.compile(model, backend=", "model  # (")) == []
+
+
+def test_a_decorator_that_breaks_cut_off_is_not_to_be_created_once(found: Any) -> None:
+    findings = found(run_of("Twice"))
+    [identity] = [f for f in findings if f.code == "RC215"]
+    assert identity.owner == "library"
+    assert "graph break" in identity.fix and "once, outside" not in identity.fix
 
 
 SIZES = """\

@@ -265,6 +265,11 @@ class NewObject(Recompile):
             f"create `{guard.source}` (and its class) once, outside the loop, and reuse"
             " the same one each time; pass what differs as a tensor argument"
         )
+        if subject.place.owner == "library" and subject.facts.events("graph_break"):
+            return (
+                f"remove the graph breaks: they make torch compile {subject.function}"
+                f" on its own, once for each `{guard.source}` that it serves"
+            )
         if guard.other in {"function", "code"}:
             return once
         return (
