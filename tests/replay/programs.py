@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
+import numpy
 import torch
 from torch import Tensor, nn
 
@@ -591,3 +592,49 @@ def decorated() -> Program:
         return Config.scale
 
     return lambda x: x * helper(), setter(Config, "scale", 5.0)
+
+
+# -- attributes that C reads ------------------------------------------------------------
+
+
+@program
+def attrgetter_with_dots() -> Program:
+    config = SimpleNamespace(inner=SimpleNamespace(scale=2.0))
+    return (
+        lambda x: x * operator.attrgetter("inner.scale")(config),
+        setter(config.inner, "scale", 5.0),
+    )
+
+
+@program
+def attrgetter_over_a_list() -> Program:
+    configs = [SimpleNamespace(scale=2.0), SimpleNamespace(scale=3.0)]
+    return (
+        lambda x: x * sum(map(operator.attrgetter("scale"), configs)),
+        setter(configs[1], "scale", 5.0),
+    )
+
+
+@program
+def format_of_an_attribute() -> Program:
+    config = SimpleNamespace(scale=2.0)
+    return (
+        lambda x: x * float("{0.scale}".format(config)),  # noqa: UP032
+        setter(config, "scale", 5.0),
+    )
+
+
+@program
+def repr_of_a_namespace() -> Program:
+    config = SimpleNamespace(scale=2.0)
+    return lambda x: x * len(repr(config)), setter(config, "scale", 5.25)
+
+
+@program
+def numpy_function() -> Program:
+    weights = numpy.array([2.0, 3.0])
+
+    def change() -> None:
+        weights[0] = 5.0
+
+    return lambda x: x * float(numpy.sum(weights)), change

@@ -8,6 +8,7 @@ import itertools
 import logging
 import os
 import random
+import sys
 import threading
 import time
 import types
@@ -242,3 +243,18 @@ def test_a_tensor_hook_is_seen() -> None:
     for handle in handles:
         handle.remove()
     check()
+
+
+def test_settings_of_the_interpreter_are_not_replayed() -> None:
+    graphed = torchproof.graph(lambda x: x * sys.getrecursionlimit())
+    graphed(torch.ones(3))
+    assert graphed.status().replays == 0
+    assert "sys.getrecursionlimit" in str(graphed.status())
+
+
+def test_a_few_reasons_are_enough() -> None:
+    rows = [iter([1.0]) for _ in range(50)]
+    graphed = torchproof.graph(lambda x: x * len(rows))
+    graphed(torch.ones(3))
+    assert graphed.status().replays == 0
+    assert len(graphed.status().stops) < 10

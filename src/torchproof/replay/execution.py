@@ -31,7 +31,10 @@ from torchproof.replay.storage import ATOMS
 _LOOKUPS = frozenset({"getattr", "hasattr"})
 # Code that names one of these may read any attribute of an object in its sight.
 _WHOLE_LOOKUPS = frozenset(
-    {"vars", "dir", "locals", "__dict__", "__getattribute__", "attrgetter"}
+    {
+        *("vars", "dir", "locals", "__dict__", "__getattribute__", "attrgetter"),
+        *("format", "format_map", "repr"),  # "{0.name}".format(o)
+    }
 )
 _NAMED_LOOKUPS = _LOOKUPS | _WHOLE_LOOKUPS
 _NAMED_LOOKUPS |= {"__getattr__", "methodcaller", "import_module", "__import__"}
@@ -50,7 +53,7 @@ _PURE = frozenset(
         *("re", "_sre", "_struct", "struct", "binascii", "zlib", "_json", "json"),
         *("_string", "unicodedata", "_bisect", "_heapq", "_weakref", "weakref"),
         *("_contextvars", "contextvars", "_thread", "threading", "array", "_ctypes"),
-        *("ctypes", "types", "_typing", "typing", "copy", "enum", "_warnings", "sys"),
+        *("ctypes", "types", "_typing", "typing", "copy", "enum", "_warnings"),
         *("_datetime", "datetime", "decimal", "_decimal", "_random", "random"),
         *("_codecs", "_pickle", "_opcode", "_ast", "_imp", "atexit", "_signal"),
         *("_hashlib", "_md5", "_sha1", "_sha256", "_sha512", "_sha2", "_blake2"),
@@ -64,7 +67,11 @@ _IMPURE_NAMES = frozenset(
     }
 )
 _HARMLESS_NAMES = frozenset(
-    {"sleep", "fspath", "getpid", "write", "flush", "isatty", "collect", "isenabled"}
+    {
+        *("sleep", "fspath", "getpid", "write", "flush", "isatty", "collect"),
+        *("isenabled", "intern", "exc_info", "exception", "audit"),
+        *("getdefaultencoding", "getfilesystemencoding"),
+    }
 )
 
 
@@ -105,8 +112,8 @@ def reads_of(code: types.CodeType) -> Reads:
     mentioned = names["global"] | names["attribute"]
     strings = frozenset[str]()
     if mentioned & _NAMED_LOOKUPS or names["import"]:
-        words = _words(code.co_consts)
-        strings = frozenset(w for w in words if w.replace(".", "_").isidentifier())
+        words = [w for w in _words(code.co_consts) if _is_name(w)]
+        strings = frozenset([*words, *(part for w in words for part in w.split("."))])
     return Reads(
         frozenset(names["global"]).union(*(each.globals for each in inner)),
         frozenset(names["attribute"]).union(*(each.attributes for each in inner)),
@@ -118,6 +125,11 @@ def reads_of(code: types.CodeType) -> Reads:
         or any(step.opname == "MATCH_CLASS" for step in instructions)
         or any(each.computes_names for each in inner),
     )
+
+
+def _is_name(word: str) -> bool:
+    """Whether it may be a name, or several with dots between them."""
+    return word.replace(".", "_").isidentifier()
 
 
 def _words(constants: Iterable[Any]) -> Iterator[str]:
@@ -252,13 +264,14 @@ class Execution:
         if owner == "torch":
             return
         reads, found = reads_of(frame.f_code), dict[int, Any]()
+        names = reads.attributes | reads.strings
         values = list(frame.f_locals.values())
         if owner != "standard":  # which looks into its arguments
             values += map(frame.f_globals.get, reads.globals)
         for _ in range(_DEPTH):
             values = [each for each in values if id(each) not in found]
             found |= {id(each): each for each in values}
-            values = [p for each in values for p in _parts(each, reads.attributes)]
+            values = [p for each in values for p in _parts(each, names)]
         for number, each in found.items():
             if isinstance_of(each, ATOMS):
                 continue

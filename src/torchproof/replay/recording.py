@@ -40,6 +40,7 @@ _REHEARSALS = 3  # compile, allocate, and one as it will be
 # What a model makes at its first call is there at the second; and what the first run
 # has read is watched in the second.
 _EAGER_RUNS = 5
+_REASONS = 5  # of one kind: one is enough not to record
 
 
 @dataclass(frozen=True)
@@ -224,8 +225,12 @@ class _Making:
 
     def _unwatchable(self) -> Iterator[Stop]:
         yield from self.ran.stops
-        for each in self.maker.sight.unwatchable(self.ran):
+        opaque = self.maker.sight.unwatchable(self.ran)
+        for each in opaque[:_REASONS]:
             yield Stop("python", f"the step reads what cannot be watched: {each}")
+        if len(opaque) > _REASONS:
+            more = len(opaque) - _REASONS
+            yield Stop("python", f"the step reads {more} more objects of this kind")
 
     def _watched_run(self) -> Answer:
         preparation = self.maker.preparation

@@ -54,7 +54,8 @@ _CONSTANT: tuple[type, ...] = (
     *(datetime.date, datetime.time, datetime.timedelta, datetime.tzinfo),
     *(struct.Struct, type(threading.Lock()), type(threading.RLock())),
     *(contextvars.ContextVar, contextvars.Context, operator.itemgetter, *GETTERS),
-    *(numpy.generic, numpy.dtype, numpy.ufunc, functools.partial, _LRU),
+    *(numpy.generic, numpy.dtype, numpy.ufunc, type(numpy.sum)),
+    *(functools.partial, _LRU),
     *(types.MappingProxyType, weakref.ref, threading.local, _FIELD, _FIELD_IN_C),
 )
 _WATCHED = (*CONTAINERS, *BYTES, *NUMBERS_IN_C)
