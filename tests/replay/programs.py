@@ -594,7 +594,7 @@ def decorated() -> Program:
     return lambda x: x * helper(), setter(Config, "scale", 5.0)
 
 
-# -- attributes that C reads ------------------------------------------------------------
+# -- attributes that C reads -----------------------------------------------------------
 
 
 @program
@@ -619,7 +619,7 @@ def attrgetter_over_a_list() -> Program:
 def format_of_an_attribute() -> Program:
     config = SimpleNamespace(scale=2.0)
     return (
-        lambda x: x * float("{0.scale}".format(config)),  # noqa: UP032
+        lambda x: x * float("{0.scale}".format(config)),  # noqa: UP030, UP032
         setter(config, "scale", 5.0),
     )
 

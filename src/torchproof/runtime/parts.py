@@ -118,7 +118,7 @@ class Part:
         self._run = run  # for Dynamo, which would look at all that is in a tuple
         # In one attribute, as each that a call reads takes time. A class that has no
         # such attribute, like that of a scripted module, has none to compare either.
-        is_method = hasattr(type(self.owner), self.name)
+        is_method = self.owner is not None and hasattr(type(self.owner), self.name)
         owner = self.owner if is_method else _NOBODY
         self._of_each_call = run, owner, self.name, self._seen, *self._counting
 
