@@ -68,8 +68,8 @@ def _key(value: Any, depth: int = 0) -> Hashable:
         more = value.requires_grad, type(value), *_own_attributes(value)
         return (value.shape, value.dtype, value.device, *more)
     if isinstance(value, Mapping):
-        parts = tuple((key, _key(v, depth + 1)) for key, v in value.items())
-        return type(value), parts, _attributes(value)
+        pairs = tuple((key, _key(part, depth + 1)) for key, part in value.items())
+        return type(value), pairs, _attributes(value)
     if isinstance(value, list | tuple):
         parts = tuple(_key(part, depth + 1) for part in value)
         return type(value), parts, _attributes(value)
