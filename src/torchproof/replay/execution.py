@@ -252,7 +252,7 @@ class Execution:
     def _note_call_of_c(self, frame: types.FrameType, owner: str, called: Any) -> None:
         if owner == "torch":
             return
-        if (why := _why_impure(called)) and len(self.stops) < 20:
+        if (why := _why_impure(called, owner)) and len(self.stops) < 20:
             code = frame.f_code
             where = code.co_filename, frame.f_lineno, code.co_qualname
             self.stops.append(Stop("python", why, None, *where))
@@ -394,7 +394,7 @@ def owner_of(code: types.CodeType) -> str:
     return owner
 
 
-def _why_impure(called: Any) -> str | None:
+def _why_impure(called: Any, caller: str) -> str | None:
     """Why a C function may answer otherwise the next time; None if it does not."""
     bound = getattr(called, "__self__", None)
     name = getattr(called, "__name__", "")
@@ -406,6 +406,8 @@ def _why_impure(called: Any) -> str | None:
     if top not in sys.stdlib_module_names and top not in sys.builtin_module_names:
         return None
     if name in _HARMLESS_NAMES or (top in _PURE and name not in _IMPURE_NAMES):
+        return None
+    if top == "sys" and caller == "standard":  # to limit a loop, say
         return None
     return (
         f"the step calls {top}.{name}, which may answer otherwise at every call: call"
