@@ -136,23 +136,45 @@ def a_run(verb: str, **more: Any) -> dict[str, Any]:
     return run | more
 
 
+AN_EARLIER_RUN = {
+    "id": "20251231-0000-check",
+    "target": "missing.py:make",
+    "command": "x",
+    "started": "2025-12-31T00:00:00",
+    "counts": {"graph_breaks": 2},
+    "environment": {"torch": "2.12"},
+    "measurements": [a_row("full", 0.6)],
+    "findings": {"high": 1, "low": 0},
+    "identities": ["0123456789abcdef"],
+}
+A_SEARCH = {
+    "objective": "steps:500",
+    "effort": "normal",
+    "budget_s": 60.0,
+    "spent_s": 30.0,
+    "min_gain": 1.05,
+    "stopped": "budget",
+    "executor": "1 GPU",
+    "probe": {"bound": "launch", "blocks": {"B": 2}, "varying": [["x", [0]]]},
+    "trials": [
+        A_TRIAL | {"name": "eager"},
+        A_TRIAL,
+        A_TRIAL | {"outcome": "wrong"},
+    ],
+    "skipped": [{"name": "a", "why": "b"}],
+    "chosen": "full",
+    "why": "2x",
+    "recipe": {"lines": ["m = torch.compile(m)"], "strategy": {"graph": True}},
+    "recipe_file": "torchproof.toml",
+}
+
+
 def run_documents() -> list[dict[str, Any]]:
     """A check, a bench and a search, small and with all there can be."""
     rows = [a_row("eager", 1.0), a_row("full", 0.5)]
     swept = [
         a_row(s, 1.0, variant={"batch": b}) for s in ("eager", "full") for b in (1, 2)
     ]
-    before = {
-        "id": "20251231-0000-check",
-        "target": "missing.py:make",
-        "command": "x",
-        "started": "2025-12-31T00:00:00",
-        "counts": {"graph_breaks": 2},
-        "environment": {"torch": "2.12"},
-        "measurements": [a_row("full", 0.6)],
-        "findings": {"high": 1, "low": 0},
-        "identities": ["0123456789abcdef"],
-    }
     hazard = A_FINDING | {"kind": "hazard", "suspects": "graph_break", "line": 9}
     check = a_run(
         "check",
@@ -163,37 +185,17 @@ def run_documents() -> list[dict[str, Any]]:
         },
         configuration=[A_SITE],
         measurements=rows,
-        baseline=before,
+        baseline=AN_EARLIER_RUN,
         options={
             "effort": "normal",
             "compile": {"mode": "default"},
             "arguments": ["-x"],
         },
     )
-    tuning = {
-        "objective": "steps:500",
-        "effort": "normal",
-        "budget_s": 60.0,
-        "spent_s": 30.0,
-        "min_gain": 1.05,
-        "stopped": "budget",
-        "executor": "1 GPU",
-        "probe": {"bound": "launch", "blocks": {"B": 2}, "varying": [["x", [0]]]},
-        "trials": [
-            A_TRIAL | {"name": "eager"},
-            A_TRIAL,
-            A_TRIAL | {"outcome": "wrong"},
-        ],
-        "skipped": [{"name": "a", "why": "b"}],
-        "chosen": "full",
-        "why": "2x",
-        "recipe": {"lines": ["m = torch.compile(m)"], "strategy": {"graph": True}},
-        "recipe_file": "torchproof.toml",
-    }
     return [
         check,
         a_run("bench", measurements=[*rows, *swept]),
-        a_run("tune", measurements=rows, tuning=tuning),
+        a_run("tune", measurements=rows, tuning=A_SEARCH),
         a_run("check", options={"effort": "static"}, parts={}),
         a_run("bench"),
     ]

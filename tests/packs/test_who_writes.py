@@ -11,6 +11,7 @@ from pathlib import Path
 
 import made_packs
 import pytest
+import torch
 
 import torchproof
 from torchproof import packs
@@ -27,7 +28,7 @@ def test_an_empty_key_opens_no_pack(key: bytes, tmp_path: Path) -> None:
     """Else whoever signs with nothing would have signed for everybody."""
     pack = made_packs.folder(tmp_path / "p", key=key)
     with pytest.raises(UserError, match="at least 16 are needed"):
-        torchproof.load(pack, object(), key=key)
+        torchproof.load(pack, torch.nn.Linear(1, 1), key=key)
 
 
 def test_a_key_read_by_hand_has_the_end_of_its_line(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """Every way in which Python reads state: a change is seen, another one is no matter.
 
-Programs that read classes, attributes and functions are in `programs`.
+Programs that read classes, attributes and functions are in `read_programs`.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from types import MappingProxyType, ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy
-import programs
 import pytest
+import read_programs
 import torch
-from programs import PROGRAMS, Program, both, program, setter
+from read_programs import PROGRAMS, Program, both, program, setter
 from torch import Tensor, nn
 
 import torchproof
@@ -35,7 +35,7 @@ G: Any = None  # a global for programs that read one
 @pytest.fixture(autouse=True)
 def restored() -> Iterator[None]:
     yield
-    for scope in (globals(), vars(programs)):
+    for scope in (globals(), vars(read_programs)):
         scope["G"] = None
         scope.pop("len", None)
     for name in ("torchproof_test_settings",):

@@ -86,6 +86,8 @@ def _understood(event: Event, facts: Facts) -> Event:
         **event.data,
         "cut": break_above(event, facts) if handed_over else None,
     }
+    if origin is not None and origin[0] == CALLEE and _is_users(event.function):
+        origin = None  # in the user's own method, `self` is the user's word for it
     if call is not None and guard is not None and origin is not None:
         source, other = call.words(guard.source), call.words(guard.other)
         data["guard"] = replace(guard, source=source, other=other)
@@ -93,6 +95,10 @@ def _understood(event: Event, facts: Facts) -> Event:
             data["path"] = origin[0]
             data["fixed"] = _argument(call, origin[0]).fixed
     return replace(event, data=data)
+
+
+def _is_users(function: Frame | None) -> bool:
+    return function is not None and whose(function.file) == "user"
 
 
 def made(guard: Guard, subject: Subject, change: str) -> str:
