@@ -168,6 +168,53 @@ def test_a_model_that_is_compiled_while_another_thread_forks(
         assert holds_in_a_fork(lambda: compiles_anew(model, eager, doubled))
 
 
+@pytest.fixture
+def cuda_of_the_parent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In forks, CUDA as it is there if the parent used it: available, and unusable."""
+    parent, built = os.getpid(), torch.cuda._is_compiled()
+    original = torch.cuda.get_rng_state
+
+    def forked() -> bool:
+        return os.getpid() != parent
+
+    def get_rng_state(*args: Any) -> Tensor:
+        if forked():
+            raise RuntimeError("Cannot re-initialize CUDA in forked subprocess")
+        return original(*args)
+
+    monkeypatch.setattr(torch.cuda, "_is_compiled", lambda: forked() or built)
+    monkeypatch.setattr(torch.cuda, "_is_in_bad_fork", forked)
+    monkeypatch.setattr(torch.cuda, "get_rng_state", get_rng_state)
+    monkeypatch.setattr(torch._C, "_cuda_getDeviceCount", forked, raising=False)
+
+
+def where_it_is(x: Tensor) -> Tensor:
+    return x * (3.0 if torch.cuda.is_available() else 2.0)
+
+
+@pytest.mark.parametrize(
+    "backend", ["eager", pytest.param("inductor", marks=pytest.mark.slow)]
+)
+def test_a_fork_of_a_process_that_used_cuda_can_compile(
+    cuda_of_the_parent: None, fresh_compiler: None, backend: str
+) -> None:
+    x = torch.ones(2)
+    torchproof.compile(torch.sin, backend="eager")(x)
+
+    def check() -> bool:
+        compiled = torchproof.compile(where_it_is, backend=backend, deadline=DEADLINE_S)
+        eager, answer = where_it_is(x), compiled(x)
+        status = torchproof.status(compiled)
+        return (
+            torch.equal(eager, x * 3.0)
+            and torch.equal(answer, eager)
+            and len(status.compilations) == 1
+            and status.fallbacks == ()
+        )
+
+    assert holds_in_a_fork(check)
+
+
 def test_a_search_for_regions_that_a_fork_cuts_off_begins_anew(held: Any) -> None:
     model, x = Net(), torch.ones(2, 4)
     parent, pause = os.getpid(), [lambda: None]

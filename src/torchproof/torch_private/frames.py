@@ -192,6 +192,7 @@ def _install() -> None:
 
     convert_frame.catch_errors_wrapper = guarded
     os.register_at_fork(after_in_child=threads.forget_other_compilers)
+    threads.hide_unusable_cuda()  # for a process that was forked before this
     _pass_checkpoints()
 
 

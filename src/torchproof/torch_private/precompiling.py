@@ -17,6 +17,7 @@ import os
 import pickle
 import sys
 import types
+import uuid
 import weakref
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -40,8 +41,8 @@ from torchproof.torch_private.precompiled import (
 PROBES: dict[str, tuple[str, ...]] = {
     "calls written for other processes": (
         f"{CONVERT}:fullgraph_capture",
-        f"{GRAPH}:unique_id",
         f"{GRAPH}:OutputGraph.install_global_unsafe",
+        f"{GRAPH}:OutputGraph.install_global",
         f"{GRAPH}:OutputGraph.install_global_by_id",
         "torch:_TorchCompileInductorWrapper",
     ),
@@ -148,23 +149,22 @@ def _dynamic(dynamic: bool | None) -> contextlib.AbstractContextManager[Any]:
 @contextlib.contextmanager
 def _globals_apart(installed: dict[str, Any]) -> Iterator[None]:
     """Notes the globals that traced code gets; no other process has names like them."""
-    home: Any = importlib.import_module(GRAPH)
-    unique, graph = home.unique_id, home.OutputGraph
-    install, by_id = graph.install_global_unsafe, graph.install_global_by_id
-    token = unique("torchproof", with_uuid=True)
+    graph: Any = importlib.import_module(GRAPH).OutputGraph
+    install, token = graph.install_global_unsafe, uuid.uuid4().hex
 
     def install_global_unsafe(self: Any, name: str, value: Any) -> None:
         install(self, name, value)
         installed[name] = value
 
+    def apart(
+        install: Callable[[Any, str, Any], str],
+    ) -> Callable[[Any, str, Any], str]:
+        return lambda self, prefix, value: install(self, f"{prefix}_{token}", value)
+
     with (
-        patched(home, "unique_id", functools.partial(unique, with_uuid=True)),
         patched(graph, "install_global_unsafe", install_global_unsafe),
-        patched(
-            graph,
-            "install_global_by_id",
-            lambda self, prefix, value: by_id(self, f"{prefix}_{token}", value),
-        ),
+        patched(graph, "install_global", apart(graph.install_global)),
+        patched(graph, "install_global_by_id", apart(graph.install_global_by_id)),
     ):
         yield
 

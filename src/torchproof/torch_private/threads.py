@@ -6,6 +6,7 @@ import contextlib
 import contextvars
 import sys
 import threading
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -25,7 +26,6 @@ PROBES: dict[str, tuple[str, ...]] = {
     "the lock of the compiler": ("torch._dynamo.convert_frame:compile_lock",),
     "what a compiler leaves in a fork": (
         "torch.compiler:_is_compiling_flag",
-        "torch.fx._symbolic_trace:_is_fx_tracing_flag",
         "torch.fx._symbolic_trace:_Patcher.revert_all_patches",
         "torch.fx._symbolic_trace:CURRENT_PATCHER",
         "torch.fx.experimental.proxy_tensor:_CURRENT_MAKE_FX_TRACER",
@@ -34,6 +34,10 @@ PROBES: dict[str, tuple[str, ...]] = {
         "torch._dynamo.convert_frame:original_forward_from_src",
         "torch.fx.graph_module:_forward_from_src",
         "torch._inductor.triton_bundler:TritonBundler.end_compile",
+    ),
+    "CUDA that a fork cannot use": (
+        "torch.cuda:_is_in_bad_fork",
+        "torch.cuda:_is_compiled",
     ),
 }
 
@@ -125,6 +129,7 @@ def forget_other_compilers() -> None:
     """
     from torch._dynamo import convert_frame
 
+    hide_unusable_cuda()
     if convert_frame.compile_lock._is_owned():  # type: ignore[attr-defined]
         return  # the thread that forks compiles
     renew_compile_lock()
@@ -135,13 +140,46 @@ def forget_other_compilers() -> None:
     graph_module._forward_from_src = convert_frame.original_forward_from_src
     for name, state in _AT_REST.items():
         if name in sys.modules:
-            vars(sys.modules[name]).update(state)
+            kept = vars(sys.modules[name])
+            kept.update({key: state[key] for key in state.keys() & kept.keys()})
     bundler = sys.modules.get("torch._inductor.triton_bundler")
     if bundler is not None:
         bundler.TritonBundler.end_compile()
 
 
+def hide_unusable_cuda() -> None:
+    """In a fork of a process that used CUDA: lets the compiler work without CUDA.
+
+    `torch.cuda.is_available()` is still true there, but every use of CUDA raises, and
+    Dynamo reads the state of CUDA's random number generator for each frame it converts.
+    Only the compiler's own calls return False: traced code gets the usual answer.
+    """
+    if not torch.cuda._is_in_bad_fork():
+        return
+    original = torch.cuda._is_compiled
+
+    def is_compiled() -> bool:
+        asked = sys._getframe(1)
+        if asked.f_code.co_name != "is_available":
+            return original()
+        caller = asked.f_back
+        while caller is not None and _module(caller) == "torch.accelerator":
+            caller = caller.f_back
+        name = "" if caller is None else _module(caller)
+        return not (name.startswith(_COMPILER) and name != _EVALUATES) and original()
+
+    torch.cuda._is_compiled = is_compiled
+
+
+def _module(frame: types.FrameType) -> str:
+    return str(frame.f_globals.get("__name__"))
+
+
+_COMPILER = ("torch._dynamo.", "torch._functorch.", "torch._inductor.")
+_EVALUATES = "torch._dynamo.variables.torch"  # calls of the code that it traces
+
 # What torch keeps for the whole process while a thread compiles, as it is otherwise.
+# The flag of FX is one of the thread since torch 2.14.
 _AT_REST: dict[str, dict[str, Any]] = {
     "torch.compiler": {"_is_compiling_flag": False},
     "torch.fx._symbolic_trace": {"_is_fx_tracing_flag": False, "CURRENT_PATCHER": None},
