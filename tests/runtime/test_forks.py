@@ -192,6 +192,7 @@ def where_it_is(x: Tensor) -> Tensor:
     return x * (3.0 if torch.cuda.is_available() else 2.0)
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="stands in for CUDA")
 @pytest.mark.parametrize(
     "backend", ["eager", pytest.param("inductor", marks=pytest.mark.slow)]
 )
