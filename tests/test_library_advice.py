@@ -141,6 +141,7 @@ def test_setup_in_the_first_call_is_done_before_compiling(found: Any) -> None:
     assert found(run_of("Lazy", "model(torch.ones(2, 4))")) == []
 
 
+@pytest.mark.slow
 def test_a_break_in_every_call_is_no_setup(found: Any) -> None:
     findings = breaks(found(run_of("Locking")))
     *others, locking = sorted(findings, key=lambda finding: finding.line)
@@ -167,6 +168,7 @@ def test_a_skipped_method_is_named_and_not_its_decorator(found: Any) -> None:
     assert found(body.replace("torch.compile(model, backend=", "model  # (")) == []
 
 
+@pytest.mark.slow
 def test_a_decorator_that_breaks_cut_off_is_not_to_be_created_once(found: Any) -> None:
     findings = found(run_of("Twice"))
     [identity] = [f for f in findings if f.code == "RC215"]
