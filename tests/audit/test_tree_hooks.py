@@ -222,11 +222,14 @@ def test_an_input_that_moved_is_named_when_it_is_recorded_again(
     def run() -> None:
         trees.run([torch.ones(3), model.cache], number)
 
+    caches = []  # no later one gets the address of an earlier one
+
     def program() -> None:
         run()
         for _ in range(3):
             trees.roots[number].append(recorded_with(model.cache, trees, number))
             run()
+            caches.append(model.cache)
             model.cache = torch.zeros(3)
             run()
 
