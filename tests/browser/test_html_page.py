@@ -221,7 +221,7 @@ def test_five_thousand_findings_can_be_worked_with(
     spent = window.run(
         "performance.timing.loadEventEnd - performance.timing.fetchStart"
     )
-    assert 0 < spent < 5000, f"opened after {spent} ms"
+    assert 0 < spent < 10_000, f"opened after {spent} ms"
     assert len(window.run(SHOWN)) == 100
     assert "5000 findings, the first 100" in window.run("count.textContent")
 
