@@ -12,6 +12,7 @@ import forked_commands
 import pytest
 
 from torchproof import capture
+from torchproof.options import Options
 from torchproof.records import Observation
 from torchproof.target import parse
 
@@ -33,7 +34,7 @@ def observe(tmp_path_factory: pytest.TempPathFactory) -> Observe:
         parsed = parse(target)
         stream = tmp_path_factory.mktemp("stream") / "stream.jsonl"
         stream.touch()
-        told = capture.job(parsed, capture.Options(**options))  # type: ignore[arg-type]
+        told = capture.job(parsed, Options(**options))  # type: ignore[arg-type]
         process = context.Process(
             target=forked_commands.child, args=([told, str(stream)],)
         )

@@ -18,6 +18,7 @@ import torch
 from packaging.specifiers import SpecifierSet
 
 from torchproof import capture, rules
+from torchproof.options import Options
 from torchproof.records import Event, Finding, Frame, Observation
 from torchproof.rules.answers import events_from
 from torchproof.target import parse
@@ -74,7 +75,7 @@ def diagnosed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Diagnosed]:
     theirs.close()
 
     def findings(program: Path) -> list[Finding]:
-        options = capture.Options(compile=settings(program).get("COMPILE", {}))
+        options = Options(compile=settings(program).get("COMPILE", {}))
         ours.send(capture.job(parse(f"{program}:make"), options))
         assert ours.poll(300), f"no answer about {program}"
         return rules.check(Observation(tuple(events_from(json.loads(ours.recv()))), {}))

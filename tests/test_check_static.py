@@ -11,8 +11,9 @@ from typing import Any
 import commands
 import pytest
 
-from torchproof import capture, checking, static, store
+from torchproof import checking, static, store
 from torchproof.checking import reading
+from torchproof.options import Options
 from torchproof.records import Finding, Part, Run
 from torchproof.target import parse
 
@@ -51,7 +52,7 @@ def check(
 ) -> Callable[..., Run]:
     """A check of a program at effort quick, by the real child."""
 
-    def observed(target: Any, options: capture.Options, progress: Any) -> Any:
+    def observed(target: Any, options: Options, progress: Any) -> Any:
         return observe(str(tmp_path / target.text))
 
     def run(text: str, **given: Any) -> Run:

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from torchproof import rules
-from torchproof.capture import Options
 from torchproof.capture import observe as read
+from torchproof.options import Options
 from torchproof.records import Finding, Frame
 from torchproof.stacks import split_region, starts_with
 from torchproof.target import parse

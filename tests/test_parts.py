@@ -9,8 +9,9 @@ from typing import Any
 import forked_commands
 import pytest
 
-from torchproof import api, capture, store
+from torchproof import api, store
 from torchproof.checking.parts import Examination
+from torchproof.options import Options
 from torchproof.records import Part, Run
 from torchproof.target import parse
 
@@ -23,7 +24,7 @@ from torchproof import api, capture, samples
 from torchproof.checking import parts
 
 parts._SECONDS, parts._SWEEP_SECONDS, samples.ROUNDS = 0.2, 0.1, 4
-options = capture.Options(compile={"backend": "aot_eager"}, quiet=True)
+options = Options(compile={"backend": "aot_eager"}, quiet=True)
 print(api.check(TARGET, options, effort="full").id)
 """
 
@@ -81,7 +82,7 @@ def test_latency_needs_a_first_call_of_the_whole(
 ) -> None:
     from torchproof.records import Measurement
 
-    examined = Examination(parse(f"{TARGET}:make"), capture.Options(), print)
+    examined = Examination(parse(f"{TARGET}:make"), Options(), print)
     row = {"median_ms": 1.0, "first_call_s": 2.0, **numbers}
     examined.found.rows = [Measurement("as-written", **row)]
     part = examined.run(["latency"]).parts["latency"]
@@ -91,7 +92,7 @@ def test_latency_needs_a_first_call_of_the_whole(
 def test_a_script_and_a_trace_are_not_measured(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text("print('no torch here')\n")
-    options = capture.Options(quiet=True)
+    options = Options(quiet=True)
     run = api.check(str(script), options, save_in=tmp_path / "runs")
     assert run.parts["baseline"] == Part(
         "skipped", "a script is run once; torchproof bench measures it"

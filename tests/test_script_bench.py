@@ -13,7 +13,7 @@ import pytest
 from commands import PROGRAM, Done, all_of, torchproof
 
 from torchproof import api
-from torchproof.capture import Options
+from torchproof.options import Options
 from torchproof.questions import Questions
 from torchproof.records import UserError
 

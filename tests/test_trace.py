@@ -12,8 +12,8 @@ import pytest
 from test_rules import FOLDER, settings
 
 from torchproof import rules
-from torchproof.capture import Options
 from torchproof.capture import observe as read
+from torchproof.options import Options
 from torchproof.records import Finding, UserError
 from torchproof.target import load, parse
 

@@ -9,6 +9,7 @@ import torch
 
 from torchproof import capture
 from torchproof.introspect import forwards
+from torchproof.options import Options
 from torchproof.target import Target
 from torchproof.torch_private import lines
 
@@ -88,4 +89,4 @@ def test_lines_of_all_entries_hold_together_and_those_of_torch_are_left_out() ->
 def test_a_trace_says_nothing_about_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(capture, "read_folder", lambda folder: [])
     target = Target("trace:t", "trace", "t")
-    assert capture.observe(target, capture.Options(), print).traced is None
+    assert capture.observe(target, Options(), print).traced is None

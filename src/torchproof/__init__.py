@@ -5,9 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from torchproof.version import VERSION
-
-__version__ = VERSION
+__version__ = "0.1.0"
 __all__ = [
     "Finding",
     "PackRefused",

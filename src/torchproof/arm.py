@@ -286,12 +286,12 @@ class Arm:
         )
         told = {"dropped": self._not_checked(), "sharing": [], **self.ledger.page()}
         if self.applied and self.applied.regions:
-            from torchproof.strategies import applied
+            from torchproof import shared_code
 
             blocks = {site.name: len(site.paths) for site in self.applied.regions}
-            shared = applied.artifacts(self.applied)
+            shared = shared_code.artifacts(self.applied)
             told["counts"] |= {"artifacts_of": shared, "blocks_of": blocks}
-            told["sharing"] = applied.sharing(self.applied)
+            told["sharing"] = shared_code.sharing(self.applied)
         told |= {"anatomy": self._dissected(), "fell_back": self._fell_back()}
         return {"memory": memory, "profile": profile, **told}
 

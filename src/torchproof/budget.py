@@ -19,11 +19,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from torchproof import api, calls, capture, environment, rules
+from torchproof import calls, capture, checking, environment, rules
 from torchproof.checking import reading
+from torchproof.checking.counts import counts_of
 from torchproof.observe import Observer, Wrapper
+from torchproof.options import Options
 from torchproof.records import SEVERITIES, Run, UserError
-from torchproof.report import numbers
 from torchproof.streams import Stream
 from torchproof.target import Target
 
@@ -87,13 +88,17 @@ class Budget:
                 return f"{self._said([name])}: not measured, {needed}"
         over = [name for name, value in found.items() if value > self.limits[name]]
         if over:
-            told = ", ".join(numbers.amount(found[n], LIMITS[n]) for n in over)
+            told = ", ".join(_counted(found[n], LIMITS[n]) for n in over)
             return f"{self._said(over)}: {told}"
         return None
 
     def _said(self, names: Iterable[str]) -> str:
         inside = ", ".join(f"{name}={self.limits[name]}" for name in names)
         return f"compile_budget({inside})"
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _assert_known(name: str, value: Any) -> None:
@@ -159,7 +164,7 @@ class Watch:
         target = Target(name, "script", name)
         seen = capture.gather(self._kept.entries, "finished", 0, target)
         found = reading.with_source(rules.check(seen))
-        counts = api.counts_of(seen, found)
+        counts = counts_of(seen, found)
         if self._observer.records_graphs:
             counts["cudagraph_skips"] = self._observer.skips() - self._skips
         return Run(
@@ -284,8 +289,8 @@ def check_target(
     **arguments: Any,
 ) -> Run:
     """A target of `torchproof check`, in a process of its own."""
-    options = capture.Options(compile=arguments, train=train, quiet=True)
-    run = api.check(target, options, effort=effort, save_in=save_in)
+    options = Options(compile=arguments, train=train, quiet=True)
+    run = checking.check(target, options, effort=effort, save_in=save_in)
     if run.error or run.ending != "finished":
         raise UserError(f"{target}: {run.error or run.ending}")
     return run

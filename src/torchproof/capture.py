@@ -9,10 +9,11 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from torchproof.options import Options
 from torchproof.places import whose
 from torchproof.records import Event, Frame, Observation, UserError
 from torchproof.stacks import inside_region
@@ -24,19 +25,6 @@ from torchproof.tracelog import Record, interpret, read_folder
 _AROUND_CALLABLES = "torch/_dynamo/external_utils.py"
 _READABLE = {"user", "library"}  # whose code is told about, torch's own is not
 _WRAPPER_FACTS = ("name", "what", "arguments", "off", "by_torchproof", "in_place")
-
-
-@dataclass(frozen=True)
-class Options:
-    """How to run a target."""
-
-    compile: Mapping[str, Any] = field(default_factory=dict)
-    as_written: bool = False
-    train: bool = False
-    device: str | None = None
-    size: str | None = None
-    timeout_s: float | None = None
-    quiet: bool = False
 
 
 def observe(

@@ -13,6 +13,7 @@ import torch
 from torchproof import capture, rules
 from torchproof.audit import events, running
 from torchproof.audit.lifetimes import Lifetimes
+from torchproof.options import Options
 from torchproof.records import Finding, Observation
 from torchproof.target import parse
 
@@ -47,7 +48,7 @@ def watched(target: str, **options: Any) -> Entries:
         entries.append(json.loads(json.dumps({"kind": kind, **fields}, default=str)))
 
     parsed = parse(target)
-    job = json.loads(capture.job(parsed, capture.Options(**options)))
+    job = json.loads(capture.job(parsed, Options(**options)))
     # The program's own warnings are not what is tested.
     with warnings.catch_warnings(), Lifetimes(write) as watcher:
         warnings.simplefilter("ignore")

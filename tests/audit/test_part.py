@@ -11,7 +11,7 @@ import pytest
 
 from torchproof import audit, checking
 from torchproof.audit import running
-from torchproof.capture import Options
+from torchproof.options import Options
 from torchproof.records import Finding, Observation, Part
 from torchproof.rules import check
 from torchproof.streams import Followed

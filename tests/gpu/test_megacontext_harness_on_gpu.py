@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from torchproof import audit, rules
-from torchproof.capture import Options
+from torchproof.options import Options
 from torchproof.records import Finding, Observation
 from torchproof.target import parse
 

@@ -13,7 +13,7 @@ import forked_commands
 import pytest
 
 from torchproof import packs, repro
-from torchproof.capture import Options
+from torchproof.options import Options
 from torchproof.records import Run
 from torchproof.target import Target
 

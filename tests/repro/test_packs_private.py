@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torchproof import repro
-from torchproof.capture import Options
+from torchproof.options import Options
 from torchproof.records import Run
 from torchproof.repro.capturing import Captured
 from torchproof.repro.draft import Draft, Outcome

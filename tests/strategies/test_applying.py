@@ -14,8 +14,9 @@ from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounter
 
 from torchproof.records import UserError
+from torchproof.shared_code import artifacts, sharing
 from torchproof.strategies import Strategy, parse, with_arguments
-from torchproof.strategies.applied import Applied, artifacts, assert_backend, sharing
+from torchproof.strategies.applied import Applied, assert_backend
 from torchproof.strategies.plans import Plan
 from torchproof.workloads import gpt, nanovlm
 

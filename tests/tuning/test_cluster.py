@@ -18,7 +18,7 @@ import psutil
 import pytest
 from commands import torchproof
 
-from torchproof.capture import Options
+from torchproof.options import Options
 from torchproof.records import Run, UserError
 from torchproof.tuning import Asked, tune
 

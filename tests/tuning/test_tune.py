@@ -11,7 +11,7 @@ import pytest
 from forked_arms import forked
 
 from torchproof import recipe
-from torchproof.capture import Options
+from torchproof.options import Options
 from torchproof.records import Run, UserError
 from torchproof.tuning import Asked, tune
 from torchproof.tuning.objectives import Objective

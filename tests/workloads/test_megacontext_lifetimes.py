@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from torchproof import audit, rules
-from torchproof.capture import Options
+from torchproof.options import Options
 from torchproof.records import Finding, Observation
 from torchproof.target import parse
 from torchproof.workloads import megacontext_original

@@ -13,7 +13,7 @@ from typing import Any
 
 from torchproof import capture
 from torchproof.audit import events as told
-from torchproof.capture import Options
+from torchproof.options import Options
 from torchproof.records import Event, Finding, Part
 from torchproof.streams import Conditions, Followed, follow
 from torchproof.target import Target

@@ -11,9 +11,10 @@ from typing import Any
 
 from torchproof import audit, places, rules, store
 from torchproof.audit import Audited
-from torchproof.capture import Options, observe
+from torchproof.capture import observe
 from torchproof.checking import counts, history, parts, reading
 from torchproof.checking.parts import MEASURED, OF_MEASURED, Examination, Found
+from torchproof.options import Options
 from torchproof.records import (
     SEVERITIES,
     Finding,

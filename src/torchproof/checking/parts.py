@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from torchproof import measure, strategies
-from torchproof.capture import Options
 from torchproof.measure import Measured, Plan, Spec
+from torchproof.options import Options
 from torchproof.records import Event, Finding, Frame, Measurement, Part, UserError
 from torchproof.target import Target, keywords
 

@@ -77,9 +77,11 @@ def _parser() -> argparse.ArgumentParser:
         ),
         epilog="example: torchproof check workload:gpt-original",
     )
-    from torchproof.version import VERSION
+    from torchproof import __version__
 
-    parser.add_argument("--version", action="version", version=f"torchproof {VERSION}")
+    parser.add_argument(
+        "--version", action="version", version=f"torchproof {__version__}"
+    )
     verbs = parser.add_subparsers(metavar="VERB", required=True, parser_class=_Parser)
     flags.check_flags(_verb(verbs, check, "torchproof check train.py -- --epochs 1"))
     flags.bench_flags(_verb(verbs, bench, "torchproof bench workload:gpt --modes"))

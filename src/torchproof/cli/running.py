@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 from torchproof import flags
 
 if TYPE_CHECKING:
-    from torchproof.capture import Options
+    from torchproof.options import Options
 
 
 def run_options(options: argparse.Namespace) -> Options:
-    from torchproof.capture import Options
+    from torchproof.options import Options
 
     return Options(
         compile=flags.compile_arguments(options.compile),

@@ -16,15 +16,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torchproof import packs, recipe
-from torchproof.capture import Options
+from torchproof import __version__, packs, recipe
+from torchproof.options import Options
 from torchproof.packs import Manifest, Unverified
 from torchproof.packs.made import Made
 from torchproof.records import UserError
 from torchproof.redaction import Redactor
 from torchproof.streams import Conditions, Entry, Followed, follow
 from torchproof.target import Target, assert_size
-from torchproof.version import VERSION
 
 ARTIFACTS = ("caches", "aoti", "torchscript")
 Progress = Callable[[str], None]
@@ -75,7 +74,7 @@ def pack(
         manifest = Manifest(
             kind="deploy",
             name=target.name,
-            torchproof=VERSION,
+            torchproof=__version__,
             target=redact(target.text),
             command=redact(command),
             environment=_without_folders(facts["environment"]),

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from torchproof import __version__
 from torchproof.records import CATEGORIES, SEVERITIES, CompileSite, Finding, Part, Run
 from torchproof.report import captures, commands, marks, numbers, sections, tables
 from torchproof.report.before import before_and_after
 from torchproof.report.entries import entry, place, title
 from torchproof.report.heading import heading
-from torchproof.version import VERSION
 
 _PRIORITIES = {"high": "Immediate", "medium": "Short-term", "low": "Optional"}
 _ARGUMENTS = ("Backend", "Mode", "Dynamic", "Fullgraph", "Options")
@@ -193,6 +193,6 @@ def _parts(run: Run) -> Iterator[str]:
 def _footer(run: Run) -> str:
     again = marks.code(f"torchproof show {run.id} --format md")
     return (
-        f"---\n\nWritten by torchproof {VERSION} from run {marks.code(run.id)};"
+        f"---\n\nWritten by torchproof {__version__} from run {marks.code(run.id)};"
         f" {again} writes it again."
     )

@@ -12,11 +12,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 from urllib.parse import quote
 
+from torchproof import __version__
 from torchproof.printable import line, seen
 from torchproof.records import Finding, Run, UserError
 from torchproof.report import commands
 from torchproof.rules import by_code
-from torchproof.version import VERSION
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 HOME = "https://pypi.org/project/torchproof/"
@@ -71,7 +71,7 @@ def _text(text: str) -> Plain:
 def _driver(codes: Sequence[str]) -> Plain:
     return {
         "name": "torchproof",
-        "semanticVersion": VERSION,
+        "semanticVersion": __version__,
         "informationUri": HOME,
         "rules": [_rule(code) for code in codes],
     }
@@ -81,7 +81,7 @@ def _rule(code: str) -> Plain:
     try:
         rule = by_code(code)
     except UserError:  # the rule of another version
-        said = f"torchproof {VERSION} has no rule {line(code)}."
+        said = f"torchproof {__version__} has no rule {line(code)}."
         return {"id": line(code), **_described(said, said, said), **_settings([])}
     text = rule.documentation()
     return {

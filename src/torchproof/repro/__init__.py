@@ -14,8 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from torchproof import packs
-from torchproof.capture import Options
+from torchproof import __version__, packs
+from torchproof.options import Options
 from torchproof.packs import Made, Manifest, Unverified
 from torchproof.records import Run, one_line
 from torchproof.redaction import Redactor
@@ -28,7 +28,6 @@ from torchproof.repro.symptom import Symptom
 from torchproof.repro.symptoms import chosen
 from torchproof.repro.trying import Court
 from torchproof.target import Target
-from torchproof.version import VERSION
 
 Progress = Callable[[str], None]
 _ONCE = "a script is run once: pack its saved run to have its graphs too"
@@ -218,7 +217,7 @@ class _Making:
         manifest = Manifest(
             kind="repro",
             name=hide.text(self._target.name),
-            torchproof=VERSION,
+            torchproof=__version__,
             target=hide.text(written.target),
             command=hide.text(written.command),
             environment=hide.json(dict(written.facts)),

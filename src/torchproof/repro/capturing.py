@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from torchproof.capture import Options, job
+from torchproof.capture import job
+from torchproof.options import Options
 from torchproof.records import UserError
 from torchproof.repro.draft import Draft
 from torchproof.streams import Conditions, Entry, follow

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from torchproof import files, measure, store
-from torchproof.capture import Options
+from torchproof.options import Options
 from torchproof.recipe.fingerprint import code_hash
 from torchproof.records import Run, UserError
 from torchproof.strategies import parse as parse_strategy

@@ -31,7 +31,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from torchproof.boundary import step
+import torchproof
 from torchproof.workloads import megacontext_session as session
 from torchproof.workloads import megacontext_step as micro_step
 from torchproof.workloads import synthetic
@@ -53,7 +53,7 @@ def region(fn: Callable[..., Any], *varying: tuple[int, ...]) -> Callable[..., A
             for tensor, dimensions in zip(tensors, varying, strict=True):
                 for dimension in dimensions:
                     synthetic.any_length(tensor, dimension=dimension)
-        return step.run(compiled, *tensors)
+        return torchproof.step.run(compiled, *tensors)
 
     return call
 
@@ -72,7 +72,7 @@ class MicroStep(micro_step.MicroStep):
 
     def forward(self, tokens: Tensor, entries: Tensor) -> micro_step.Output:
         samples, _, width = entries.shape
-        with step(parameters=self.parameters()) as begun:
+        with torchproof.step(parameters=self.parameters()) as begun:
             loss, nll, scores = super().forward(*self.filled(tokens, entries))
             real = nll[:samples], scores[:samples, :, :width]
             kept: micro_step.Output = begun.keep(micro_step.Output(loss, *real))
@@ -115,12 +115,12 @@ class Session(session.Session):
         self._predict = region(super().predict, (), (), ())
 
     def forward(self, tokens: Tensor) -> Tensor:
-        with step() as begun:
+        with torchproof.step() as begun:
             logits: Tensor = begun.keep(super().forward(tokens))
             return logits
 
     def keep(self, value: Tensor) -> Tensor:
-        kept: Tensor = step.keep(value)
+        kept: Tensor = torchproof.step.keep(value)
         return kept
 
     def gist(self, groups: Tensor, counts: Tensor) -> Tensor:

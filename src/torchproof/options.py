@@ -1,0 +1,20 @@
+"""How to run a target: the flags that every verb shares."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to run a target."""
+
+    compile: Mapping[str, Any] = field(default_factory=dict)
+    as_written: bool = False
+    train: bool = False
+    device: str | None = None
+    size: str | None = None
+    timeout_s: float | None = None
+    quiet: bool = False

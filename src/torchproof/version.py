@@ -1,3 +1,0 @@
-"""Which torchproof this is."""
-
-VERSION = "0.1.0"
