@@ -17,7 +17,7 @@ from torchproof.deploy import questions
 from torchproof.deploy.blocking import model_modules
 from torchproof.deploy.subject import Refusal, Subject, copied, preserved, subject
 from torchproof.loading.entrance import Entrance, Range
-from torchproof.loading.exported import FILE
+from torchproof.loading.exported import AOTI_FILE
 from torchproof.loading.forms import Unfit
 from torchproof.places import place_of, shown
 from torchproof.records import Frame, UserError, one_line
@@ -41,7 +41,7 @@ def build(loaded: Loaded, stage: Path, job: Mapping[str, Any]) -> dict[str, Any]
     entrance = questions.limited(told, entrance_of(told, found))
     with torch.no_grad():
         try:
-            exporting.compile_package(found.program, stage / FILE)
+            exporting.compile_package(found.program, stage / AOTI_FILE)
         except Exception as error:
             raise Refusal(
                 f"the exported model does not compile: {line_of(error)}"
@@ -62,7 +62,7 @@ def build(loaded: Loaded, stage: Path, job: Mapping[str, Any]) -> dict[str, Any]
         "weights": True,
         "asked": names,
         "without": model_modules(told.fn, loaded),
-        "files": {FILE: "compiled code, its C++ source and the model's weights"},
+        "files": {AOTI_FILE: "compiled code, its C++ source and the model's weights"},
     }
 
 

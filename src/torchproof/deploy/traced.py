@@ -34,7 +34,7 @@ from torchproof.deploy.subject import Refusal, Subject, copied, preserved, subje
 from torchproof.deploy.ways import At, Ways
 from torchproof.loading import forms
 from torchproof.loading.entrance import Entrance, Range
-from torchproof.loading.traced import FILE
+from torchproof.loading.traced import TORCHSCRIPT_FILE
 from torchproof.records import UserError, one_line
 from torchproof.target import Loaded
 
@@ -73,7 +73,7 @@ def build(loaded: Loaded, stage: Path, job: Mapping[str, Any]) -> dict[str, Any]
     fresh = list(questions.of_calls(told, job.get("fresh", ()), " of another seed"))
     notes = _assert_holds(trace, [*_values(told), *_same_sizes(told, fresh)])
     entrance = sizes_of(trace)
-    _save(trace.model, stage / FILE)
+    _save(trace.model, stage / TORCHSCRIPT_FILE)
     asked = [
         *fresh,
         *questions.of_calls(told, loaded.calls, ""),
@@ -96,7 +96,7 @@ def build(loaded: Loaded, stage: Path, job: Mapping[str, Any]) -> dict[str, Any]
             "torch.jit.trace is deprecated by torch; old runtimes need it",
         ],
         "warnings": trace.warned,
-        "files": {FILE: "the traced operations and the model's weights"},
+        "files": {TORCHSCRIPT_FILE: "the traced operations and the model's weights"},
     }
 
 

@@ -11,7 +11,7 @@ import torch
 from torchproof.loading.deployed import Deployed
 from torchproof.packs.contents import Contents
 
-FILE = "model.pt2"
+AOTI_FILE = "model.pt2"
 
 
 def opened(contents: Contents) -> Deployed:
@@ -25,8 +25,8 @@ def opened(contents: Contents) -> Deployed:
     device = torch.cuda.current_device() if details["device"] == "cuda" else -1
     folder = Path(tempfile.mkdtemp(prefix="torchproof-"))  # of this user alone
     try:
-        contents.copy(FILE, folder / FILE)
-        run = exporting.load_package(folder / FILE, device)
+        contents.copy(AOTI_FILE, folder / AOTI_FILE)
+        run = exporting.load_package(folder / AOTI_FILE, device)
     finally:
         shutil.rmtree(folder)
     return Deployed(details, run)

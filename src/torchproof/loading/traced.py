@@ -11,7 +11,7 @@ import torch
 from torchproof.loading.deployed import Deployed
 from torchproof.packs.contents import Contents
 
-FILE = "model.pt"
+TORCHSCRIPT_FILE = "model.pt"
 
 
 def opened(contents: Contents) -> Deployed:
@@ -24,5 +24,5 @@ def opened(contents: Contents) -> Deployed:
         warnings.simplefilter("ignore", DeprecationWarning)
         warnings.simplefilter("ignore", FutureWarning)  # from torch 2.15 on
         jit: Any = torch.jit  # whose stubs lack types
-        model = jit.load(io.BytesIO(contents.read(FILE)), map_location=device)
+        model = jit.load(io.BytesIO(contents.read(TORCHSCRIPT_FILE)), map_location=device)
     return Deployed(details, lambda tensors: model(*tensors))
