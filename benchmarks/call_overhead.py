@@ -34,7 +34,8 @@ import torch
 from torch import Tensor, nn
 
 import torchproof
-from torchproof import gauges, samples
+from torchproof.measure import profiling
+from torchproof.records import stats
 
 LIMIT_US = 2.0
 LIMIT_IMPORT_MS = 50.0
@@ -136,10 +137,10 @@ def measure(pair: Pair, count: int) -> dict[str, list[list[float]]]:
     found: dict[str, list[list[float]]] = {"bare": [], "ours": []}
     end = time.monotonic() + PATIENCE_S
     while len(found["bare"]) < count and time.monotonic() < end:
-        before, ours_first = gauges.yields(), len(found["bare"]) % 2
+        before, ours_first = profiling.yields(), len(found["bare"]) % 2
         first = batch_us(pair.ours if ours_first else pair.bare, x)
         second = batch_us(pair.bare if ours_first else pair.ours, x)
-        if gauges.yields() == before:
+        if profiling.yields() == before:
             ours, bare = (first, second) if ours_first else (second, first)
             found["ours"].append([ours])
             found["bare"].append([bare])
@@ -151,15 +152,15 @@ def summary(found: dict[str, list[list[float]]]) -> dict[str, Any]:
         ours[0] - bare[0]
         for ours, bare in zip(found["ours"], found["bare"], strict=True)
     ]
-    ratio = samples.compare(found["ours"], found["bare"], luck=0.0)
+    ratio = stats.compare(found["ours"], found["bare"], luck=0.0)
     quarters = statistics.quantiles(added, n=4)
     # Whatever else runs on the machine makes a batch longer, never shorter.
     ours, bare = (sorted(row[0] for row in found[name]) for name in ("ours", "bare"))
     quiet = len(added) // 20
     return {
         "pairs": len(added),
-        "bare_us": samples.summarise(found["bare"]).median,
-        "ours_us": samples.summarise(found["ours"]).median,
+        "bare_us": stats.summarise(found["bare"]).median,
+        "ours_us": stats.summarise(found["ours"]).median,
         "added_us": {
             "quiet": ours[quiet] - bare[quiet],
             "median": statistics.median(added),

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 import torchproof
-from torchproof.workloads import gpt
+from torchproof.targets.workloads import gpt
 
 RESULTS = Path(__file__).resolve().parent / "results"
 CALLS = 5

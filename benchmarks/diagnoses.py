@@ -18,7 +18,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from torchproof.workloads import WORKLOADS
+from torchproof.targets.workloads import WORKLOADS
 
 RESULTS = Path(__file__).resolve().parent / "results"
 ORIGINALS = [name for name in WORKLOADS if name.endswith("-original")]

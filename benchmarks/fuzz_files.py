@@ -199,9 +199,9 @@ def experiment_log(case: Case) -> None:
 def recipe_toml(case: Case) -> None:
     from torch import nn
 
-    from torchproof import recipe
-    from torchproof.recipe import adoption, toml
-    from torchproof.records import UserError
+    from torchproof.records.run import UserError
+    from torchproof.strategies import recipe
+    from torchproof.strategies.recipe import adoption, toml
 
     model = nn.Sequential(nn.Linear(2, 2))
     plain = tomllib.loads(sound_recipe(model, "regional").dumps())
@@ -226,11 +226,11 @@ def recipe_toml(case: Case) -> None:
 
 
 def sound_recipe(model: Any, strategy: str) -> Any:
-    from torchproof.recipe import Recipe
-    from torchproof.recipe.fingerprint import fingerprint
-    from torchproof.recipe.matching import environment_here
-    from torchproof.strategies import parse
-    from torchproof.strategies.plans import Plan, Site
+    from torchproof.strategies.plan import Plan, Site
+    from torchproof.strategies.recipe import Recipe
+    from torchproof.strategies.recipe.fingerprint import fingerprint
+    from torchproof.strategies.recipe.matching import environment_here
+    from torchproof.strategies.strategy import parse
 
     site = Site("torch.nn.Linear", "Linear", ("0",), {(0,): (0,)})
     return Recipe(
@@ -247,11 +247,11 @@ def _deployed(case: Case, model: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     """The details and the files of a deploy pack that nothing was compiled for."""
     import torch
 
-    from torchproof.loading import inputs, place
-    from torchproof.recipe import FILE
+    from torchproof.runtime.loading import compatibility, example_inputs
+    from torchproof.strategies.recipe import FILE
 
     call = {
-        "inputs": inputs.described((torch.ones(3, 4),)),
+        "inputs": example_inputs.described((torch.ones(3, 4),)),
         "state": {"training": False, "others": []},
         "gradients": False,
         "keys": ["k"],
@@ -264,7 +264,7 @@ def _deployed(case: Case, model: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         "graphs": 1,
         "calls": [call],
         "code": {"a": {"file": "a.py", "sha256": "0"}},
-        "place": place.facts("cpu"),
+        "place": compatibility.facts("cpu"),
         "config": {},
         "switches": {},
         "verified": {
@@ -388,8 +388,8 @@ def repro_pack(case: Case) -> None:
 
 def trial_files(case: Case) -> None:
     """The trials that `tune --resume` goes on with."""
-    from torchproof.tuning.notebook import Notebook
-    from torchproof.tuning.trials import Trial
+    from torchproof.tuning.trial import Trial
+    from torchproof.tuning.trial_store import Notebook
 
     facts = {
         "pass_ms": 1,
@@ -420,7 +420,7 @@ def trial_files(case: Case) -> None:
 
 def stream_lines(case: Case) -> None:
     """What a child process writes, a line of JSON each."""
-    from torchproof.streams import _Lines
+    from torchproof.process.streams import _Lines
 
     entries = [{"kind": "plan", "calls": 3}, {"kind": "environment", "torch": "2"}]
     lines = [written(entries[0]).replace("\n", "").encode()]

@@ -100,12 +100,12 @@ class Case:
 
 def ran(arguments: Sequence[str]) -> tuple[int, str, str]:
     """Exit code, stdout and stderr of a command line."""
-    from torchproof import cli
+    from torchproof.cli import main
 
     out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8") for _ in "oe")
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
-            code = cli.main(list(arguments))
+            code = main(list(arguments))
         except SystemExit as end:
             code = end.code if isinstance(end.code, int) else 1
     texts = []

@@ -20,11 +20,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.spin import KINDS, calibrate
-from torchproof import gauges, samples
-from torchproof.arm import Arm
-from torchproof.measure import EAGER
-from torchproof.records import Frame
-from torchproof.target import Loaded
+from torchproof.measure import profiling
+from torchproof.measure.specs import EAGER
+from torchproof.measure.strategy_worker import Arm
+from torchproof.records import stats
+from torchproof.records.run import Frame
+from torchproof.targets.target import Loaded
 
 LIMIT = 1.01
 STEP_MS = 1.0
@@ -41,7 +42,7 @@ def harness(amount: int) -> Arm:
     place = Frame(__file__, 1, "harness")
     arm.loaded = Loaded(KINDS[KIND], [(amount,)], before_call=None, place=place)
     arm.fn, arm.train, arm.device = arm.loaded.fn, False, "cpu"
-    arm.clock = gauges.Clock(arm.device)
+    arm.clock = profiling.Clock(arm.device)
     return arm
 
 
@@ -73,11 +74,11 @@ def measure(pairs: int) -> dict[str, list[list[float]]]:
     found: dict[str, list[list[float]]] = {"whole": [], "reported": [], "bare": []}
     end = time.monotonic() + PATIENCE_S
     while len(found["bare"]) < pairs and time.monotonic() < end:
-        before, harness_first = gauges.yields(), len(found["bare"]) % 2
+        before, harness_first = profiling.yields(), len(found["bare"]) % 2
         plain_ms = 0.0 if harness_first else bare(amount, count)
         whole_ms, reported_ms, _ = in_harness(arm)
         plain_ms = plain_ms or bare(amount, count)
-        if gauges.yields() == before:
+        if profiling.yields() == before:
             found["whole"].append([whole_ms])
             found["reported"].append([reported_ms])
             found["bare"].append([plain_ms])
@@ -86,14 +87,14 @@ def measure(pairs: int) -> dict[str, list[list[float]]]:
 
 def report(found: dict[str, list[list[float]]]) -> dict[str, Any]:
     ratios = {
-        name: samples.compare(found[name], found["bare"], luck=0.0)
+        name: stats.compare(found[name], found["bare"], luck=0.0)
         for name in ("whole", "reported")
     }
     return {
         "machine": {"arch": platform.machine(), "cores": os.cpu_count()},
         "python": platform.python_version(),
         "pairs": len(found["bare"]),
-        "step_ms": samples.summarise(found["bare"]).median,
+        "step_ms": stats.summarise(found["bare"]).median,
         "ratio": {
             name: {"value": r.value, "low": r.low, "high": r.high}
             for name, r in ratios.items()

@@ -23,7 +23,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from torchproof import static
+from torchproof.checking import static
 
 RESULTS = Path(__file__).resolve().parent / "results" / "precision.json"
 SEED, SIZE = 2026, 50

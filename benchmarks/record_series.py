@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 
 from benchmarks.spin import KINDS, Work, calibrate
-from torchproof import samples
+from torchproof.records import stats
 
 ARMS = 4
 STEPS_MS = (
@@ -38,13 +38,13 @@ def serve(kind: str, amount: int) -> None:
     """One arm: warms up, then answers each line on stdin with a round of times."""
     work = KINDS[kind]
     times: list[float] = []
-    while not samples.steady(times) and sum(times) < 5e3:
+    while not stats.steady(times) and sum(times) < 5e3:
         times += timed(work, amount, 10.0)[0]
     print("ready", flush=True)
     for line in sys.stdin:
         work(amount)  # waking up is not timed
         gc.disable()
-        kept = samples.kept(*timed(work, amount, float(line)))
+        kept = stats.kept(*timed(work, amount, float(line)))
         gc.enable()
         print(json.dumps([round(time_ms * 1e4) for time_ms in kept]), flush=True)
 
@@ -57,7 +57,7 @@ def timed(
     interrupted: list[bool] = []
     clock, before = time.perf_counter, yielded()
     begin = clock()
-    while not times or not samples.round_is_over(
+    while not times or not stats.round_is_over(
         (clock() - begin) * 1e3, interrupted.count(False), duration_ms
     ):
         start = clock()
@@ -78,7 +78,7 @@ class Arm:
     """A process that runs `serve`."""
 
     def __init__(self, kind: str, amount: int, layout: int) -> None:
-        command = ["torchproof.layout", str(layout), __spec__.name, "--serve"]
+        command = ["torchproof.process.aslr", str(layout), __spec__.name, "--serve"]
         self._process = subprocess.Popen(
             [sys.executable, "-m", *command, kind, str(amount)],
             stdin=subprocess.PIPE,
@@ -92,7 +92,7 @@ class Arm:
 
     def sample(self) -> list[int]:
         assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.write(f"{samples.ROUND_MS}\n")
+        self._process.stdin.write(f"{stats.ROUND_MS}\n")
         self._process.stdin.flush()
         times: list[int] = json.loads(self._process.stdout.readline())
         return times
@@ -107,7 +107,7 @@ def sitting(kind: str, amount: int, number: int) -> list[list[list[int]]]:
     for arm in arms:
         arm.wait_until_ready()
     rounds: list[list[list[int]]] = [[] for _ in arms]
-    for number in range(samples.ROUNDS):
+    for number in range(stats.ROUNDS):
         forth = number % 2 == 0
         for index in range(ARMS) if forth else reversed(range(ARMS)):
             rounds[index].append(arms[index].sample())

@@ -29,7 +29,7 @@ import torch
 from torch import Tensor, nn
 
 import torchproof
-from torchproof.calls import loss
+from torchproof.targets.calls import loss
 
 RESULTS = Path(__file__).resolve().parent / "results" / "h200" / "replays.json"
 WIDTH = 64

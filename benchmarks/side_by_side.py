@@ -17,13 +17,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torchproof import samples
-from torchproof.measure import EAGER, Plan, Spec, rows
-from torchproof.measure.process import ArmError, Process
-from torchproof.measure.seats import Seat
-from torchproof.records import Run, UserError
-from torchproof.strategies import NotApplicable, parse
-from torchproof.target import parse as parse_target
+from torchproof.measure import rows
+from torchproof.measure.specs import EAGER, Plan, Spec
+from torchproof.measure.strategy_state import Seat
+from torchproof.measure.worker_process import ArmError, Process
+from torchproof.records import stats
+from torchproof.records.run import Run, UserError
+from torchproof.strategies.strategy import NotApplicable, parse
+from torchproof.targets.target import parse as parse_target
 
 ROUNDS = 4
 ROUND_SAMPLES = 30  # at least 100 in all
@@ -138,7 +139,7 @@ class Arms:
         facts["rounds"][0].append(clean or times)
         facts["pass_ms"] = statistics.median(times)
         every = [time for part in facts["rounds"][0] for time in part]
-        facts["steady"] = samples.steady(every)
+        facts["steady"] = stats.steady(every)
         facts["compilations"] += answer["compilations"]
         facts["steps"] += len(times)
         facts["interrupted"] += sum(spoiled)

@@ -37,8 +37,8 @@ import torch
 import torch._inductor.compile_fx  # so that no deadline is spent on loading it
 from torch import nn
 
-import torchproof.runtime as runtime
-from torchproof.runtime import jobs
+from torchproof.runtime import compile_job
+from torchproof.runtime import production as runtime
 
 HERE = Path(__file__).resolve().parent
 THREADS, MODELS = 4, 3
@@ -213,7 +213,7 @@ def _killing_children(chance: random.Random, faults: Counter[str]) -> Iterator[N
         while not over.wait(chance.uniform(3, 15)):
             for child in psutil.Process().children():
                 with contextlib.suppress(psutil.Error):
-                    if "torchproof.runtime.child" in child.cmdline():
+                    if "torchproof.runtime.codegen_child" in child.cmdline():
                         child.kill()
                         faults["child killed"] += 1
 
@@ -224,7 +224,7 @@ def _killing_children(chance: random.Random, faults: Counter[str]) -> Iterator[N
     finally:
         over.set()
         killer.join()
-        jobs.shared_worker().close()
+        compile_job.shared_worker().close()
 
 
 def _soaked(

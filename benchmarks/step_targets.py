@@ -110,7 +110,7 @@ def bert_training() -> Target:
 
 def _workload(name: str, size: str, **given: Any) -> Target:
     """The first call of a workload, as tensors that no mark for other sizes is on."""
-    module = importlib.import_module(f"torchproof.workloads.{name}")
+    module = importlib.import_module(f"torchproof.targets.workloads.{name}")
     size = size if device() == "cuda" else "tiny"
     model, [call, *_] = module.make(size, device=device(), **given)
     if isinstance(call, dict):

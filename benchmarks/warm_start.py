@@ -201,8 +201,9 @@ def start(told: dict[str, Any]) -> dict[str, Any]:
     """One start, in this process."""
     import torch
 
-    from torchproof import calls, environment
-    from torchproof.target import parse
+    from torchproof.targets import calls
+    from torchproof.targets.target import parse
+    from torchproof.torch_private import environment
 
     job = {"device": None, "size": told["size"], "train": told["train"]}
     loaded = calls.fresh(parse(told["target"]), job)

@@ -28,7 +28,7 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from torchproof.workloads import WORKLOADS
+from torchproof.targets.workloads import WORKLOADS
 
 RESULTS = Path(__file__).resolve().parent / "results"
 LEAST_PASSES, ENOUGH_S = 5, 6.0

@@ -13,17 +13,16 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 from check_runs import FULL, ITEM, SIZE, check  # noqa: E402
 
-from torchproof import report  # noqa: E402
-from torchproof.report import entries  # noqa: E402
+from torchproof.report import finding_section, render  # noqa: E402
 
 
 def finding() -> str:
     """Indented, since it has blocks of code of its own."""
-    return textwrap.indent(entries.entry(ITEM, FULL), "    ")
+    return textwrap.indent(finding_section.entry(ITEM, FULL), "    ")
 
 
 def sarif() -> str:
-    result = json.loads(report.render(FULL, "sarif"))["runs"][0]["results"][0]
+    result = json.loads(render(FULL, "sarif"))["runs"][0]["results"][0]
     physical = result["locations"][0]["physicalLocation"]
     del physical["contextRegion"], result["properties"]
     result["message"]["text"] = result["message"]["text"].partition(". ")[0] + ". ..."
@@ -31,7 +30,7 @@ def sarif() -> str:
 
 
 def github() -> str:
-    return f"```text\n{report.render(check(ITEM, SIZE), 'github').rstrip()}\n```"
+    return f"```text\n{render(check(ITEM, SIZE), 'github').rstrip()}\n```"
 
 
 TABLES: dict[str, Callable[[], str]] = {

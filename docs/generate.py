@@ -30,10 +30,10 @@ import reliability  # noqa: E402
 import results  # noqa: E402
 from import_table import DESK, MAY_IMPORT, MAY_IMPORT_LATE  # noqa: E402
 
-from torchproof import report  # noqa: E402
-from torchproof.records import CATEGORIES  # noqa: E402
-from torchproof.rules import RULES  # noqa: E402
-from torchproof.workloads import WORKLOADS  # noqa: E402
+from torchproof.checking.rules import RULES  # noqa: E402
+from torchproof.records.run import CATEGORIES  # noqa: E402
+from torchproof.report import render  # noqa: E402
+from torchproof.targets.workloads import WORKLOADS  # noqa: E402
 
 COMMAND = ("check", "workload:gpt-original", "--effort", "quick")
 BENCH = "gpt2-inference"  # the runs whose text is shown
@@ -127,7 +127,7 @@ def output(text: str) -> str:
 def bench_output(*, details: str | None = None) -> str:
     """What `bench` printed: the bars, and the decision; with the details of an arm."""
     run = results.gpu_run(BENCH)
-    text, found = report.render(run, "text").rstrip("\n"), []
+    text, found = render(run, "text").rstrip("\n"), []
     header, bars, costs, *arms = text.split("\n\nDecision:")[0].split("\n\n")
     if details is not None:
         found = [costs, "...", next(a for a in arms if a.startswith(f"{details}\n"))]
@@ -137,7 +137,7 @@ def bench_output(*, details: str | None = None) -> str:
 
 def tune_output(*, short: bool) -> str:
     """What `tune` printed; in short, without trials that came to no final."""
-    text = report.render(results.gpu_run(TUNE), "text").rstrip("\n")
+    text = render(results.gpu_run(TUNE), "text").rstrip("\n")
     if short:
         opening, finals, _ = text.split("\n\n", 2)
         text = "\n\n".join([opening, finals, "...", text[text.index("Decision:") :]])

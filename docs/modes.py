@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import results
 import whole_step
 
-from torchproof import store
-from torchproof.records import Measurement, Run
+from torchproof.records import store
+from torchproof.records.run import Measurement, Run
 from torchproof.report import markdown, numbers
 
 # In the order in which one would try them, with what each means.

@@ -19,10 +19,11 @@ import tuned  # noqa: E402
 import whole_step  # noqa: E402
 from test_samples import REPLAYS, SLICE_MS, read, replay  # noqa: E402
 
-from torchproof import store  # noqa: E402
-from torchproof.records import Measurement, Run  # noqa: E402
-from torchproof.report import markdown, numbers, sections  # noqa: E402
-from torchproof.verdict import in_words, side_by_side  # noqa: E402
+from torchproof.measure.comparison.metrics import in_words  # noqa: E402
+from torchproof.measure.comparison.ratios import side_by_side  # noqa: E402
+from torchproof.records import store  # noqa: E402
+from torchproof.records.run import Measurement, Run  # noqa: E402
+from torchproof.report import bench_sections, markdown, numbers  # noqa: E402
 
 KEPT = ROOT / "benchmarks" / "results"
 # Of the machine with the GPU, and what stands in the tables for it.
@@ -76,7 +77,7 @@ def _speed() -> Iterator[tuple[str, ...]]:
                 "reference" if row.strategy == "eager" else gain,
                 numbers.seconds(row.first_call_s),
                 row.break_even or numbers.UNKNOWN,
-                sections.numerics(row),
+                bench_sections.numerics(row),
             )
 
 
@@ -207,7 +208,7 @@ def _guards() -> Iterator[tuple[str, ...]]:
 
 
 def _stops(row: Measurement, not_checked: dict[str, int] | None) -> str:
-    from torchproof.guard_filters import METHODS, STANCE
+    from torchproof.measure.guard_filters import METHODS, STANCE
 
     if "guards" not in row.variant:
         return "nothing"
@@ -221,7 +222,7 @@ def settings() -> str:
     """Each setting of Inductor by itself, all together, and the control."""
     [found] = [
         part
-        for part in sections.variants(store.read(KEPT / "ablation-cpu.json"))
+        for part in bench_sections.variants(store.read(KEPT / "ablation-cpu.json"))
         if "setting" in part.header
     ]
     return markdown.table(found.header, found.rows)

@@ -18,8 +18,8 @@ sys.path.insert(0, str(ROOT))
 from benchmarks.side_by_side import Step  # noqa: E402
 from benchmarks.tuning import RESULTS, SEARCHES, Work  # noqa: E402
 from benchmarks.whole_step import STEPS  # noqa: E402
-from torchproof import store  # noqa: E402
-from torchproof.records import Run  # noqa: E402
+from torchproof.records import store  # noqa: E402
+from torchproof.records.run import Run  # noqa: E402
 from torchproof.report import markdown, numbers  # noqa: E402
 
 Trial = dict[str, Any]

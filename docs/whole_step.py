@@ -19,9 +19,9 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks.side_by_side import Step  # noqa: E402
 from benchmarks.whole_step import MODES, RESULTS, STEPS, Work  # noqa: E402
-from torchproof import store  # noqa: E402
-from torchproof.records import Measurement, Run  # noqa: E402
-from torchproof.report import markdown, numbers, sections  # noqa: E402
+from torchproof.records import store  # noqa: E402
+from torchproof.records.run import Measurement, Run  # noqa: E402
+from torchproof.report import bench_sections, markdown, numbers  # noqa: E402
 
 REDUCE_OVERHEAD = "full:reduce-overhead"
 # Of the best mode's step, of reduce-overhead's first call, of the best mode's memory.
@@ -177,7 +177,7 @@ def memory() -> str:
 def _memory(row: Row) -> tuple[str, ...]:
     mode, graph = row.mode, row.graph
     sizes = [numbers.size(arm.peak_bytes if arm else None) for arm in (mode, graph)]
-    judged = ", ".join(sections.numerics(arm) for arm in (mode, graph) if arm)
+    judged = ", ".join(bench_sections.numerics(arm) for arm in (mode, graph) if arm)
     if not (mode and graph and mode.peak_bytes and graph.peak_bytes):
         unknown = numbers.UNKNOWN, f"{MEMORY_GOAL:g}", "not measured"
         return row.step.title, *sizes, *unknown, judged or numbers.UNKNOWN
@@ -222,7 +222,7 @@ def _arms() -> Iterator[tuple[str, ...]]:
                 numbers.seconds(arm.first_call_s),
                 numbers.size(arm.peak_bytes),
                 numbers.milliseconds(kernel_ms),
-                sections.numerics(arm),
+                bench_sections.numerics(arm),
                 arm.verdict or numbers.UNKNOWN,
             )
 

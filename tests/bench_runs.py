@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from torchproof.records import Measurement, Run
+from torchproof.records.run import Measurement, Run
 
 ENVIRONMENT = {
     "torch": "2.13.0+cpu",

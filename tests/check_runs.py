@@ -8,7 +8,14 @@ from typing import Any
 import bench_runs
 from hypothesis import strategies as st
 
-from torchproof.records import CATEGORIES, SEVERITIES, CompileSite, Finding, Part, Run
+from torchproof.records.run import (
+    CATEGORIES,
+    SEVERITIES,
+    CompileSite,
+    Finding,
+    Part,
+    Run,
+)
 
 ITEM = Finding(
     code="GB101",

@@ -11,10 +11,10 @@ from pathlib import Path
 import forked_commands
 import pytest
 
-from torchproof import capture
-from torchproof.options import Options
-from torchproof.records import Observation
-from torchproof.target import parse
+from torchproof.observe import capture
+from torchproof.records.run import Observation
+from torchproof.targets.options import Options
+from torchproof.targets.target import parse
 
 # Programs run in folders of their own, and the fork server of Python 3.11 looks for
 # what it preloads on PYTHONPATH alone: so both roots are there, absolute.
@@ -28,7 +28,7 @@ Observe = Callable[..., Observation]
 def observe(tmp_path_factory: pytest.TempPathFactory) -> Observe:
     """`observe(target, **options)`: the real child, forked where torch is loaded."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["warm_torch", "torchproof.child"])
+    context.set_forkserver_preload(["warm_torch", "torchproof.observe.child"])
 
     def run(target: str, **options: object) -> Observation:
         parsed = parse(target)

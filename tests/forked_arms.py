@@ -19,14 +19,19 @@ from typing import Any, ClassVar
 
 import pytest
 
-from torchproof import samples
-from torchproof.measure import EAGER, Measured, Plan, Progress, Spec, process
+from torchproof.measure import worker_process
 from torchproof.measure.session import Session
-from torchproof.records import Measurement
-from torchproof.strategies import parse, with_arguments
-from torchproof.target import parse as parse_target
+from torchproof.measure.specs import EAGER, Measured, Plan, Progress, Spec
+from torchproof.records import stats
+from torchproof.records.run import Measurement
+from torchproof.strategies.strategy import parse, with_arguments
+from torchproof.targets.target import parse as parse_target
 
-PRELOAD = ["warm_torch", "torchproof.child", "torchproof.arm"]
+PRELOAD = [
+    "warm_torch",
+    "torchproof.observe.child",
+    "torchproof.measure.strategy_worker",
+]
 PRELOAD += ["torch._inductor.compile_fx", "functorch.compile", "torch.profiler"]
 
 
@@ -76,7 +81,7 @@ def _serve(
     os.environ.update(env)
     from torch._dynamo.utils import clear_compilation_metrics, counters
 
-    from torchproof import arm
+    from torchproof.measure import strategy_worker
 
     clear_compilation_metrics()  # of the fork server
     counters.clear()
@@ -89,7 +94,7 @@ def _serve(
     for output in (1, 2):
         os.dup2(nowhere, output)
     told = job | {"replies": os.dup(replies.fileno())}
-    os._exit(arm.main([json.dumps(told)]))
+    os._exit(strategy_worker.main([json.dumps(told)]))
 
 
 @contextmanager
@@ -98,7 +103,9 @@ def forked() -> Iterator[None]:
     names = ("PIPE", "DEVNULL", "run", "TimeoutExpired")
     kept = {name: getattr(subprocess, name) for name in names}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(process, "subprocess", SimpleNamespace(Popen=Forked, **kept))
+        patch.setattr(
+            worker_process, "subprocess", SimpleNamespace(Popen=Forked, **kept)
+        )
         yield
 
 
@@ -123,7 +130,7 @@ def measured(
     plan = Plan(parse_target(target), tuple(specs), quiet=True)
     plan = replace(plan, **({"seconds": 0.01 * rounds, "sittings": 1} | more))
     with forked(), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(samples, "ROUNDS", rounds)
+        patch.setattr(stats, "ROUNDS", rounds)
         return Session(plan, Path(), progress).run()
 
 

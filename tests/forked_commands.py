@@ -39,9 +39,9 @@ def python(source: str, *, cwd: Path) -> Done:
 
 
 def child(arguments: list[str]) -> int:
-    """`torchproof.child` in a process where torch is loaded, of a script as well."""
-    from torchproof import child as started
-    from torchproof import script
+    """`torchproof.observe.child` in a process where torch is loaded."""
+    from torchproof.observe import child as started
+    from torchproof.targets import script
 
     script.when_imported = lambda name, act: act()
     return started.main(arguments)
@@ -91,7 +91,7 @@ def _serve(
 
 
 def _command(*arguments: str) -> int:
-    from torchproof import cli
+    from torchproof.cli import verbs as cli
 
     return cli.main(list(arguments))
 
@@ -105,15 +105,15 @@ def _program(source: str) -> int:
 
 def _fork_children() -> None:
     """What torchproof starts from here on is forked too."""
-    from torchproof import lifeline, streams
-    from torchproof.measure import process
+    from torchproof.measure import worker_process as process
+    from torchproof.process import parent_death, streams
 
     kept = ("PIPE", "DEVNULL", "run", "TimeoutExpired")
     forking = SimpleNamespace(
         Popen=Forked, **{name: getattr(subprocess, name) for name in kept}
     )
     # A forked process goes on in the thread that forked it: in the main one.
-    lifeline.begun = lambda begin: begin()
+    parent_death.begun = lambda begin: begin()
     for module in (streams, process):
         module.subprocess = forking  # type: ignore[attr-defined]
 
@@ -202,12 +202,12 @@ def _connect(streams: Sequence[Any], passed: Sequence[int]) -> None:
 def _become(command: Sequence[str], env: Mapping[str, str]) -> int:
     os.setsid()
     _place(os.getcwd(), env)
-    from torchproof import script
+    from torchproof.targets import script
 
     # Torch is imported already.
     script.when_imported = lambda name, act: act()
     arguments = list(command[command.index("-m") + 1 :])
-    if arguments[0] == "torchproof.layout":
+    if arguments[0] == "torchproof.process.aslr":
         del arguments[:2]
     module = importlib.import_module(arguments[0])
     if not hasattr(module, "main"):

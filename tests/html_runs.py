@@ -6,7 +6,14 @@ from typing import Any
 
 import bench_runs
 
-from torchproof.records import SEVERITIES, CompileSite, Finding, Measurement, Part, Run
+from torchproof.records.run import (
+    SEVERITIES,
+    CompileSite,
+    Finding,
+    Measurement,
+    Part,
+    Run,
+)
 
 # What a name or a line of somebody's code may hold. Were any of it taken for markup,
 # the page would set `window.hacked`.

@@ -12,7 +12,7 @@ import torch
 import torch._dynamo
 from torch import nn
 
-from torchproof.anatomy import Anatomy
+from torchproof.observe.break_cost import Anatomy
 
 PASSES = 15
 

@@ -17,11 +17,12 @@ import pytest
 import torch
 from packaging.specifiers import SpecifierSet
 
-from torchproof import capture, rules
-from torchproof.options import Options
-from torchproof.records import Event, Finding, Frame, Observation
-from torchproof.rules.answers import events_from
-from torchproof.target import parse
+from torchproof.checking import rules
+from torchproof.checking.rules.answers import events_from
+from torchproof.observe import capture
+from torchproof.records.run import Event, Finding, Frame, Observation
+from torchproof.targets.options import Options
+from torchproof.targets.target import parse
 
 FOLDER = Path(__file__).parent / "rules"
 Diagnosed = Callable[[Path], list[Finding]]
@@ -52,8 +53,8 @@ PROGRAMS = [
 def serve(cache: str, requests: Connection) -> None:
     """In a process of its own: for each job an arm's verdict, then the diagnosis."""
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = cache
-    from torchproof.diagnosis import diagnose
-    from torchproof.diagnosis.trials import Trial
+    from torchproof.measure.diagnosis import diagnose
+    from torchproof.measure.diagnosis.reruns import Trial
 
     while told := requests.recv():
         job = json.loads(told)
@@ -67,7 +68,7 @@ def serve(cache: str, requests: Connection) -> None:
 @pytest.fixture(scope="session")
 def diagnosed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Diagnosed]:
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["warm_torch", "torchproof.child"])
+    context.set_forkserver_preload(["warm_torch", "torchproof.observe.child"])
     ours, theirs = context.Pipe()
     cache = str(tmp_path_factory.mktemp("inductor"))
     process = context.Process(target=serve, args=(cache, theirs))

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from forked_arms import backends, measured
 
-from torchproof import calls
-from torchproof.arm import Arm
-from torchproof.measure import EAGER
-from torchproof.records import Frame
-from torchproof.target import Loaded
+from torchproof.measure.specs import EAGER
+from torchproof.measure.strategy_worker import Arm
+from torchproof.records.run import Frame
+from torchproof.targets import calls
+from torchproof.targets.target import Loaded
 
 LATE = Path(__file__).parent / "models" / "late.py"
 

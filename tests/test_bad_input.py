@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from forked_commands import torchproof
 
-from torchproof import cli, store
-from torchproof.records import Run
+from torchproof.cli import main
+from torchproof.records import store
+from torchproof.records.run import Run
 
 BROKEN = """
 import sys
@@ -218,5 +219,5 @@ def test_a_crash_is_no_finding(
         raise TypeError("a defect")
 
     monkeypatch.setattr(store, "load", broken)
-    assert cli.main(["compare", "a", "b"]) == 2
+    assert main.main(["compare", "a", "b"]) == 2
     assert "TypeError: a defect" in capsys.readouterr().err

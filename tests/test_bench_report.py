@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 from bench_runs import WRONG, bench, row
 
-from torchproof import report
-from torchproof.records import Measurement, Run
+from torchproof.records.run import Measurement, Run
 from torchproof.report import bench as terminal
-from torchproof.report import markdown, numbers, sections
+from torchproof.report import bench_sections, markdown, numbers, render
 
 FULL = row(
     "full",
@@ -48,7 +47,7 @@ RUN = bench(
 
 
 def text(run: Run, **settings: Any) -> str:
-    return report.render(run, "text", **settings)
+    return render.render(run, "text", **settings)
 
 
 def snapshot(expected: str) -> str:
@@ -133,7 +132,7 @@ def test_a_run_that_measured_nothing_more_than_times_has_dashes() -> None:
 
 def test_an_interrupted_run_says_so() -> None:
     ended = replace(RUN, ending="interrupted")
-    for shown in (text(ended), report.render(ended, "md")):
+    for shown in (text(ended), render.render(ended, "md")):
         assert "Not complete: the run was ended early (interrupted)." in shown
 
 
@@ -167,7 +166,7 @@ def varied(key: str, *rows: tuple[Any, str, float], **more: Any) -> list[Measure
 
 
 def section(rows: list[Measurement]) -> str:
-    (found,) = sections.variants(bench(rows))
+    (found,) = bench_sections.variants(bench(rows))
     return "\n".join(terminal.table(found, 80)) + "\n"
 
 
@@ -202,7 +201,7 @@ def test_settings_are_compared_with_their_control() -> None:
         epilogue_fusion=False  0.501 ms  0.496-0.506  not significant  12.0 s  512 MiB
         """
     )
-    assert "| max_autotune=True | 0.400 ms" in report.render(bench(rows), "md")
+    assert "| max_autotune=True | 0.400 ms" in render.render(bench(rows), "md")
 
 
 def test_guards_say_what_is_no_longer_checked() -> None:
@@ -266,7 +265,7 @@ def test_lines_keep_to_the_width(width: int, name: str) -> None:
 
 def test_an_arm_that_is_wrong_is_in_no_table() -> None:
     for format in ("text", "md"):
-        lines = report.render(RUN, format).splitlines()
+        lines = render.render(RUN, format).splitlines()
         (said,) = (line for line in lines if "core:encode" in line)
         assert "gives wrong outputs: call 0 differs" in said
 
@@ -281,7 +280,7 @@ def test_differences_are_never_bare_percentages() -> None:
 
 
 def test_markdown_has_the_baseline_table() -> None:
-    lines = report.render(RUN, "md").splitlines()
+    lines = render.render(RUN, "md").splitlines()
     start = next(i for i, line in enumerate(lines) if line.startswith("| Strategy"))
     table = [line[2:-2].split(" | ") for line in lines[start : start + 5]]
     titles = ["Strategy", "Median step", "Interval", "Peak memory", "vs eager"]

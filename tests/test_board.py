@@ -12,8 +12,8 @@ import pytest
 import terminals
 import tune_runs
 
-from torchproof import board
-from torchproof.board import Board
+from torchproof.cli import live_table
+from torchproof.cli.live_table import Board
 
 STATE: dict[str, Any] = {
     "trials": list(tune_runs.TRIALS),
@@ -124,7 +124,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     found = Clock()
-    monkeypatch.setattr(board, "time", found)
+    monkeypatch.setattr(live_table, "time", found)
     return found
 
 

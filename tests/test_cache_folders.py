@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from commands import torchproof
 
-from torchproof import cachefolders
-from torchproof.records import UserError
+from torchproof.records.run import UserError
+from torchproof.report import cache_folders
 
 
 def put(path: Path, size: int = 10) -> Path:
@@ -39,14 +39,14 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     put(tmp_path / "home/.nv/ComputeCache/index", 12)
     put(tmp_path / "home/.cache/torch_extensions/py311_cpu/x/x.so", 13)
     (tmp_path / "tmp").mkdir()
-    emptied = cachefolders._empty
+    emptied = cache_folders._empty
 
-    def guarded(folder: cachefolders.CacheFolder) -> None:
+    def guarded(folder: cache_folders.CacheFolder) -> None:
         # What is cleared here must be the test's own, or the machine's caches are gone.
         assert tmp_path in folder.path.resolve().parents, folder.path
         emptied(folder)
 
-    monkeypatch.setattr(cachefolders, "_empty", guarded)
+    monkeypatch.setattr(cache_folders, "_empty", guarded)
     # Empty is as good as not set, in a process that inherits what is set here too.
     names = ("TRITON_CACHE_DIR", "TRITON_HOME", "CUDA_CACHE_PATH", "XDG_CACHE_HOME")
     return {
@@ -58,7 +58,7 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 
 
 def test_every_cache_is_found_with_its_size(places: dict[str, str]) -> None:
-    found = {folder.name: folder for folder in cachefolders.listing(places)}
+    found = {folder.name: folder for folder in cache_folders.listing(places)}
     assert list(found)[:2] == ["inductor", "inductor-default"]
     assert list(found)[2:] == ["triton", "cuda", "extensions"]
     inductor = found["inductor"]
@@ -83,12 +83,12 @@ def test_every_cache_is_found_with_its_size(places: dict[str, str]) -> None:
 
 def test_clearing_takes_the_cache_and_nothing_else(places: dict[str, str]) -> None:
     root = Path(places["TORCHINDUCTOR_CACHE_DIR"])
-    found = cachefolders.listing(places)
-    assert [f.name for f in cachefolders.cleared(found, "inductor")] == ["inductor"]
+    found = cache_folders.listing(places)
+    assert [f.name for f in cache_folders.cleared(found, "inductor")] == ["inductor"]
     assert os.listdir(root) == ["thesis"] and (root / "thesis/chapter.tex").exists()
     home = Path(places["HOME"])
     assert (home / ".nv/ComputeCache/index").exists()
-    cachefolders.cleared(cachefolders.listing(places), "all")
+    cache_folders.cleared(cache_folders.listing(places), "all")
     assert not (home / ".nv/ComputeCache/index").exists()
     assert not list((home / ".triton/cache").iterdir())
     assert not list((home / ".cache/torch_extensions").iterdir())
@@ -99,7 +99,7 @@ def test_links_in_a_cache_are_removed_and_not_followed(places: dict[str, str]) -
     kept = put(root.parent / "outside" / "file")
     (root / "zz").symlink_to(kept.parent)
     (root / "ab" / "link").symlink_to(kept)
-    cachefolders.cleared(cachefolders.listing(places), "inductor")
+    cache_folders.cleared(cache_folders.listing(places), "inductor")
     assert kept.exists() and not (root / "zz").is_symlink()
 
 
@@ -119,18 +119,18 @@ def test_what_is_not_ours_to_clear_is_refused(
     elif case == "above":
         monkeypatch.chdir(root / "ab")
     elif case == "tmp":
-        monkeypatch.setattr(cachefolders.tempfile, "gettempdir", lambda: str(root))
+        monkeypatch.setattr(cache_folders.tempfile, "gettempdir", lambda: str(root))
         why = "temporary files"
     else:
         mine = os.geteuid()
-        monkeypatch.setattr(cachefolders.os, "geteuid", lambda: mine + 1)
+        monkeypatch.setattr(cache_folders.os, "geteuid", lambda: mine + 1)
         why = f"it belongs to user {mine}"
     told = {**places, "TORCHINDUCTOR_CACHE_DIR": str(root)}
-    found = cachefolders.listing(told)
+    found = cache_folders.listing(told)
     assert found[0].kept.startswith(why) or why in found[0].kept
     with pytest.raises(UserError, match="is not cleared: it "):
-        cachefolders.cleared(found, "inductor")
-    cachefolders.cleared(found, "all")
+        cache_folders.cleared(found, "inductor")
+    cache_folders.cleared(found, "all")
     assert (root / "ab" / "cab.py").exists()
 
 
@@ -172,8 +172,10 @@ def test_the_places_are_those_that_torch_takes(tmp_path: Path) -> None:
         stdout=subprocess.PIPE,
         text=True,
     )
-    places = {folder.name: str(folder.path) for folder in cachefolders.listing(environ)}
+    places = {
+        folder.name: str(folder.path) for folder in cache_folders.listing(environ)
+    }
     first, extensions, second = done.stdout.splitlines()
     assert [places["inductor"], places["extensions"]] == [first, extensions]
-    given = cachefolders.listing({**environ, "TORCHINDUCTOR_CACHE_DIR": second})
+    given = cache_folders.listing({**environ, "TORCHINDUCTOR_CACHE_DIR": second})
     assert [str(folder.path) for folder in given[:2]] == [second, first]

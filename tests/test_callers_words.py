@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from torchproof import rules
-from torchproof.arguments import Call
-from torchproof.records import Finding, Frame
+from torchproof.checking import rules
+from torchproof.observe.arguments import Call
+from torchproof.records.run import Finding, Frame
 
 LIBRARY = """\
 import logging

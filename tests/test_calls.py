@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from torchproof import calls
-from torchproof.numerics.judgement import judge
-from torchproof.records import Frame
-from torchproof.target import Loaded
+from torchproof.measure.numerics.judgement import judge
+from torchproof.records.run import Frame
+from torchproof.targets import calls
+from torchproof.targets.target import Loaded
 
 
 class Cache:

@@ -11,11 +11,11 @@ from typing import Any
 import commands
 import pytest
 
-from torchproof import checking, static, store
-from torchproof.checking import reading
-from torchproof.options import Options
-from torchproof.records import Finding, Part, Run
-from torchproof.target import parse
+from torchproof.checking import checker, source_reading, static
+from torchproof.records import store
+from torchproof.records.run import Finding, Part, Run
+from torchproof.targets.options import Options
+from torchproof.targets.target import parse
 
 MODEL = """
 import torch
@@ -58,10 +58,10 @@ def check(
     def run(text: str, **given: Any) -> Run:
         (tmp_path / "model.py").write_text(text)
         given.setdefault("effort", "quick")
-        return checking.check("model.py:make", **given)
+        return checker.check("model.py:make", **given)
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(checking, "observe", observed)
+    monkeypatch.setattr(checker, "observe", observed)
     return run
 
 
@@ -125,7 +125,7 @@ def test_a_reader_that_fails_costs_the_run_nothing(
     def fails(*given: Any) -> Any:
         raise RecursionError("too deep")
 
-    monkeypatch.setattr(reading, "beside", fails)
+    monkeypatch.setattr(source_reading, "beside", fails)
     run = check(model())
     assert run.parts["static"] == Part("failed", "RecursionError: too deep")
     assert at(run, "shown") and run.ending == "finished"
@@ -204,7 +204,7 @@ def test_what_forward_calls_in_another_file_is_read(tmp_path: Path) -> None:
         "class Net(nn.Module):\n    def forward(self, x):\n        return scale(x)\n"
     )
     target = parse(str(tmp_path / "net.py"))
-    found = reading.alone(target, print)
+    found = source_reading.alone(target, print)
     places = [
         (Path(s.finding.file or "").name, s.finding.line) for s in found.suspicions
     ]

@@ -10,9 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from torchproof.calls import answers, seed
-from torchproof.numerics import Numerics, judge, reference
-from torchproof.target import Loaded
+from torchproof.measure.numerics import reference
+from torchproof.measure.numerics.judgement import Numerics, judge
+from torchproof.targets.calls import answers, seed
+from torchproof.targets.target import Loaded
 
 
 @pytest.fixture(autouse=True)

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from torchproof import rules
-from torchproof.capture import observe as read
-from torchproof.options import Options
-from torchproof.records import Finding, Frame
-from torchproof.stacks import split_region, starts_with
-from torchproof.target import parse
+from torchproof.checking import rules
+from torchproof.observe.capture import observe as read
+from torchproof.records.run import Finding, Frame
+from torchproof.records.stacks import split_region, starts_with
+from torchproof.targets.options import Options
+from torchproof.targets.target import parse
 
 # Each function has a break of its own, so that a finding says how it was reached.
 LIBRARY = """\
@@ -302,7 +302,7 @@ def test_a_test_that_calls_it_is_not_the_place(
     """What the pytest plugin watches: the call is in the test itself."""
     import torch
 
-    from torchproof.budget import Watch
+    from torchproof.checking.budget import Watch
 
     monkeypatch.syspath_prepend(str(package.parents[1]))
     library = importlib.import_module("fakelib")

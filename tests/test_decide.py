@@ -11,8 +11,8 @@ from pathlib import Path
 import bench_runs
 import pytest
 
-from torchproof.records import Measurement, Run
-from torchproof.strategies import parse
+from torchproof.records.run import Measurement, Run
+from torchproof.strategies.strategy import parse
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "docs"))
@@ -121,7 +121,7 @@ def test_links_into_pages_lead_to_a_heading(page: Path) -> None:
 
 
 def test_codes_of_the_page_exist() -> None:
-    from torchproof.rules import RULES
+    from torchproof.checking.rules import RULES
 
     known = {rule.code for rule in RULES}
     named = set(re.findall(r"\b[A-Z]{2}\d{3}\b", PAGES[0].read_text()))

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 from bench_runs import WRONG, bench, row
 
-from torchproof import cli, store
-from torchproof.records import Measurement
-from torchproof.verdict import decision
+from torchproof.cli import main
+from torchproof.measure.comparison.decisions import decision
+from torchproof.records import store
+from torchproof.records.run import Measurement
 
 
 def decided(*rows: Measurement) -> str:
@@ -111,7 +112,7 @@ def saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 )
 @pytest.mark.usefixtures("saved")
 def test_exit_codes(line: str, code: int, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["compare", *line.split()]) == code
+    assert main.main(["compare", *line.split()]) == code
     shown = capsys.readouterr()
     assert bool(shown.out) == (code < 2)
     assert len(shown.err.splitlines()) == (code == 2)
@@ -119,7 +120,7 @@ def test_exit_codes(line: str, code: int, capsys: pytest.CaptureFixture[str]) ->
 
 def test_json_of_a_comparison(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
     after = str(saved / store.RUNS / "after" / "run.json")
-    assert cli.main(["compare", "before", after, "--format", "json"]) == 1
+    assert main.main(["compare", "before", after, "--format", "json"]) == 1
     shown = json.loads(capsys.readouterr().out)
     assert shown["verdict"] == "worse" and shown["schema"] == 1
     speed = shown["rows"][1]["metrics"][0]

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from torchproof.records import Event
-from torchproof.tracelog import Record, interpret
+from torchproof.observe.trace_log import Record, interpret
+from torchproof.records.run import Event
 
 GRAD = "tensor 'x' requires_grad mismatch. expected requires_grad={}"
 SEEN = "self.seen == {}"

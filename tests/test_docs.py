@@ -22,8 +22,11 @@ import tune_runs
 from commands import Done
 from test_cli import COUNT_FIELDS, FINDING_FIELDS, FLAGS, RUN_FIELDS
 
-from torchproof import api, cli, measure, packs, tuning
-from torchproof.records import Measurement, Run
+from torchproof import api, packs
+from torchproof.cli import main
+from torchproof.measure import benchmark, specs
+from torchproof.records.run import Measurement, Run
+from torchproof.tuning import tuner
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted(ROOT.glob("docs/*.md"))
@@ -200,13 +203,13 @@ def unmeasured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
     write_files(tmp_path)
     run = write_runs(tmp_path)
     known = {"epilogue_fusion": True, "coordinate_descent_tuning": False}
-    found = measure.Measured(run.measurements, bench_runs.ENVIRONMENT)
+    found = specs.Measured(run.measurements, bench_runs.ENVIRONMENT)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(measure, "switches", lambda: known)
-    monkeypatch.setattr(measure, "measure", lambda *_: found)
-    monkeypatch.setattr(api, "_counted", lambda *_: {})
-    monkeypatch.setattr(tuning._Tuning, "run", unsearched)
-    monkeypatch.setattr(tuning.answer, "run_of", lambda *_, **__: tune_runs.tune())
+    monkeypatch.setattr(benchmark, "switches", lambda: known)
+    monkeypatch.setattr(benchmark, "measure", lambda *_: found)
+    monkeypatch.setattr(benchmark, "_counted", lambda *_: {})
+    monkeypatch.setattr(tuner._Tuning, "run", unsearched)
+    monkeypatch.setattr(tuner.outcome, "run_of", lambda *_, **__: tune_runs.tune())
     monkeypatch.setattr(api, "pack", unpacked)
     handler = signal.getsignal(signal.SIGTERM)
     yield
@@ -221,7 +224,7 @@ def test_long_command_in_the_documents_is_understood(
     arguments = shlex.split(line, comments=True)[1:]
     if "-o" in arguments and arguments[0] != "pack":
         Path(arguments[arguments.index("-o") + 1]).unlink()
-    assert cli.main(arguments) == 0, capsys.readouterr().err
+    assert main.main(arguments) == 0, capsys.readouterr().err
 
 
 @pytest.mark.parametrize("path", MEASURED, ids=lambda path: path.name)

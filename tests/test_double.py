@@ -11,7 +11,8 @@ from torch import nn
 from torch.testing import assert_close
 from torch.utils.checkpoint import checkpoint
 
-from torchproof.numerics import Reference, reference
+from torchproof.measure.numerics import reference
+from torchproof.measure.numerics.reference import Reference
 
 Made = SimpleNamespace  # fn, calls: what holds a target
 Program = Callable[[torch.dtype], Made]

@@ -15,7 +15,7 @@ import psutil
 import pytest
 from commands import PROGRAM, torchproof
 
-from torchproof import store
+from torchproof.records import store
 
 SLEEPER = """
 import os, subprocess, sys, time

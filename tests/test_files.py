@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 
 import torchproof as package
-from torchproof import cli, files
-from torchproof.packs import Refused, open_pack
-from torchproof.records import UserError
+from torchproof.cli import main
+from torchproof.records import files
+from torchproof.records.run import UserError
+from torchproof.runtime.pack_format.contents import open_pack
+from torchproof.runtime.pack_format.refusal import Refused
 
 LONG = "x" * 5000
 
@@ -136,7 +138,7 @@ def test_a_command_refuses_an_odd_path_in_one_line(
 
 
 def assert_refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(arguments) == 2
+    assert main.main(arguments) == 2
     printed = capsys.readouterr()
     assert printed.out == ""
     assert len(printed.err.splitlines()) == 1, printed.err

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from torchproof import store
 from torchproof.checking import history
-from torchproof.records import Finding, Measurement, Part, Run
+from torchproof.records import store
+from torchproof.records.run import Finding, Measurement, Part, Run
 
 BREAK = Finding(
     code="GB101",

@@ -16,11 +16,13 @@ import bench_runs
 import html_runs
 import pytest
 
-from torchproof import cli, output, report, verdict
-from torchproof.records import Finding, Part, Run
-from torchproof.report.html import charts, excerpt, headline, history
-from torchproof.report.html.entries import entries
-from torchproof.report.html.text import rich, visible
+from torchproof.cli import main, output
+from torchproof.measure import comparison
+from torchproof.records.run import Finding, Part, Run
+from torchproof.report import render
+from torchproof.report.html import charts, earlier_run, excerpt, headline
+from torchproof.report.html.finding_list import entries
+from torchproof.report.html.safe_text import rich, visible
 
 
 class Reader(HTMLParser):
@@ -50,7 +52,7 @@ class Reader(HTMLParser):
 
 
 def page(run: Run, *, source: bool = True) -> Reader:
-    return Reader(report.render(run, "html", source=source))
+    return Reader(render.render(run, "html", source=source))
 
 
 def element(text: str, start: str, name: str) -> str:
@@ -61,7 +63,7 @@ def element(text: str, start: str, name: str) -> str:
 
 
 def test_the_policy_lets_only_the_pages_own_style_and_script_work() -> None:
-    text = report.render(html_runs.check(), "html")
+    text = render.render(html_runs.check(), "html")
     policy = html.unescape(re.search(r'Policy" content="([^"]*)"', text)[1])
     for name, start in (("style", "<style>"), ("script", "<script>")):
         own = element(text, start, name)
@@ -82,29 +84,29 @@ def test_nothing_is_loaded_and_no_tag_carries_style_or_code() -> None:
         assert "src" not in values and "style" not in values, tag
         if tag == "a":
             assert re.match(r"#|https://", values["href"])
-    style = element(report.render(html_runs.check(), "html"), "<style>", "style")
+    style = element(render.render(html_runs.check(), "html"), "<style>", "style")
     assert "url(" not in style and "@import" not in style
 
 
 def test_the_run_is_in_the_page_as_data() -> None:
     run = html_runs.hostile()
-    text = report.render(run, "html")
+    text = render.render(run, "html")
     start = '<script type="application/json" id="run-json">'
     data = element(text, start, "script")
     assert not set(data) & set("<>&") and data.isascii()
     assert Run.from_json(json.loads(data)).id == run.id
     same = Run.from_json(
-        json.loads(element(report.render(html_runs.check(), "html"), start, "script"))
+        json.loads(element(render.render(html_runs.check(), "html"), start, "script"))
     )
     assert json.dumps(same.to_json()) == json.dumps(html_runs.check().to_json())
 
 
 def test_a_usual_page_is_small() -> None:
-    assert len(report.render(html_runs.check(), "html").encode()) < 150_000
+    assert len(render.render(html_runs.check(), "html").encode()) < 150_000
 
 
 def test_any_text_can_be_written_to_a_file() -> None:
-    assert report.render(html_runs.hostile(), "html").encode()
+    assert render.render(html_runs.hostile(), "html").encode()
 
 
 def test_without_source_no_line_of_code_is_in_the_file() -> None:
@@ -113,8 +115,8 @@ def test_without_source_no_line_of_code_is_in_the_file() -> None:
     quoting = 'torch: computed as follows: # File "model.py", line 9, code: y = HIDDEN'
     found = html_runs.finding(evidence=(quoting,))
     run = dataclasses.replace(run, configuration=(site,), findings=(found,))
-    shown = report.render(run, "html")
-    hidden = report.render(run, "html", source=False)
+    shown = render.render(run, "html")
+    hidden = render.render(run, "html", source=False)
     for line in ("scores = self.score(x)", "scores.clamp", "SECRET", "HIDDEN"):
         assert line in shown
         assert line not in hidden
@@ -125,8 +127,8 @@ def test_a_saved_run_becomes_a_file(tmp_path: Path) -> None:
     saved, shown, bare = (tmp_path / name for name in ("run.json", "a.html", "b.html"))
     saved.write_text(json.dumps(html_runs.check().to_json()))
     command = ["show", str(saved), "--format", "html", "-q", "-o"]
-    assert cli.main([*command, str(shown)]) == 0
-    assert cli.main([*command, str(bare), "--no-source"]) == 0
+    assert main.main([*command, str(shown)]) == 0
+    assert main.main([*command, str(bare), "--no-source"]) == 0
     assert shown.read_text().startswith("<!doctype html>\n")
     assert "scores.clamp" in shown.read_text()
     assert "scores.clamp" not in bare.read_text()
@@ -139,7 +141,7 @@ def test_no_comparison_in_words_follows_a_document(
     run = bench_runs.bench([html_runs.row("eager", 1.0), html_runs.row("full", 0.5)])
     asked = {"format": format, "output": None, "verbose": False, "no_source": False}
     options = argparse.Namespace(**asked, quiet=True)
-    output.show(run, options, verdict.compare(run, run))
+    output.show(run, options, comparison.compare(run, run))
     assert "Decision for B" not in capsys.readouterr().out.rpartition("</html>")[2]
 
 
@@ -216,8 +218,8 @@ def test_a_comparison_is_part_of_the_page() -> None:
     fast = bench_runs.bench([html_runs.row("eager", 1.0), html_runs.row("full", 0.5)])
     slow = bench_runs.bench([html_runs.row("eager", 1.0), html_runs.row("full", 0.8)])
     slow = dataclasses.replace(slow, id="20260102-0305-model")
-    found = verdict.compare(fast, slow)
-    text = report.render(slow, "html", compared=found)
+    found = comparison.compare(fast, slow)
+    text = render.render(slow, "html", compared=found)
     assert text.rstrip().endswith("</html>")
     told = Reader(text).text
     assert "Worse in B: full: speed 1.60x slower" in told
@@ -374,15 +376,16 @@ def test_links_to_a_finding_outlive_other_edits() -> None:
 
 def test_before_and_after() -> None:
     told = {
-        c.name: (c.before, c.after, c.tone) for c in history.changes(html_runs.check())
+        c.name: (c.before, c.after, c.tone)
+        for c in earlier_run.changes(html_runs.check())
     }
     assert told["open findings, high"] == ("4", "1", "good")
     assert told["graph breaks"] == ("5", "2", "good")
     assert told["open findings, low"] == ("0", "1", "bad")
     assert told["calls"] == ("6", "6", "")
     assert told["eager: median call"][0] == "1.10 ms"
-    assert history.unlike(html_runs.check()) == ["threads 4, then 2"]
-    assert history.changes(html_runs.check(baseline=None)) == []
+    assert earlier_run.unlike(html_runs.check()) == ["threads 4, then 2"]
+    assert earlier_run.changes(html_runs.check(baseline=None)) == []
 
 
 def test_a_code_that_no_rule_has_gets_no_link() -> None:

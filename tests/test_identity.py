@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchproof.identity import plain
-from torchproof.records import Finding
+from torchproof.records.identity import plain
+from torchproof.records.run import Finding
 
 FOUND = Finding(
     code="RC201",
@@ -115,7 +115,11 @@ def test_other_code_is_another_finding(one: str, other: str) -> None:
         ("/home/a/model.py", "/root/model.py", True),
         ("/v/lib/python3.11/site-packages/p/m.py", "/w/site-packages/p/m.py", True),
         ("/w/site-packages/p/m.py", "/w/site-packages/q/m.py", False),
-        ("src/torchproof/workloads/gpt.py", "/x/torchproof/workloads/gpt.py", True),
+        (
+            "src/torchproof/targets/workloads/gpt.py",
+            "/x/torchproof/targets/workloads/gpt.py",
+            True,
+        ),
     ],
 )
 def test_the_file_is_named_as_on_every_machine(

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from torchproof.records import Finding
-from torchproof.static import Suspicion
-from torchproof.static.join import Seen, absolute, alone, join
+from torchproof.checking.static.join import Seen, absolute, alone, join
+from torchproof.checking.static.suspicion import Suspicion
+from torchproof.records.run import Finding
 
 FILE = absolute("model.py")
 SUSPECTED = Finding(

@@ -212,7 +212,7 @@ def test_loading_the_desk_half_does_not_load_torch() -> None:
         if room(path) in DESK and path.stem not in ("__init__", "__main__")
         if path.relative_to(PACKAGE).as_posix() not in WITH_RAY
     ]
-    names += ["torchproof", "torchproof.workloads"]
+    names += ["torchproof", "torchproof.targets.workloads"]
     program = f"import sys, {', '.join(names)}\nsys.exit('torch' in sys.modules)"
     environment = os.environ | {"PYTHONPATH": str(PACKAGE.parent)}
     done = subprocess.run(

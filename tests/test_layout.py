@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from torchproof import layout
+from torchproof.process import aslr
 
 ROOT = Path(__file__).resolve().parent.parent
 # Where a library of the process begins: the first mapping of libc.
@@ -32,17 +32,19 @@ def place(environment: dict[str, str], *command: str) -> str:
     )
 
 
-@pytest.mark.skipif(not layout.is_possible(), reason="the system forbids it")
+@pytest.mark.skipif(not aslr.is_possible(), reason="the system forbids it")
 def test_a_number_is_a_layout(module: dict[str, str]) -> None:
-    one = place(module, "torchproof.layout", "1", "where", "--flag", "a b")
+    one = place(module, "torchproof.process.aslr", "1", "where", "--flag", "a b")
     assert one.endswith(" --flag a b\n")
-    assert place(module, "torchproof.layout", "1", "where", "--flag", "a b") == one
-    other = [place(module, "torchproof.layout", n, "where") for n in ("2", "3")]
+    assert (
+        place(module, "torchproof.process.aslr", "1", "where", "--flag", "a b") == one
+    )
+    other = [place(module, "torchproof.process.aslr", n, "where") for n in ("2", "3")]
     assert len({one.split()[0], *(text.strip() for text in other)}) == 3
 
 
 def test_asking_changes_nothing(module: dict[str, str]) -> None:
-    layout.is_possible()
+    aslr.is_possible()
     assert len({place(module, "where") for _ in range(4)}) > 1
 
 
@@ -50,8 +52,8 @@ def test_where_it_is_forbidden_the_module_runs_all_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     started: list[list[str]] = []
-    monkeypatch.setattr(layout, "_personality", lambda persona: -1)
+    monkeypatch.setattr(aslr, "_personality", lambda persona: -1)
     monkeypatch.setattr(os, "execv", lambda path, command: started.append(command))
-    assert not layout.is_possible()
-    layout.main(["1", "where", "x"])
+    assert not aslr.is_possible()
+    aslr.main(["1", "where", "x"])
     assert started == [[sys.executable, "-m", "where", "x"]]

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from torchproof import rules
-from torchproof.records import Finding
+from torchproof.checking import rules
+from torchproof.records.run import Finding
 
 LIBRARY = """\
 import functools

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from torchproof import rules
+from torchproof.checking import rules
 
 pytest.importorskip("transformers")
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))

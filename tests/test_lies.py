@@ -12,14 +12,16 @@ from typing import Any
 import pytest
 from forked_arms import backends, by_backend, measured
 
-from torchproof import calls, gauges, questions, samples
-from torchproof.caches import Caches
-from torchproof.measure import AS_WRITTEN, Measured, Spec
+from torchproof.measure import bench_plan, profiling
+from torchproof.measure.cache_stats import Caches
+from torchproof.measure.comparison.decisions import decision
+from torchproof.measure.specs import AS_WRITTEN, Measured, Spec
 from torchproof.measure.starts import started
-from torchproof.records import Measurement, Run
-from torchproof.strategies import parse
-from torchproof.target import Loaded
-from torchproof.verdict.decisions import decision
+from torchproof.records import stats
+from torchproof.records.run import Measurement, Run
+from torchproof.strategies.strategy import parse
+from torchproof.targets import calls
+from torchproof.targets.target import Loaded
 
 LYING = Path(__file__).parent / "models" / "lying.py"
 
@@ -153,8 +155,8 @@ def test_what_other_streams_still_do_belongs_to_the_step(
     event = SimpleNamespace(record=list, synchronize=list, elapsed_time=lambda end: 2.0)
     monkeypatch.setattr(torch.cuda, "Event", lambda enable_timing: event)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: time.sleep(left_ms / 1e3))
-    monkeypatch.setattr(gauges, "_LATE_MS", 15.0)
-    time_ms = gauges.Clock("cuda").milliseconds(list)
+    monkeypatch.setattr(profiling, "_LATE_MS", 15.0)
+    time_ms = profiling.Clock("cuda").milliseconds(list)
     assert (time_ms >= 2 + left_ms) if told else time_ms == 2.0
 
 
@@ -187,8 +189,8 @@ def test_what_one_arm_sets_reaches_no_other(
 ) -> None:
     log = tmp_path / "log"
     monkeypatch.setenv("LYING_LOG", str(log))
-    asked = questions.Questions(ablate=(("max_autotune", True),))
-    found = session("leaving_traces", questions.arms(asked, {}))
+    asked = bench_plan.Questions(ablate=(("max_autotune", True),))
+    found = session("leaving_traces", bench_plan.arms(asked, {}))
     assert [row.error for row in found.rows] == [None] * 3
     assert [row.variant.get("config") for row in found.rows] == [
         None,
@@ -268,10 +270,10 @@ def test_a_machine_that_slows_down_makes_no_arm_slower(
     begun = tmp_path / "begun"
     begun.touch()
     monkeypatch.setenv("LYING_BEGUN", str(begun))
-    monkeypatch.setattr(samples, "PRECISION", 0.0)  # all rounds are taken
+    monkeypatch.setattr(stats, "PRECISION", 0.0)  # all rounds are taken
     eager, row = session("throttled", backends("eager"), rounds=20).rows
     assert row.verdict == "not significant", row.error
     # Had one arm been taken after the other, the same samples would say otherwise.
     half = len(eager.rounds_ms) // 2
-    late = samples.compare(row.rounds_ms[:half], eager.rounds_ms[-half:])
+    late = stats.compare(row.rounds_ms[:half], eager.rounds_ms[-half:])
     assert late.verdict == "slower", eager.rounds_ms

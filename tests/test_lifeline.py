@@ -14,7 +14,7 @@ import psutil
 import pytest
 from commands import PROGRAM
 
-from torchproof import lifeline
+from torchproof.process import parent_death
 
 # Sleeps in C code without letting go of the interpreter: no thread of it gets a turn.
 HANGS = """
@@ -128,14 +128,14 @@ def test_a_child_begun_in_another_way_goes_on() -> None:
 
 def test_what_fails_to_begin_fails_where_it_was_asked_for() -> None:
     with pytest.raises(FileNotFoundError, match="no-such-program"):
-        lifeline.begun(lambda: subprocess.Popen(["no-such-program"]))
-    assert lifeline.begun(lambda: 3) == 3
+        parent_death.begun(lambda: subprocess.Popen(["no-such-program"]))
+    assert parent_death.begun(lambda: 3) == 3
 
 
 def test_a_forked_process_begins_with_a_thread_of_its_own() -> None:
-    lifeline.begun(lambda: None)
+    parent_death.begun(lambda: None)
     child = os.fork()
     if child == 0:
         signal.alarm(10)
-        os._exit(lifeline.begun(lambda: 7))
+        os._exit(parent_death.begun(lambda: 7))
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7

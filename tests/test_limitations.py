@@ -18,7 +18,7 @@ import pytest
 import torch
 from forked_commands import torchproof
 
-from torchproof.rules import RULES
+from torchproof.checking.rules import RULES
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "docs")]

@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from torchproof.report import marks
+from torchproof.report import markup
 
 READER = MarkdownIt("commonmark").enable(["table", "strikethrough"])
 HOSTILE = (
@@ -61,29 +61,29 @@ def with_hostile(test: Callable[[str], None]) -> Callable[[], None]:
 
 @with_hostile
 def test_a_paragraph_is_its_text_and_nothing_else(text: str) -> None:
-    page = Reader(READER.render(marks.prose(text)))
+    page = Reader(READER.render(markup.prose(text)))
     assert page.tags <= {"p", "code"}
-    assert words(page.text) == words(marks.line(text))
-    marks.prose(text).encode()  # can be written to a file
+    assert words(page.text) == words(markup.line(text))
+    markup.prose(text).encode()  # can be written to a file
 
 
 @with_hostile
 def test_a_cell_is_one_cell(text: str) -> None:
-    shown = READER.render(marks.table(("a", "b"), [(marks.inline(text), "end")]))
+    shown = READER.render(markup.table(("a", "b"), [(markup.inline(text), "end")]))
     assert shown.count("<td>") == 2 and shown.count("<tr>") == 2
     assert Reader(shown).tags <= {"table", "thead", "tbody", "tr", "th", "td", "code"}
 
 
 @with_hostile
 def test_a_code_span_is_one_span(text: str) -> None:
-    shown = READER.render(f"x {marks.code(text)} y")
+    shown = READER.render(f"x {markup.code(text)} y")
     assert shown.count("<code>") == 1
-    assert words(Reader(shown).text) == words(f"x{marks.line(text)}y")
+    assert words(Reader(shown).text) == words(f"x{markup.line(text)}y")
 
 
 @with_hostile
 def test_a_fence_ends_where_it_should(text: str) -> None:
-    shown = READER.render(f"{marks.fence(text, 'python')}\n\nafter")
+    shown = READER.render(f"{markup.fence(text, 'python')}\n\nafter")
     assert shown.count("<pre>") == 1 and shown.endswith("<p>after</p>\n")
 
 
@@ -99,8 +99,8 @@ def test_a_fence_ends_where_it_should(text: str) -> None:
     ],
 )
 def test_what_is_harmless_stays_readable(text: str, written: str) -> None:
-    assert marks.prose(text) == written
+    assert markup.prose(text) == written
 
 
 def test_what_is_unseen_is_shown() -> None:
-    assert marks.inline("a\u202eb\ud800c\x00") == "a\\u202eb\\ud800c\\x00"
+    assert markup.inline("a\u202eb\ud800c\x00") == "a\\u202eb\\ud800c\\x00"

@@ -15,10 +15,13 @@ import pytest
 from commands import PROGRAM
 from forked_arms import Forked, backends, by_backend, forked, measured
 
-from torchproof import api, cli, questions, report, store
-from torchproof.measure import Measured
+from torchproof.cli import main
+from torchproof.measure import bench_plan, benchmark
 from torchproof.measure.session import Session
-from torchproof.records import Observation, Run, UserError
+from torchproof.measure.specs import Measured
+from torchproof.records import store
+from torchproof.records.run import Observation, Run, UserError
+from torchproof.report import render
 
 LYING = Path(__file__).parent / "models" / "lying.py"
 BATCHED = f"{LYING}:batched"
@@ -85,7 +88,7 @@ def test_what_an_early_interruption_leaves_can_be_read(words: str) -> None:
     assert [row.verdict for row in found.rows] == ["reference", "not measured"]
     run = Run("id", BATCHED, "", found.environment, {}, measurements=found.rows)
     for form in ("text", "md", "json"):
-        assert "Traceback" not in report.render(run, form)
+        assert "Traceback" not in render.render(run, form)
 
 
 SLOW_TARGET = """
@@ -173,10 +176,10 @@ def test_recompiles_are_those_of_each_batch() -> None:
 def test_an_unknown_switch_is_refused_with_the_nearest() -> None:
     known = {"max_autotune": False, "cpp.threads": -1}
     with pytest.raises(UserError, match="did you mean max_autotune"):
-        questions.settled([("max_autotun", None)], known)
+        bench_plan.settled([("max_autotun", None)], known)
     with pytest.raises(UserError, match="give a value"):
-        questions.settled([("cpp.threads", None)], known)
-    assert questions.settled([("max_autotune", None)], known) == (
+        bench_plan.settled([("cpp.threads", None)], known)
+    assert bench_plan.settled([("max_autotune", None)], known) == (
         ("max_autotune", True),
     )
 
@@ -190,12 +193,12 @@ def command(
     Its arms are forked; what the compiler breaks is not counted.
     """
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(api, "observe", lambda *told: Observation((), {}))
+    monkeypatch.setattr(benchmark, "observe", lambda *told: Observation((), {}))
 
     def run(target: str, *flags: str) -> tuple[int, str, str]:
         Forked.begun.clear()
         with forked():
-            code = cli.main(["bench", target, "-q", "--seconds", "0.1", *flags])
+            code = main.main(["bench", target, "-q", "--seconds", "0.1", *flags])
         done = capsys.readouterr()
         return code, done.out, done.err
 
@@ -242,7 +245,7 @@ def test_an_interruption_before_the_first_arm_ends_the_bench(
     command: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stopped = Observation((), {}, ending="interrupted")
-    monkeypatch.setattr(api, "observe", lambda *told: stopped)
+    monkeypatch.setattr(benchmark, "observe", lambda *told: stopped)
     code, stdout, _ = command(BATCHED)
     assert code == 130 and stdout == ""
     assert not Forked.begun

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from torchproof import rules
-from torchproof.api import counts_of
-from torchproof.records import Finding
+from torchproof.checking import rules
+from torchproof.observe.counts import counts_of
+from torchproof.records.run import Finding
 
 transformers = pytest.importorskip("transformers")
 if not transformers.__version__.startswith("5.22."):

@@ -11,13 +11,13 @@ import torch
 from torch import Tensor, nn
 
 import torchproof
-from torchproof.boundary import values
-from torchproof.loading import forms
-from torchproof.replay import handout, inputs
-from torchproof.runtime import gradients
-from torchproof.runtime.state import saved
-from torchproof.strategies import watching
-from torchproof.tensors.tree import walk
+from torchproof.runtime import vector_jacobian
+from torchproof.runtime.cudagraph import call_inputs, output_copies
+from torchproof.runtime.forward_state import saved
+from torchproof.runtime.loading import pytree_json
+from torchproof.runtime.steps import output_tensors
+from torchproof.runtime.tensors.tree import walk
+from torchproof.strategies import call_recorder
 
 DEEP = 5000
 
@@ -90,19 +90,19 @@ def test_every_part_of_a_value_is_walked_once_by_a_name_of_its_own(make: Make) -
 def test_tensors_are_found_in_any_value(make: Make) -> None:
     x = torch.ones(2)
     value = make(x)
-    for found in (values.tensors(value), watching.every_tensor(value)):
+    for found in (output_tensors.tensors(value), call_recorder.every_tensor(value)):
         assert all(each is x for each in found)
-    assert all(each is x for _, each in watching.tensors_in(value))
+    assert all(each is x for _, each in call_recorder.tensors_in(value))
     saved(None, (value,), {}).restore()
 
 
 @every_value
 def test_tensors_with_a_history_are_replaced_in_any_value(make: Make) -> None:
     plain = make(torch.ones(2))
-    assert gradients.apart_from_history(plain) is plain
+    assert vector_jacobian.apart_from_history(plain) is plain
     x = torch.ones(2, requires_grad=True) * 2
     value = make(x)
-    fresh = gradients.apart_from_history(value)
+    fresh = vector_jacobian.apart_from_history(value)
     assert fresh is not value and x_of(value) is x
     assert x_of(fresh) is not x and torch.equal(x_of(fresh), x)
     if make is looped_dict:
@@ -114,7 +114,7 @@ def test_tensors_with_a_history_are_replaced_in_any_value(make: Make) -> None:
 def test_only_what_holds_a_tensor_with_a_history_is_made_anew() -> None:
     x, plain = torch.ones(2, requires_grad=True) * 2, [torch.ones(2)]
     value = {"plain": plain, "x": (x, [x]), "n": 3}
-    fresh = gradients.apart_from_history(value)
+    fresh = vector_jacobian.apart_from_history(value)
     assert fresh["plain"] is plain and fresh["n"] == 3
     assert fresh["x"][0] is fresh["x"][1][0] and fresh["x"][0] is not x
 
@@ -154,7 +154,10 @@ def test_a_compiled_model_takes_and_returns_any_value(
 @every_value
 def test_a_graph_refuses_such_a_call_and_runs_it(make: Make) -> None:
     value = make(torch.ones(2))
-    assert inputs.key_of(((value,), {})) == inputs.TOO_DEEP or make is looped_object
+    assert (
+        call_inputs.key_of(((value,), {})) == call_inputs.TOO_DEEP
+        or make is looped_object
+    )
     step = torchproof.graph(Net())
     for _ in range(2):
         assert type(step(value)["given"]) is type(value)
@@ -166,7 +169,7 @@ def test_a_graph_refuses_such_a_call_and_runs_it(make: Make) -> None:
 def test_outputs_are_copied_whatever_they_hold(make: Make) -> None:
     x = torch.ones(2)
     value = make(x)
-    copied = handout.mapped(value, Tensor.clone)
+    copied = output_copies.mapped(value, Tensor.clone)
     found = [part for _, part in walk(copied, "") if isinstance(part, Tensor)]
     assert found and all(part is x_of(copied) is not x for part in found)
     assert len(list(walk(copied, ""))) == len(list(walk(value, "")))
@@ -174,8 +177,8 @@ def test_outputs_are_copied_whatever_they_hold(make: Make) -> None:
 
 @every_value
 def test_a_form_of_a_pack_refuses_what_has_no_end(make: Make) -> None:
-    with pytest.raises(forms.Unfit):
-        forms.flatten(make(torch.ones(2)), [], "input")
+    with pytest.raises(pytree_json.Unfit):
+        pytree_json.flatten(make(torch.ones(2)), [], "input")
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from torchproof.numerics import Numerics, judge
-from torchproof.numerics.agreement import EXCUSE
+from torchproof.measure.numerics.agreement import EXCUSE
+from torchproof.measure.numerics.judgement import Numerics, judge
 
 BF16, F32, F64 = torch.bfloat16, torch.float32, torch.float64
 

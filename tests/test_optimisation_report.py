@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from torchproof import report
-from torchproof.records import CATEGORIES, SEVERITIES, Run
+from torchproof.records.run import CATEGORIES, SEVERITIES, Run
+from torchproof.report import render
 
 READER = MarkdownIt("commonmark").enable(["table", "strikethrough"])
 SECTIONS = ["Baseline comparison", "Summary", "Configuration detected", "Findings"]
@@ -24,7 +24,7 @@ SECTIONS += ["Intentional", "Config ablation", "Parts of this check"]
 
 
 def shown(run: Run) -> str:
-    return report.render(run, "md")
+    return render.render(run, "md")
 
 
 def headings(text: str, level: str = "h2") -> list[str]:
@@ -226,7 +226,7 @@ def test_a_clean_check_has_nothing_to_do() -> None:
 
 
 def test_without_source_no_line_of_it_is_shown() -> None:
-    text = report.render(FULL, "md", source=False)
+    text = render.render(FULL, "md", source=False)
     assert "for block in self.blocks" not in text and "**Current code:**" not in text
     assert "def forward" not in text
 

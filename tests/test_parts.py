@@ -9,21 +9,24 @@ from typing import Any
 import forked_commands
 import pytest
 
-from torchproof import api, store
-from torchproof.checking.parts import Examination
-from torchproof.options import Options
-from torchproof.records import Part, Run
-from torchproof.target import parse
+from torchproof import api
+from torchproof.checking.measured_parts import Examination
+from torchproof.records import store
+from torchproof.records.run import Part, Run
+from torchproof.targets.options import Options
+from torchproof.targets.target import parse
 
 TARGET = Path(__file__).parent / "models" / "examined.py"
 
 
 # The real thing, but for how long it samples.
 PROGRAM = """
-from torchproof import api, capture, samples
-from torchproof.checking import parts
+from torchproof import api
+from torchproof.checking import measured_parts as parts
+from torchproof.records import stats
+from torchproof.targets import Options
 
-parts._SECONDS, parts._SWEEP_SECONDS, samples.ROUNDS = 0.2, 0.1, 4
+parts._SECONDS, parts._SWEEP_SECONDS, stats.ROUNDS = 0.2, 0.1, 4
 options = Options(compile={"backend": "aot_eager"}, quiet=True)
 print(api.check(TARGET, options, effort="full").id)
 """
@@ -80,7 +83,7 @@ def test_other_batches_that_compile_again_are_found(run: Run) -> None:
 def test_latency_needs_a_first_call_of_the_whole(
     numbers: Mapping[str, Any], skipped: str
 ) -> None:
-    from torchproof.records import Measurement
+    from torchproof.records.run import Measurement
 
     examined = Examination(parse(f"{TARGET}:make"), Options(), print)
     row = {"median_ms": 1.0, "first_call_s": 2.0, **numbers}

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from torchproof import static
+from torchproof.checking import static
 
 ROOT = Path(__file__).resolve().parent.parent
 JUDGED = json.loads((ROOT / "benchmarks/results/precision.json").read_text())

@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchproof import cli, printable
-from torchproof.records import UserError
+from torchproof.cli import main
+from torchproof.records import printable
+from torchproof.records.run import UserError
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -62,12 +63,12 @@ def test_a_run_full_of_control_characters(
         changed = restored(spoilt(document, odd + FORGED), document)
         path.write_text(json.dumps(changed))
         for more in (["-v"], *(["--format", f] for f in ("md", "github", "sarif"))):
-            assert cli.main(["show", str(path), *more]) == 0
+            assert main.main(["show", str(path), *more]) == 0
             out, err = capsys.readouterr()
             assert not ACTS.search(out) and not err
             lines = [text.lstrip() for text in out.splitlines()]
             assert not [text for text in lines if text.startswith("::error::forged")]
-        assert cli.main(["compare", str(path), str(path)]) in (0, 1, 2)
+        assert main.main(["compare", str(path), str(path)]) in (0, 1, 2)
         out, err = capsys.readouterr()
         assert not ACTS.search(out + err) and not re.search("(?m)^ *::error", out)
 
@@ -99,7 +100,7 @@ def test_names_in_errors_lists_and_logs(
         ["log", "--file", f"{name}.md"],
     ):
         try:
-            code = cli.main(arguments)
+            code = main.main(arguments)
         except SystemExit as end:
             code = int(str(end.code))
         out, err = capsys.readouterr()

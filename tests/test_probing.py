@@ -12,12 +12,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from torchproof import calls, gauges
-from torchproof.arm import Arm
-from torchproof.measure import EAGER
-from torchproof.probing import Subject, bounds, makeup, probe, spending
-from torchproof.records import Frame
-from torchproof.target import Loaded
+from torchproof.measure import profiling
+from torchproof.measure.model_facts import bottleneck, probe, structure, time_breakdown
+from torchproof.measure.model_facts.subjects import Subject
+from torchproof.measure.specs import EAGER
+from torchproof.measure.strategy_worker import Arm
+from torchproof.records.run import Frame
+from torchproof.targets import calls
+from torchproof.targets.target import Loaded
 
 Made = tuple[Any, list[Any]]
 JOB = {"strategy": EAGER.to_json(), "device": "cpu", "size": None}
@@ -30,7 +32,7 @@ def subject(make: Callable[[], Made]) -> Subject:
         fn, given = make()
         return Loaded(fn, given, None, Frame("file.py", 1, "make"))
 
-    loaded, clock = anew(), gauges.Clock("cpu")
+    loaded, clock = anew(), profiling.Clock("cpu")
 
     def run() -> float:
         with torch.no_grad():
@@ -115,7 +117,7 @@ GPU = {"busy_share": 0.95, "matmul_share": 0.7, "kernels_per_call": 40.0}
     ],
 )
 def test_bounds_on_a_gpu(changed: dict[str, Any], bound: str | None, why: str) -> None:
-    kind, told = bounds.bound("cuda", GPU | changed)
+    kind, told = bottleneck.bound("cuda", GPU | changed)
     assert kind == bound and told is not None and why in told
 
 
@@ -140,7 +142,7 @@ def test_operations_count_alike_in_inference_mode() -> None:
     net, ones = nn.Linear(4, 3), torch.ones(2, 4)
     counts = []
     for mode in (torch.no_grad, torch.inference_mode):
-        with spending.Operations() as seen, mode():
+        with time_breakdown.Operations() as seen, mode():
             net(ones)
         counts.append((seen.count, seen.flops))
     assert counts[0] == counts[1] == (2, 48)
@@ -180,7 +182,7 @@ def test_what_compiles_itself_still_does_afterwards() -> None:
     ],
 )
 def test_products_are_known_by_name(name: str, is_product: bool) -> None:
-    assert spending._is_product(name) is is_product
+    assert time_breakdown._is_product(name) is is_product
 
 
 def event(name: str, us: float, **more: Any) -> Any:
@@ -202,7 +204,7 @@ def test_kernels_are_put_down_to_operators_and_else_to_their_names() -> None:
         event("aten::bmm", 5, kernels=[kernel(name="elementwise", duration=20.0)]),
         event("cudaLaunchKernel", 5, kernels=[kernel(name="x", duration=9.0)]),
     ]
-    assert spending._products_us(operators, seen) == 30 + 20 + 40
+    assert time_breakdown._products_us(operators, seen) == 30 + 20 + 40
 
 
 def test_an_operator_counts_with_the_least_that_it_took() -> None:
@@ -212,12 +214,12 @@ def test_an_operator_counts_with_the_least_that_it_took() -> None:
 
     first = [at(1, "aten::a", 5), at(10, "aten::b", 900)]
     second = [at(1001, "aten::a", 700), at(1800, "aten::b", 3)]
-    assert spending._least(second + first, [0.0, 1000.0]) == [
+    assert time_breakdown._least(second + first, [0.0, 1000.0]) == [
         ("aten::a", 5),
         ("aten::b", 3),
     ]
     other = [at(1001, "aten::a", 700)]  # another program: the shorter of the two
-    assert spending._least(first + other, [0.0, 1000.0]) == [("aten::a", 700)]
+    assert time_breakdown._least(first + other, [0.0, 1000.0]) == [("aten::a", 700)]
 
 
 # -- what it is made of ----------------------------------------------------------------
@@ -270,7 +272,7 @@ def net() -> Made:
 def made_of(make: Callable[[], Made]) -> dict[str, Any]:
     """The part of the facts that takes no profiling."""
     found: dict[str, Any] = {}
-    for look in (makeup.parameters, makeup.structure, makeup.shapes):
+    for look in (structure.parameters, structure.structure, structure.shapes):
         for facts in look(subject(make)):
             found |= facts
     return found
@@ -310,7 +312,7 @@ def test_arguments_that_vary_have_names() -> None:
         return {"tokens": torch.ones(batch, length), "states": [0, torch.ones(length)]}
 
     one = subject(lambda: (lambda tokens, states: tokens, [given(2, 3), given(2, 5)]))
-    [found] = makeup.shapes(one)
+    [found] = structure.shapes(one)
     assert found == {"varying": [["tokens", [1]], ["states.1", [0]]], "shapes": 2}
 
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from torchproof.budget import Budget
-from torchproof.records import Finding, Run, UserError
+from torchproof.checking.budget import Budget
+from torchproof.records.run import Finding, Run, UserError
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -228,7 +228,7 @@ def test_code_is_generated_where_that_is_asked_for(folder: Path) -> None:
         """
 from test_cases import X, Net, budget, clean
 import torch
-from torchproof.budget import _Watcher
+from torchproof.checking.budget import _Watcher
 from torch._inductor.utils import run_and_get_code
 
 

@@ -11,10 +11,12 @@ from typing import Any
 
 import pytest
 
-from torchproof import places
-from torchproof.checking import reading
-from torchproof.modules import located
-from torchproof.records import (
+from torchproof.checking import source_reading
+from torchproof.checking.static.imports import followed
+from torchproof.checking.static.suspicion import Reading
+from torchproof.records import blame
+from torchproof.records.modules import located
+from torchproof.records.run import (
     CompileSite,
     Event,
     Finding,
@@ -22,9 +24,7 @@ from torchproof.records import (
     Observation,
     UserError,
 )
-from torchproof.static import Reading
-from torchproof.static.imports import followed
-from torchproof.target import parse
+from torchproof.targets.target import parse
 
 FOUND = Finding("GB101", "graph_break", "high", "m", "c", "f", "model.py", 3, "f")
 
@@ -32,7 +32,7 @@ FOUND = Finding("GB101", "graph_break", "high", "m", "c", "f", "model.py", 3, "f
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    places.forget()
+    blame.forget()
     return tmp_path
 
 
@@ -85,7 +85,7 @@ def test_where_nothing_can_be_read_the_check_cannot_run(
     name = "broken.py" if text else "empty.txt"
     write(folder / "src" / name, text)
     with pytest.raises(UserError, match="nothing can be read of src"):
-        reading.alone(parse("src"), print)
+        source_reading.alone(parse("src"), print)
 
 
 def test_a_file_that_is_not_understood_is_named_beside_the_others(
@@ -93,8 +93,8 @@ def test_a_file_that_is_not_understood_is_named_beside_the_others(
 ) -> None:
     write(folder / "src" / "a.py", "import torch\ndef broken(:\n")
     write(folder / "src" / "b.py", "import torch\n")
-    found = reading.alone(parse("src"), print)
-    part = reading.part(found, [])
+    found = source_reading.alone(parse("src"), print)
+    part = source_reading.part(found, [])
     assert (part.status, found.files) == ("passed", 2)
     assert part.why.startswith("2 files read, not understood:") and "a.py" in part.why
 
@@ -116,7 +116,7 @@ def test_lines_at_which_tracing_ended_for_good(folder: Path) -> None:
     write(folder / "model.py", "x = 1\n" * 9)
     traced = {"model.py": {"f": (3, 4), "g": (8,)}}
     seen = Observation(events, {}, calls=2, traced=traced)
-    told = reading.what_was_seen(seen, {"CG": "lifetimes"})
+    told = source_reading.what_was_seen(seen, {"CG": "lifetimes"})
     file = str(folder / "model.py")
     assert told.traced == {file: frozenset({3, 4, 8})}
     assert {line for at, line in told.stopped if at == file} == {4, 5}
@@ -134,7 +134,7 @@ def test_lines_at_which_tracing_ended_for_good(folder: Path) -> None:
     ],
 )
 def test_functions_have_the_names_of_the_source(name: str, plain: str) -> None:
-    assert places.plain_name(name) == plain
+    assert blame.plain_name(name) == plain
 
 
 # -- where torch.compile is called -----------------------------------------------------
@@ -151,13 +151,13 @@ SITE = CompileSite("train.py", 10, 12, None, "model", mode="'max-autotune'")
 
 def test_a_site_gets_the_calls_of_all_it_made(folder: Path) -> None:
     events = [wrapper(str(folder / "train.py"), line, 3) for line in (11, 12)]
-    [site] = reading.configuration(Reading(sites=(SITE,)), events)
+    [site] = source_reading.configuration(Reading(sites=(SITE,)), events)
     assert site == replace(SITE, calls=6)
-    [unknown] = reading.configuration(
+    [unknown] = source_reading.configuration(
         Reading(sites=(SITE,)), [wrapper("train.py", 11, None)]
     )
     assert unknown.calls is None
-    [never] = reading.configuration(Reading(sites=(SITE,)), [])
+    [never] = source_reading.configuration(Reading(sites=(SITE,)), [])
     assert never.calls is None
 
 
@@ -167,7 +167,7 @@ def test_a_site_that_only_the_run_saw_is_told_as_it_was_seen(folder: Path) -> No
         wrapper("other.py", 2, 4, arguments={"mode": "reduce-overhead"}),
         wrapper("other.py", 2, 9, by_torchproof=True),
     ]
-    site, seen = reading.configuration(Reading(sites=(SITE,)), events)
+    site, seen = source_reading.configuration(Reading(sites=(SITE,)), events)
     assert site == SITE
     assert (seen.file, seen.line, seen.subject, seen.calls) == ("other.py", 2, "Net", 4)
     assert (seen.mode, seen.backend) == ("'reduce-overhead'", None)
@@ -191,10 +191,10 @@ def f(x):
 
 def test_context_stays_within_the_function(folder: Path) -> None:
     write(folder / "model.py", PROGRAM)
-    [found] = reading.with_source([replace(FOUND, line=4)])
+    [found] = source_reading.with_source([replace(FOUND, line=4)])
     assert found.context_from == 3
     assert found.context == tuple(PROGRAM.splitlines()[2:7])
-    [end] = reading.with_source([replace(FOUND, line=9)])
+    [end] = source_reading.with_source([replace(FOUND, line=9)])
     assert (end.context_from, len(end.context)) == (6, 4)
 
 
@@ -203,7 +203,7 @@ def test_without_the_line_there_is_no_context(
     folder: Path, change: dict[str, Any]
 ) -> None:
     write(folder / "model.py", PROGRAM)
-    [found] = reading.with_source([replace(FOUND, **change)])
+    [found] = source_reading.with_source([replace(FOUND, **change)])
     assert (found.context, found.context_from, found.status) == ((), None, "open")
 
 
@@ -220,22 +220,22 @@ def test_a_comment_says_that_a_finding_is_meant(
     folder: Path, line: int, code: str, status: str
 ) -> None:
     write(folder / "model.py", PROGRAM)
-    [found] = reading.with_source([replace(FOUND, line=line, code=code)])
+    [found] = source_reading.with_source([replace(FOUND, line=line, code=code)])
     assert found.status == status
 
 
 def test_the_same_words_in_a_string_say_nothing(folder: Path) -> None:
     write(folder / "model.py", 'x = f("# torchproof: ignore")\n')
-    [found] = reading.with_source([replace(FOUND, line=1)])
+    [found] = source_reading.with_source([replace(FOUND, line=1)])
     assert found.status == "open"
 
 
 def test_an_edited_file_is_read_anew(folder: Path) -> None:
     write(folder / "model.py", PROGRAM)
-    reading.with_source([FOUND])
+    source_reading.with_source([FOUND])
     write(folder / "model.py", "\n\n\n\n" + PROGRAM)
-    places.forget()
-    [found] = reading.with_source([replace(FOUND, line=7)])
+    blame.forget()
+    [found] = source_reading.with_source([replace(FOUND, line=7)])
     assert found.context[0] == "def f(x):"
 
 

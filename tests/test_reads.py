@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from torchproof.reads import reads_of
-from torchproof.records import Frame
+from torchproof.observe.unguarded_reads import reads_of
+from torchproof.records.run import Frame
 
 SOURCE = '''\
 import os as system

@@ -11,9 +11,11 @@ import check_runs
 import pytest
 from check_runs import ITEM, READ
 
-from torchproof import audit, checking, cli, flags, questions, rules
-from torchproof.checking import parts
-from torchproof.records import Finding, Part, Run
+from torchproof.checking import checker, measured_parts, rules
+from torchproof.cli import flags, main
+from torchproof.measure import bench_plan
+from torchproof.observe import audit
+from torchproof.records.run import Finding, Part, Run
 from torchproof.report import commands
 
 TARGETS = {
@@ -42,7 +44,7 @@ def parsed(line: str) -> argparse.Namespace:
         words.pop(0)
     assert words.pop(0) == "torchproof", line
     cut = words.index("--") if "--" in words else len(words)
-    options = cli._parser().parse_args(words[:cut])
+    options = main._parser().parse_args(words[:cut])
     options.script = words[cut + 1 :]
     return options
 
@@ -121,13 +123,15 @@ def needed(code: str) -> set[str]:
     line = commands.verification(replace(ITEM, code=code), check_runs.check())
     options = parsed(line)
     assert options.select == code and options.fail_on == "low"
-    return set(checking.EFFORTS[options.effort]) - set(options.skip.split(","))
+    return set(checker.EFFORTS[options.effort]) - set(options.skip.split(","))
 
 
 @pytest.mark.parametrize("rule", rules.RULES, ids=lambda rule: rule.code)
 def test_a_verification_runs_the_parts_that_show_the_finding(rule: Any) -> None:
     own = {
-        name for name, codes in parts.CODES.items() if rule.code.startswith(codes)
+        name
+        for name, codes in measured_parts.CODES.items()
+        if rule.code.startswith(codes)
     } or ({"lifetimes"} if rule.code.startswith(audit.CODES) else {"breaks"})
     assert own <= needed(rule.code) <= own | {"baseline", "static"}
 
@@ -135,12 +139,12 @@ def test_a_verification_runs_the_parts_that_show_the_finding(rule: Any) -> None:
 def test_the_settings_to_vary_are_inductors() -> None:
     import torch._inductor.config as known
 
-    asked = questions.read_ablation(commands.ABLATED)
+    asked = bench_plan.read_ablation(commands.ABLATED)
     assert asked and all(hasattr(known, name) for name in dict(asked))
 
 
 def test_parts_are_those_of_check() -> None:
-    assert commands.PARTS == checking.PARTS
+    assert commands.PARTS == checker.PARTS
 
 
 def test_what_was_only_read_is_read_again() -> None:

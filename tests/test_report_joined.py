@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from test_report import CLEAN, ITEM, RUN, WANTED, snapshot, text
 
-from torchproof.records import Part
+from torchproof.records.run import Part
 
 HAZARD = replace(
     ITEM,

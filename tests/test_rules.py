@@ -10,24 +10,24 @@ import pytest
 import torch
 from packaging.specifiers import SpecifierSet
 
-from torchproof import rules
-from torchproof.guards import Guard
-from torchproof.records import Event, Finding, Frame, Observation
-from torchproof.rules._rule import SECTIONS, Rule
-from torchproof.rules.answers import WrongAnswer
-from torchproof.rules.breaks import GraphBreak
-from torchproof.rules.configuration import ReadOnly
-from torchproof.rules.cudagraphs import Skip
-from torchproof.rules.errors import CompileError
-from torchproof.rules.host_syncs import HostSync
-from torchproof.rules.lifetimes import Outlived
-from torchproof.rules.no_ops import NoOp
-from torchproof.rules.recompiles import Recompile
-from torchproof.rules.rerecords import Capture
-from torchproof.rules.speed import Speed
-from torchproof.rules.stale import StaleAnswer
-from torchproof.rules.torchscript import TorchScript
-from torchproof.tracelog import read_reason
+from torchproof.checking import rules
+from torchproof.checking.rules.answers import WrongAnswer
+from torchproof.checking.rules.breaks import GraphBreak
+from torchproof.checking.rules.configuration import ReadOnly
+from torchproof.checking.rules.cudagraphs import Skip
+from torchproof.checking.rules.errors import CompileError
+from torchproof.checking.rules.host_syncs import HostSync
+from torchproof.checking.rules.lifetimes import Outlived
+from torchproof.checking.rules.no_ops import NoOp
+from torchproof.checking.rules.recompiles import Recompile
+from torchproof.checking.rules.rerecords import Capture
+from torchproof.checking.rules.rule import SECTIONS, Rule
+from torchproof.checking.rules.speed import Speed
+from torchproof.checking.rules.stale import StaleAnswer
+from torchproof.checking.rules.torchscript import TorchScript
+from torchproof.observe.guard_failures import Guard
+from torchproof.observe.trace_log import read_reason
+from torchproof.records.run import Event, Finding, Frame, Observation
 
 FOLDER = Path(__file__).parent / "rules"
 BASES = {Rule, GraphBreak, Recompile, CompileError, NoOp, Speed}

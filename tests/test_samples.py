@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy
 import pytest
 
-from torchproof import samples
-from torchproof.samples import Ratio, break_even, compare, enough, kept, summarise
+from torchproof.records import stats
+from torchproof.records.stats import Ratio, break_even, compare, enough, kept, summarise
 
 SERIES = Path(__file__).parent / "data" / "series.json"
 REPLAYS = 200
@@ -59,11 +59,11 @@ def replay(
     random = numpy.random.default_rng(number)
     sittings = recorded[number % len(recorded)]
     base, other, lengths = [], [], []
-    for chosen in random.choice(len(sittings), samples.SITTINGS, replace=False):
+    for chosen in random.choice(len(sittings), stats.SITTINGS, replace=False):
         first, second = random.choice(len(sittings[chosen]), 2, replace=False)
         one = sittings[chosen][first]
         two = [[t * slower for t in times] for times in sittings[chosen][second]]
-        length = samples.LEAST_ROUNDS
+        length = stats.LEAST_ROUNDS
         while length < len(one) and not enough({"1": one[:length], "2": two[:length]}):
             length += 1
         base += one[:length]
@@ -233,12 +233,12 @@ def test_a_round_keeps_what_was_not_interrupted() -> None:
     assert kept([9.0, 13.0], [True, True]) == [9.0, 13.0]
     times = [float(number) for number in range(500)]
     thinned = kept(times, [False] * 500)
-    assert len(thinned) == samples.ROUND_SAMPLES
+    assert len(thinned) == stats.ROUND_SAMPLES
     assert (thinned[0], thinned[-1]) == (0.0, 499.0)
 
 
 def test_a_round_is_stretched_while_everything_is_interrupted() -> None:
-    over = samples.round_is_over
+    over = stats.round_is_over
     assert over(61.0, clean=3) and not over(59.0, clean=30)
     assert not over(200.0, clean=2) and over(241.0, clean=0)
     assert over(11.0, 3, round_ms=10.0)
@@ -296,7 +296,7 @@ def test_too_few_rounds_give_no_interval() -> None:
 
 
 def calls_until_steady(times: list[float]) -> int | None:
-    return next((n for n in range(len(times)) if samples.steady(times[:n])), None)
+    return next((n for n in range(len(times)) if stats.steady(times[:n])), None)
 
 
 def test_the_first_call_is_warm_up() -> None:
@@ -319,8 +319,8 @@ def test_what_falls_is_not_steady() -> None:
 
 
 def test_a_late_compilation_is_not_steady() -> None:
-    assert samples.steady([20.0] * 9)
-    assert not samples.steady([20.0] * 8 + [900.0])
+    assert stats.steady([20.0] * 9)
+    assert not stats.steady([20.0] * 8 + [900.0])
 
 
 def test_noise_does_not_keep_a_warm_up_from_ending() -> None:

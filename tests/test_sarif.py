@@ -19,9 +19,10 @@ import pytest
 from check_runs import BEFORE, FULL, GONE, ITEM, NOWHERE, READ, SIZE, WANTED
 from hypothesis import HealthCheck, given, settings
 
-from torchproof import __version__, report, rules
-from torchproof.records import Finding, Run
-from torchproof.report import sarif
+from torchproof import __version__
+from torchproof.checking import rules
+from torchproof.records.run import Finding, Run
+from torchproof.report import render, sarif
 
 SCHEMA = Path(__file__).parent / "data" / "sarif-schema-2.1.0.json"
 
@@ -33,7 +34,7 @@ def validator() -> Any:
 
 def document(run: Run) -> dict[str, Any]:
     """The document, which the schema has passed."""
-    found: dict[str, Any] = json.loads(report.render(run, "sarif"))
+    found: dict[str, Any] = json.loads(render.render(run, "sarif"))
     errors = [f"{list(e.path)}: {e.message}" for e in validator().iter_errors(found)]
     assert not errors, errors
     return found
@@ -145,7 +146,7 @@ def test_what_the_earlier_run_had_is_said_where_it_is_known() -> None:
 
 
 def test_without_source_there_are_no_snippets() -> None:
-    text = report.render(FULL, "sarif", source=False)
+    text = render.render(FULL, "sarif", source=False)
     assert "snippet" not in text and "for block" not in text
     assert json.loads(text)["runs"][0]["results"]
 
@@ -207,4 +208,4 @@ def test_a_bench_has_no_results() -> None:
 def test_any_run_is_valid(run: Run) -> None:
     for result in shown(run)["results"]:
         assert result["locations"] and result["message"]["text"]
-    report.render(run, "sarif").encode()
+    render.render(run, "sarif").encode()

@@ -13,10 +13,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from test_html import page
 
-from torchproof import report
+from torchproof.report import render
 from torchproof.report.html import scatter
 from torchproof.report.html.scatter import Mark, Plot
-from torchproof.report.trials import Search
+from torchproof.report.search_trials import Search
 
 
 def plotted(*trials: dict[str, Any], chosen: str = "b") -> Plot:
@@ -169,5 +169,5 @@ def test_an_interrupted_search_is_told_so() -> None:
 
 def test_checks_and_benches_have_no_plot() -> None:
     for run in (html_runs.check(), bench_runs.bench([bench_runs.row("eager", 1.0)])):
-        text = report.render(run, "html")
+        text = render.render(run, "html")
         assert "<figure" not in text and 'id="recipe"' not in text

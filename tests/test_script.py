@@ -17,7 +17,7 @@ import psutil
 import pytest
 from commands import Done
 
-from torchproof import script
+from torchproof.targets import script
 
 
 def check(

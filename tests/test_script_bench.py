@@ -13,9 +13,9 @@ import pytest
 from commands import PROGRAM, Done, all_of, torchproof
 
 from torchproof import api
-from torchproof.options import Options
-from torchproof.questions import Questions
-from torchproof.records import UserError
+from torchproof.measure.bench_plan import Questions
+from torchproof.records.run import UserError
+from torchproof.targets.options import Options
 
 SPIN = """\
     import sys, time, torch

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from torchproof import alternation
-from torchproof.measure import AS_WRITTEN, Plan, script
-from torchproof.measure.seats import Seat
-from torchproof.records import Measurement
-from torchproof.steps import Steps
-from torchproof.streams import Followed
-from torchproof.target import parse
+from torchproof.measure import script_bench, script_bench_worker
+from torchproof.measure.specs import AS_WRITTEN, Plan
+from torchproof.measure.strategy_state import Seat
+from torchproof.observe.step_detector import Steps
+from torchproof.process.streams import Followed
+from torchproof.records.run import Measurement
+from torchproof.targets.target import parse
 
 # -- what the parent makes of a stream -------------------------------------------------
 
@@ -24,7 +24,7 @@ def judged(*entries: dict[str, Any], ending: str = "finished") -> list[Measureme
     target = parse(__file__)
     seats = [Seat(spec, Path("none")) for spec in AS_WRITTEN]
     plan = Plan(target, AS_WRITTEN)
-    return [*script._rows(seats, plan, Followed(list(entries), ending, 0))]
+    return [*script_bench._rows(seats, plan, Followed(list(entries), ending, 0))]
 
 
 def turns(count: int, eager_ms: float = 2.0) -> list[dict[str, Any]]:
@@ -111,9 +111,11 @@ def test_device_events_are_read_after_the_last_one_is_reached(
             return end.ms - self.ms
 
     numbers = itertools.count()
-    monkeypatch.setattr(alternation, "_cuda", lambda: SimpleNamespace(Event=Event))
-    mark = alternation._marker()
-    assert alternation._between([mark() for _ in range(4)]) == [2.5, 2.5, 2.5]
+    monkeypatch.setattr(
+        script_bench_worker, "_cuda", lambda: SimpleNamespace(Event=Event)
+    )
+    mark = script_bench_worker._marker()
+    assert script_bench_worker._between([mark() for _ in range(4)]) == [2.5, 2.5, 2.5]
 
 
 # -- what a step is --------------------------------------------------------------------

@@ -14,11 +14,12 @@ import torch._dynamo
 from test_rules import FOLDER, describe, fits, settings
 from torch._dynamo.utils import counters
 
-from torchproof import rules, samples
-from torchproof.anatomy import Anatomy
-from torchproof.introspect import code_of, frame_of
-from torchproof.records import Event, Finding, Frame, Observation
-from torchproof.rules.compile_cost import loop_at
+from torchproof.checking import rules
+from torchproof.checking.rules.compile_cost import loop_at
+from torchproof.observe.break_cost import Anatomy
+from torchproof.records import stats
+from torchproof.records.run import Event, Finding, Frame, Observation
+from torchproof.targets.introspect import code_of, frame_of
 
 PROGRAMS = sorted(FOLDER.glob("SP*/*.py"))
 HERE = Frame(__file__, 1, "target")
@@ -258,14 +259,14 @@ def measured(program: Path) -> Iterator[Event]:
         inside = anatomy.to_json()
     code = code_of(fn)
     assert code is not None
-    ratio = samples.compare(eager, rounds)
-    eager_ms = samples.summarise(eager).median
+    ratio = stats.compare(eager, rounds)
+    eager_ms = stats.summarise(eager).median
     yield Event(
         "timing",
         function=frame_of(code),
         data={
             "eager_ms": eager_ms,
-            "compiled_ms": samples.summarise(rounds).median,
+            "compiled_ms": stats.summarise(rounds).median,
             "ratio": ratio.value,
             "low": ratio.low,
             "high": ratio.high,

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from torchproof import store
-from torchproof.records import Finding, Measurement, Part, Run, UserError
+from torchproof.records import store
+from torchproof.records.run import Finding, Measurement, Part, Run, UserError
 
 RUN = Run(
     id="20260102-0304-model",

@@ -14,9 +14,10 @@ from bench_runs import bench, row
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from torchproof import cli, samples, store
-from torchproof.records import Measurement, Run
-from torchproof.verdict import Comparison, compare
+from torchproof.cli import main
+from torchproof.measure.comparison import Comparison, compare
+from torchproof.records import stats, store
+from torchproof.records.run import Measurement, Run
 
 MIRRORED = {"faster": "slower", "more": "less", "less": "more", "slower": "faster"}
 Drawn = st.DrawFn
@@ -85,7 +86,7 @@ def test_arms_of_one_run_mirror_each_other(data: st.DataObject, count: int) -> N
     other = (apart * np.exp(noise * chance.standard_normal((count, 5)))).tolist()
     least = data.draw(st.sampled_from([0.0, 0.05]))
     one, two = (
-        samples.compare(*pair, least=least) for pair in ((base, other), (other, base))
+        stats.compare(*pair, least=least) for pair in ((base, other), (other, base))
     )
     assert {one.verdict, two.verdict} in ({"not significant"}, {"faster", "slower"})
     assert math.isclose(one.value * two.value, 1, rel_tol=1e-9)
@@ -138,15 +139,15 @@ def test_an_uncompared_row_is_exit_code_2_and_a_regression_stays_1(
     # The schema refuses what is no time; a run without samples it allows.
     nothing = replace(SLOW, rounds_ms=(), low_ms=None, high_ms=None)
     bare = bench([A.measurements[0], nothing])
-    assert cli.main(["compare", before, saved(bare, tmp_path / "b.json")]) == 2
+    assert main.main(["compare", before, saved(bare, tmp_path / "b.json")]) == 2
     out, err = capsys.readouterr()
     assert "No significant difference" not in out and "Could not be compared" in out
     assert err.count("\n") == 1 and "full" in err
     lost = replace(bare, counts={"graph_breaks": 3})
     was = replace(A, counts={"graph_breaks": 0})
     files = [saved(was, tmp_path / "c.json"), saved(lost, tmp_path / "d.json")]
-    assert cli.main(["compare", *files]) == 1
-    assert cli.main(["compare", before, before]) == 0
+    assert main.main(["compare", *files]) == 1
+    assert main.main(["compare", before, before]) == 0
 
 
 @pytest.mark.parametrize("text", ["NaN", "Infinity", "-Infinity", "-1", "0", '"a"'])
@@ -157,7 +158,7 @@ def test_a_saved_run_with_such_a_sample_is_refused(
     plain["measurements"][1]["rounds_ms"][3][1] = "HERE"
     path = tmp_path / "b.json"
     path.write_text(json.dumps(plain).replace('"HERE"', text), encoding="utf-8")
-    assert cli.main(["compare", saved(A, tmp_path / "a.json"), str(path)]) == 2
+    assert main.main(["compare", saved(A, tmp_path / "a.json"), str(path)]) == 2
     out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", 1)
     assert "b.json" in err and "measurements[1].rounds_ms[3][1]" in err

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from torchproof.records import UserError
-from torchproof.target import load, parse
+from torchproof.records.run import UserError
+from torchproof.targets.target import load, parse
 
 PROGRAM = """
 import functools

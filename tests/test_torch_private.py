@@ -7,17 +7,17 @@ from typing import Any
 import pytest
 import torch
 
-from torchproof import torch_private
+from torchproof.torch_private import hooks
 
 
 def test_installed_torch_offers_every_hook() -> None:
-    assert torch_private.missing() == []
+    assert hooks.missing() == []
 
 
 def test_a_hook_that_is_gone_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     gone = {"sky hooks": ("torch._dynamo.eval_frame:no_such_thing", "torch._nowhere:x")}
-    monkeypatch.setattr(torch_private, "PROBES", gone)
-    first, second = torch_private.missing()
+    monkeypatch.setattr(hooks, "PROBES", gone)
+    first, second = hooks.missing()
     assert "sky hooks" in first and "no_such_thing" in first
     assert "torch._nowhere" in second
 
@@ -37,7 +37,7 @@ def broken(x: torch.Tensor) -> torch.Tensor:
 
 def test_trace_records_reach_a_handler_and_stop_afterwards() -> None:
     seen: list[dict[str, Any]] = []
-    with torch_private.trace_records(lambda metadata, payload: seen.append(metadata)):
+    with hooks.trace_records(lambda metadata, payload: seen.append(metadata)):
         torch.compile(broken, backend="eager")(torch.ones(2))
     names = {m["artifact"]["name"] for m in seen if "artifact" in m}
     assert "dynamo_graph_break_reason" in names
@@ -52,7 +52,7 @@ def test_graphs_are_wrapped_and_counted_for_any_backend() -> None:
     runs: list[str] = []
 
     def wrap(output_graph: Any, compiled: Any) -> Any:
-        name = torch_private.compile_id_of(output_graph)
+        name = hooks.compile_id_of(output_graph)
 
         def counted(*args: Any) -> Any:
             runs.append(name)
@@ -60,7 +60,7 @@ def test_graphs_are_wrapped_and_counted_for_any_backend() -> None:
 
         return counted
 
-    with torch_private.graph_callables(wrap):
+    with hooks.graph_callables(wrap):
         fn = torch.compile(broken, backend="aot_eager")
         fn(torch.ones(2))
         fn(torch.ones(2))
@@ -74,7 +74,7 @@ def test_calls_of_a_compiled_function_begin_and_end() -> None:
         order.append("begin")
         return lambda: order.append("end")
 
-    with torch_private.compiled_contexts(lambda context: enter):
+    with hooks.compiled_contexts(lambda context: enter):
         fn = torch.compile(lambda x: x + 1, backend="eager")
     fn(torch.ones(2))
     fn(torch.ones(2))
@@ -84,14 +84,14 @@ def test_calls_of_a_compiled_function_begin_and_end() -> None:
 def test_skipped_frame_is_asked_about_again() -> None:
     asked: list[str] = []
 
-    def wrap(convert: Any, conversion: torch_private.Conversion) -> Any:
+    def wrap(convert: Any, conversion: hooks.Conversion) -> Any:
         if conversion.frame.f_code is not broken.__code__:
             return convert()
         assert not conversion.fullgraph and not conversion.again
         asked.append(conversion.frame.f_code.co_name)
-        return torch_private.skip_once()
+        return hooks.skip_once()
 
-    with torch_private.frame_callbacks(wrap):
+    with hooks.frame_callbacks(wrap):
         fn = torch.compile(broken, backend="eager")
         for _ in range(3):
             assert torch.equal(fn(torch.ones(2)), torch.full((2,), 3.0))
@@ -100,7 +100,7 @@ def test_skipped_frame_is_asked_about_again() -> None:
 
 def test_inductor_is_stopped_before_it_generates_code() -> None:
     torch._dynamo.utils.counters.clear()
-    with torch_private.no_code_generation():
+    with hooks.no_code_generation():
         fn = torch.compile(lambda x: x.sin() + 1, mode="max-autotune-no-cudagraphs")
         assert torch.equal(fn(torch.zeros(3)), torch.ones(3))
     assert torch._dynamo.utils.counters["inductor"]["fxgraph_cache_miss"] == 0
@@ -114,7 +114,7 @@ def test_files_that_torch_has_named_before_are_told_again() -> None:
             if "str" in metadata:
                 found.add(metadata["str"][0])
 
-        with torch_private.trace_records(receive):
+        with hooks.trace_records(receive):
             torch.compile(lambda x: x + 1, backend="eager")(torch.ones(2))
         return found
 
@@ -135,7 +135,7 @@ def test_methods_taken_from_the_original_are_seen() -> None:
         taken.append(name)
         return value
 
-    with torch_private.module_methods(wrap):
+    with hooks.module_methods(wrap):
         assert torch.compile(Net(), backend="eager").encode() == "code"
     assert "encode" in taken
 
@@ -149,14 +149,14 @@ def test_a_method_of_a_compiled_module_is_still_traced() -> None:
             return x * 2
 
     net = torch.compile(Net(), backend="eager")
-    with torch_private.module_methods(lambda module, name, value: value):
+    with hooks.module_methods(lambda module, name, value: value):
         fn = torch.compile(lambda x: net.encode(x), backend="eager", fullgraph=True)
         assert torch.equal(fn(torch.ones(2)), torch.full((2,), 2.0))
 
 
 def test_inlined_functions_are_seen() -> None:
     codes: list[str] = []
-    with torch_private.inlined_code(lambda code: codes.append(code.co_name)):
+    with hooks.inlined_code(lambda code: codes.append(code.co_name)):
         torch.compile(lambda x: helper(x), backend="eager")(torch.ones(2))
     assert "helper" in codes
 
@@ -169,17 +169,17 @@ def test_marks_stance_and_compiled_state_are_read() -> None:
     x = torch.ones(4, 2)
     torch._dynamo.mark_dynamic(x, 0)
     torch._dynamo.maybe_mark_dynamic(x, 1)
-    assert torch_private.marked_dimensions(x) == [0, 1]
-    assert torch_private.marked_dimensions(torch.ones(2)) == []
-    assert torch_private.stance() == "default"
+    assert hooks.marked_dimensions(x) == [0, 1]
+    assert hooks.marked_dimensions(torch.ones(2)) == []
+    assert hooks.stance() == "default"
     with torch.compiler.set_stance("force_eager"):
-        assert torch_private.stance() == "force_eager"
+        assert hooks.stance() == "force_eager"
     module = torch.nn.Linear(1, 1)
-    assert not torch_private.is_compiled(module)
-    assert torch_private.is_compiled(torch.compile(module))
-    assert torch_private.is_compiled(torch.compile(helper))
+    assert not hooks.is_compiled(module)
+    assert hooks.is_compiled(torch.compile(module))
+    assert hooks.is_compiled(torch.compile(helper))
     module.compile()
-    assert torch_private.is_compiled(module)
+    assert hooks.is_compiled(module)
 
 
 def test_every_patch_is_taken_back() -> None:
@@ -193,8 +193,8 @@ def test_every_patch_is_taken_back() -> None:
     )
     with (
         pytest.raises(ValueError),
-        torch_private.no_code_generation(),
-        torch_private.compiled_contexts(lambda context: None),
+        hooks.no_code_generation(),
+        hooks.compiled_contexts(lambda context: None),
     ):
         raise ValueError
     after = (

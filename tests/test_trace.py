@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from test_rules import FOLDER, settings
 
-from torchproof import rules
-from torchproof.capture import observe as read
-from torchproof.options import Options
-from torchproof.records import Finding, UserError
-from torchproof.target import load, parse
+from torchproof.checking import rules
+from torchproof.observe.capture import observe as read
+from torchproof.records.run import Finding, UserError
+from torchproof.targets.options import Options
+from torchproof.targets.target import load, parse
 
 # One program of each family, and those whose records are unlike the others.
 SAMPLE = tuple(

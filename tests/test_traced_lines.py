@@ -7,11 +7,11 @@ from types import CodeType
 import pytest
 import torch
 
-from torchproof import capture
-from torchproof.introspect import forwards
-from torchproof.options import Options
-from torchproof.target import Target
-from torchproof.torch_private import lines
+from torchproof.observe import capture
+from torchproof.targets.introspect import forwards
+from torchproof.targets.options import Options
+from torchproof.targets.target import Target
+from torchproof.torch_private import traced_lines
 
 TARGET = Target("model.py:make", "factory", "model.py")
 
@@ -42,7 +42,7 @@ def test_only_the_side_that_was_taken_is_traced() -> None:
     def note(code: CodeType, line: int) -> None:
         seen.add((code.co_qualname, line - code.co_firstlineno))
 
-    with lines.traced_lines(note):
+    with traced_lines.traced_lines(note):
         torch.compile(Outer(), backend="eager")(torch.ones(2))
     assert {("chosen", 1), ("chosen", 3), ("Inner.forward", 1)} <= seen
     assert ("chosen", 2) not in seen

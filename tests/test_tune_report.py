@@ -14,16 +14,16 @@ import tune_runs
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from torchproof import report, strategies
-from torchproof.journal import observation
-from torchproof.recipe import Recipe
-from torchproof.records import Run
-from torchproof.report import numbers, trials
-from torchproof.report.trials import Search
+from torchproof.records.run import Run
+from torchproof.report import numbers, render, search_trials
+from torchproof.report.log import observation
+from torchproof.report.search_trials import Search
+from torchproof.strategies import strategy
+from torchproof.strategies.recipe import Recipe
 
 
 def text(run: Run, **settings: Any) -> str:
-    return report.render(run, "text", **settings)
+    return render.render(run, "text", **settings)
 
 
 def test_a_tune_run() -> None:
@@ -102,15 +102,15 @@ def test_a_search_that_was_ended_early() -> None:
     assert "Not complete: the run was ended early (interrupted)." in shown
     assert "Decision: nothing was chosen." in shown
     assert "recipe" not in shown and "0 trials" in shown
-    for format in report.FORMATS:
-        assert report.render(found, format)
+    for format in render.FORMATS:
+        assert render.render(found, format)
     stopped = tune_runs.tune(
         {"ending": "interrupted"}, stopped="interrupted", chosen=None
     )
     for format in ("text", "md"):
         again = "torchproof tune model.py:make --resume"
-        assert again in report.render(stopped, format)
-        assert again not in report.render(tune_runs.tune(), format)
+        assert again in render.render(stopped, format)
+        assert again not in render.render(tune_runs.tune(), format)
     assert "stopped because it was interrupted" in text(stopped, width=110)
 
 
@@ -153,19 +153,19 @@ def test_what_a_probe_found_is_told_and_nothing_else() -> None:
     }
     told |= {"host_syncs": 3, "ops_per_call": 40.0}
     told["varying"] = [["tokens", [1]], ["argument 0", [0, 1]]]
-    assert list(trials.probed(told)) == [
+    assert list(search_trials.probed(told)) == [
         "What bounds it is not known: the profiler saw no kernels.",
         "A call waits for the GPU 3 times.",
         "What varies over the calls: size 1 of tokens, sizes 0 and 1 of argument 0.",
     ]
-    assert list(trials.probed({"host_syncs": 0, "varying": []})) == []
+    assert list(search_trials.probed({"host_syncs": 0, "varying": []})) == []
 
 
 # -- other formats ---------------------------------------------------------------------
 
 
 def test_markdown_has_all_of_it() -> None:
-    shown = report.render(tune_runs.tune(), "md")
+    shown = render.render(tune_runs.tune(), "md")
     assert "**Decision:** regional+graph: 2.58x faster than eager" in shown
     assert "```python\nfrom torchproof import regions\n" in shown
     assert 'torchproof.compile(model, recipe="torchproof.toml")' in shown
@@ -175,14 +175,14 @@ def test_markdown_has_all_of_it() -> None:
         assert each["name"] in shown and each["why"] in shown
     row = "| regional+graph | 1.21 ms | 2.56x (2.51-2.61) | 4.10 s | 512 MiB | same |"
     assert row in shown
-    assert "2.20 s \\*" in shown and trials.WARM[2:] in shown
+    assert "2.20 s \\*" in shown and search_trials.WARM[2:] in shown
     assert "**Measured:** 2026-01-02 03:04:05" in shown
     assert "Where |" not in shown
 
 
 def test_markdown_says_where_a_trial_ran() -> None:
     plain = [{**tune_runs.trial("full", 1.9), "where": "GPU 1"}]
-    shown = report.render(tune_runs.tune(trials=plain), "md")
+    shown = render.render(tune_runs.tune(trials=plain), "md")
     assert "| Where |" in shown and "| GPU 1 |" in shown
 
 
@@ -197,7 +197,7 @@ def test_the_log_tells_what_was_chosen() -> None:
 
 def test_any_path_of_a_recipe_can_be_pasted() -> None:
     odd = 'a "b" \\ \u00e9.toml'
-    line = trials.applied(Search.of(tune_runs.tune(recipe_file=odd)))
+    line = search_trials.applied(Search.of(tune_runs.tune(recipe_file=odd)))
     [call] = [n for n in ast.walk(ast.parse(line)) if isinstance(n, ast.Call)]
     assert ast.literal_eval(call.keywords[0].value) == odd
 
@@ -213,22 +213,22 @@ def test_any_path_of_a_recipe_can_be_pasted() -> None:
 def test_a_graph_of_a_training_step_is_applied_as_one(
     name: str, train: bool, verb: str
 ) -> None:
-    found = Recipe(strategies.parse(name), train=train)
+    found = Recipe(strategy.parse(name), train=train)
     run = tune_runs.tune(recipe=found.to_json())
-    assert trials.applied(Search.of(run)).startswith(
+    assert search_trials.applied(Search.of(run)).startswith(
         f"{'step' if verb == 'graph' else 'model'} = torchproof.{verb}(model, recipe="
     )
 
 
 def test_formats_for_findings_stay_valid() -> None:
     run = tune_runs.tune()
-    sarif = json.loads(report.render(run, "sarif"))
+    sarif = json.loads(render.render(run, "sarif"))
     assert sarif["runs"][0]["results"] == []
-    assert report.render(run, "github") == (
+    assert render.render(run, "github") == (
         "torchproof: tune of model.py:make: regional+graph: 2.58x faster than eager"
         " (2.53 to 2.63).\n"
     )
-    again = Run.from_json(json.loads(report.render(run, "json")))
+    again = Run.from_json(json.loads(render.render(run, "json")))
     assert text(again) == text(run)
 
 
@@ -253,8 +253,8 @@ def test_any_record_can_be_shown(
     odd = {**tune_runs.TRIALS[2], **trial}
     plain = {"trials": [*tune_runs.TRIALS[:2], odd], **changed}
     run = tune_runs.tune(**plain)
-    for format in report.FORMATS:
-        assert report.render(run, format).strip()
+    for format in render.FORMATS:
+        assert render.render(run, format).strip()
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from bench_runs import ENVIRONMENT, WRONG, bench, row
 
-from torchproof.records import Finding, Measurement, Part, Run, UserError
-from torchproof.verdict import Comparison, Thresholds, compare
+from torchproof.measure.comparison import Comparison, compare
+from torchproof.measure.comparison.metrics import Thresholds
+from torchproof.records.run import Finding, Measurement, Part, Run, UserError
 
 BREAK = Finding(
     code="GB101",

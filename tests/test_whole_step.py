@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from forked_arms import forked
 
-from torchproof.records import Measurement, Run
-from torchproof.target import keywords
-from torchproof.target import parse as parse_target
+from torchproof.records.run import Measurement, Run
+from torchproof.targets.target import keywords
+from torchproof.targets.target import parse as parse_target
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "docs")]

@@ -6,7 +6,7 @@ from typing import Any
 
 import bench_runs
 
-from torchproof.records import Run
+from torchproof.records.run import Run
 
 SOURCE = "from torchproof import regions\nregions.compile(model)"
 CHOSEN = "regional+graph"

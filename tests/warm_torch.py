@@ -17,9 +17,9 @@ import torch._dynamo
 import torch._inductor.compile_fx
 import torch.profiler
 
-import torchproof.arm
-import torchproof.child
-import torchproof.torch_private  # noqa: F401
+import torchproof.measure.strategy_worker
+import torchproof.observe.child
+import torchproof.torch_private.hooks  # noqa: F401
 
 
 class _Net(torch.nn.Module):

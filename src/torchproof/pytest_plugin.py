@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from torchproof.budget import Budget, Watch
+    from torchproof.checking import Budget, Watch
     from torchproof.records import Run
 
 _MARK = "compile_budget"
@@ -44,7 +44,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     marks = [(mark.args, mark.kwargs) for mark in item.iter_markers(_MARK)]
     if not marks:
         return
-    from torchproof import budget
+    from torchproof.checking import budget
     from torchproof.records import UserError
 
     said = ""
@@ -68,7 +68,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
 
 
 def _judge(item: pytest.Item) -> None:
-    from torchproof.budget import compiled_anything
+    from torchproof.checking import compiled_anything
 
     allowed, watch = item.stash[_WATCH]
     runs = item.stash.get(_CHECKED, [])
@@ -122,7 +122,7 @@ def compile_check(request: pytest.FixtureRequest) -> Callable[..., Run]:
     def check(
         fn: Callable[..., Any] | str, calls: Sequence[Any] = (), **options: Any
     ) -> Run:
-        from torchproof import budget
+        from torchproof.checking import budget
         from torchproof.records import UserError
 
         said = ""

@@ -10,12 +10,13 @@ from typing import Any
 
 import torch
 
-from torchproof import capture, rules
-from torchproof.audit import events, running
-from torchproof.audit.lifetimes import Lifetimes
-from torchproof.options import Options
-from torchproof.records import Finding, Observation
-from torchproof.target import parse
+from torchproof.checking import rules
+from torchproof.observe import capture
+from torchproof.observe.audit import events, running
+from torchproof.observe.audit.lifetimes import Lifetimes
+from torchproof.records.run import Finding, Observation
+from torchproof.targets.options import Options
+from torchproof.targets.target import parse
 
 FOLDER = Path(__file__).resolve().parent.parent / "rules"
 PROGRAMS = sorted(FOLDER.glob("CG30*/*.py"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torchproof.audit.generations import Generations
+from torchproof.observe.audit.generations import Generations
 
 
 @dataclass

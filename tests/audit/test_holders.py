@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-from torchproof.audit.holders import Holder, holder_of, sharing
-from torchproof.torch_private import trees
+from torchproof.observe.audit.referrers import Holder, holder_of, sharing
+from torchproof.torch_private import cudagraph_trees
 
 KEPT: dict[str, Any] = {}
 
@@ -33,7 +33,7 @@ class Record:
 
 def found(tensor: torch.Tensor) -> Holder | None:
     """The holder of a tensor's memory; the caller's own name for it is deleted."""
-    key = trees.memory_key(tensor)
+    key = cudagraph_trees.memory_key(tensor)
     assert key is not None
     del tensor
     return holder_of(sharing([key])[key])
@@ -82,7 +82,7 @@ def test_slots_and_records() -> None:
 def test_a_view_is_held_in_place_of_its_base() -> None:
     base = memory()
     rows = {"first": base[:1]}
-    key = trees.memory_key(base)
+    key = cudagraph_trees.memory_key(base)
     del base
     assert key is not None
     assert path_of(holder_of(sharing([key])[key])) == "rows['first']"
@@ -102,7 +102,7 @@ def test_a_gradient_and_a_parameter_by_its_module() -> None:
     net(torch.ones(1, 2)).sum().backward()
     gradient = net[0].weight.grad
     assert gradient is not None and optimizer
-    key = trees.memory_key(gradient)
+    key = cudagraph_trees.memory_key(gradient)
     del gradient
     assert key is not None
     assert path_of(holder_of(sharing([key])[key])) == "net.0.weight.grad"
@@ -145,7 +145,7 @@ def test_nobody() -> None:
 
 def test_reading_names_keeps_nothing_alive() -> None:
     kept = memory()
-    reference = trees.Memory(kept)
+    reference = cudagraph_trees.Memory(kept)
     assert path_of(found(kept)) == "kept"
     kept = None
     assert not reference.alive
@@ -154,10 +154,10 @@ def test_reading_names_keeps_nothing_alive() -> None:
 def test_searching_keeps_no_frame_alive() -> None:
     """A frame that is kept keeps all its variables, and those of its callers."""
 
-    def search() -> trees.Memory:
+    def search() -> cudagraph_trees.Memory:
         variable, kept = memory(), [memory()]
         assert path_of(found(kept[0])) == "kept[0]"
-        return trees.Memory(variable)
+        return cudagraph_trees.Memory(variable)
 
     gc.disable()
     try:

@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
-from torchproof import audit, checking
-from torchproof.audit import running
-from torchproof.options import Options
-from torchproof.records import Finding, Observation, Part
-from torchproof.rules import check
-from torchproof.streams import Followed
-from torchproof.target import Target, parse
+from torchproof.checking import checker
+from torchproof.checking.rules import check
+from torchproof.observe import audit
+from torchproof.observe.audit import running
+from torchproof.process.streams import Followed
+from torchproof.records.run import Finding, Observation, Part
+from torchproof.targets.options import Options
+from torchproof.targets.target import Target, parse
 
 ENVIRONMENT = {"kind": "environment", "torch": "2.13.0"}
 ASKED = {"kind": "graph_asked", "mode": "inference", "simulated": True}
@@ -121,9 +122,7 @@ def test_which_targets_are_run_again(
     monkeypatch.setattr(audit, "audit", lambda *args: done)
     target = Target("model.py", kind, "model.py")
     seen = Observation((), {})
-    _, found = checking._audited(
-        seen, target, Options(), wanted, tell=lambda text: None
-    )
+    _, found = checker._audited(seen, target, Options(), wanted, tell=lambda text: None)
     part = found.part([])
     assert part.status == ("skipped" if why else "passed")
     assert (why or "") in part.why

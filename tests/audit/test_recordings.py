@@ -10,11 +10,11 @@ import pytest
 import torch
 from watched import FIRST, HERE, STACK, WRITES, Stream
 
-from torchproof.audit import outcomes
-from torchproof.audit.kernels import Kernels, counted
-from torchproof.audit.recordings import Recordings
-from torchproof.torch_private import backends, recordings
-from torchproof.torch_private.recordings import Moved, Skip, Split, Turn
+from torchproof.observe.audit import outcomes
+from torchproof.observe.audit.kernels import Kernels, counted
+from torchproof.observe.audit.recordings import Recordings
+from torchproof.torch_private import backends, cudagraph_recordings
+from torchproof.torch_private.cudagraph_recordings import Moved, Skip, Split, Turn
 
 ON_CUDA = {"kind": "cudagraphs_watched", "cuda": True}
 
@@ -116,7 +116,9 @@ def test_a_graph_that_stays_in_warm_up_is_told() -> None:
     assert found.severity == "high" and "5 runs" in found.message
     assert turns(*[("warmed_up", size) for size in (8, 16)]).findings() == []
     skipped = turns(*[("warmed_up", 8)] * 5)
-    Recordings(skipped.write).skipped(Skip(recordings.PENDING_BACKWARD, "0/0"))
+    Recordings(skipped.write).skipped(
+        Skip(cudagraph_recordings.PENDING_BACKWARD, "0/0")
+    )
     assert [each.code for each in skipped.findings()] == ["CG316"]
 
 
@@ -163,11 +165,11 @@ REASONS = {
     "control flow operator: torch.cond." + QUOTED: "CG314",
     "graph with symbolic shapes inputs and config.triton"
     ".cudagraph_skip_dynamic_graphs=True." + QUOTED: "CG315",
-    recordings.PENDING_BACKWARD: "CG316",
+    cudagraph_recordings.PENDING_BACKWARD: "CG316",
     "skipping cudagraph due to function 0 exceeding max re-recording limit (=128) on"
     " cudagraph node None due to static input data pointer changed.": "CG317",
     "skipping cudagraphs due to ['complex memory overlap']": "CG319",
-    recordings.NOTHING_TO_CAPTURE: "CG319",
+    cudagraph_recordings.NOTHING_TO_CAPTURE: "CG319",
 }
 
 

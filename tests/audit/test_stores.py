@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from torchproof.audit.stores import stored_at
-from torchproof.records import Frame
+from torchproof.observe.audit.assignment_site import stored_at
+from torchproof.records.run import Frame
 
 SOURCE = textwrap.dedent(
     """\

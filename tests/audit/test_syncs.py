@@ -10,10 +10,10 @@ import pytest
 import torch
 from watched import Stream
 
-from torchproof import torch_private
-from torchproof.audit import syncs
-from torchproof.audit.syncs import Syncs
-from torchproof.records import Finding
+from torchproof.observe.audit import syncs
+from torchproof.observe.audit.syncs import Syncs
+from torchproof.records.run import Finding
+from torchproof.torch_private import hooks
 
 Wait = Callable[[], None]
 GRAPH = {
@@ -38,7 +38,7 @@ def findings(
     stream = Stream()
     watcher = Syncs(stream.write)
     torch._dynamo.reset()
-    with torch_private.compiled_contexts(lambda context: watcher._entered):
+    with hooks.compiled_contexts(lambda context: watcher._entered):
         # On a device torch tells of a wait; without one, the watcher is told.
         wait = functools.partial(watcher.note, explicit=False)
         program(functools.partial(torch.compile, backend="eager"), wait)

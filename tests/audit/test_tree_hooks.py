@@ -23,7 +23,7 @@ from torch._inductor.utils import BoxedBool
 from torch._inductor.virtualized import V
 from watched import STACK, WRITES, accumulate, seen
 
-from torchproof.torch_private import recordings
+from torchproof.torch_private import cudagraph_recordings
 
 
 @pytest.fixture(autouse=True)
@@ -260,7 +260,7 @@ def test_a_graph_that_cannot_leave_warm_up_is_a_skip() -> None:
                 trees.check_warn_on_unable_to_start_executing(number)
 
     [skip] = seen(program).entries
-    assert skip["reason"] == recordings.PENDING_BACKWARD
+    assert skip["reason"] == cudagraph_recordings.PENDING_BACKWARD
 
 
 @pytest.mark.parametrize("failed", [["complex memory overlap"], []])
@@ -282,7 +282,7 @@ def test_a_graph_that_is_dropped_without_a_word_is_a_skip(
         )
 
     told = [entry["reason"] for entry in seen(program).entries]
-    reason = failed[0] if failed else recordings.NOTHING_TO_CAPTURE
+    reason = failed[0] if failed else cudagraph_recordings.NOTHING_TO_CAPTURE
     assert told == ([reason] if device == "cuda" else [])
 
 

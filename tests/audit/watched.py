@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 
-from torchproof import rules
-from torchproof.audit import outcomes
-from torchproof.audit.recordings import Recordings
-from torchproof.records import Finding, Observation
-from torchproof.torch_private import graphs, recordings
+from torchproof.checking import rules
+from torchproof.observe.audit import outcomes
+from torchproof.observe.audit.recordings import Recordings
+from torchproof.records.run import Finding, Observation
+from torchproof.torch_private import compiled_graphs, cudagraph_recordings
 
 HERE = str(Path(__file__))
 
@@ -36,7 +36,10 @@ def seen(program: Callable[[], object]) -> Stream:
     """A program that runs under the watcher's hooks, as they are set on CUDA."""
     stream = Stream()
     watcher = Recordings(stream.write)
-    with graphs.compiled_graphs(watcher._function), recordings.watched(watcher):
+    with (
+        compiled_graphs.compiled_graphs(watcher._function),
+        cudagraph_recordings.watched(watcher),
+    ):
         program()
     watcher.__exit__()
     return stream

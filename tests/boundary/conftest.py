@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from torchproof.boundary import step
+from torchproof.runtime.steps import step
 
 
 @pytest.fixture(autouse=True)

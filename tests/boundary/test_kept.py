@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from torchproof.boundary import step
-from torchproof.records import UserError
+from torchproof.records.run import UserError
+from torchproof.runtime.steps import step
 
 
 class Pair(NamedTuple):

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 import torchproof
-from torchproof import boundary
-from torchproof.boundary import StepError, step
-from torchproof.torch_private import marks as trees
+from torchproof.runtime import steps
+from torchproof.runtime.steps import StepError, step
+from torchproof.torch_private import step_marks as trees
 
 HERE = Path(__file__).name
 
@@ -167,7 +167,7 @@ def test_what_is_saved_is_held_until_its_backward(
     monkeypatch.setattr(trees, "forgets_what_is_saved", lambda: True)
     with step() as begun:
         loss = begun.run(Saving.apply, torch.ones(3, requires_grad=True)).sum()
-    [forward] = boundary._process.thread.pending()
+    [forward] = steps._process.thread.pending()
     backward = forward.backward()
     assert backward is not None
     saved = [weakref.ref(each) for each in backward.saved]
@@ -177,7 +177,7 @@ def test_what_is_saved_is_held_until_its_backward(
         loss.backward()
     del loss
     assert [each() for each in saved] == [None, None]
-    assert boundary._process.thread.pending() == []
+    assert steps._process.thread.pending() == []
 
 
 @pytest.mark.parametrize("fn", [Saving.apply, lambda x: x.exp()])

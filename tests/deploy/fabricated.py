@@ -11,11 +11,11 @@ import torch
 from torch import nn
 
 from torchproof import packs
-from torchproof.loading import graphs, inputs, place
-from torchproof.recipe import FILE, Recipe
-from torchproof.recipe.fingerprint import fingerprint
-from torchproof.recipe.matching import environment_here
-from torchproof.strategies import parse
+from torchproof.runtime.loading import compatibility, example_inputs, graph_origin
+from torchproof.strategies.recipe import FILE, Recipe
+from torchproof.strategies.recipe.fingerprint import fingerprint
+from torchproof.strategies.recipe.matching import environment_here
+from torchproof.strategies.strategy import parse
 
 
 class Net(nn.Module):
@@ -44,7 +44,7 @@ def recipe_of(model: nn.Module) -> Recipe:
 
 def details_of(model: nn.Module, **changes: Any) -> dict[str, Any]:
     call = {
-        "inputs": inputs.described(CALL),
+        "inputs": example_inputs.described(CALL),
         "state": {"training": True, "others": []},
         "gradients": False,
     }
@@ -56,7 +56,7 @@ def details_of(model: nn.Module, **changes: Any) -> dict[str, Any]:
         "keys": [],
         "calls": [call],
         "code": {},
-        "place": place.facts("cpu"),
+        "place": compatibility.facts("cpu"),
         "config": {},
     }
     return told | changes
@@ -69,7 +69,7 @@ def fabricated(
     make = packs.archive if dest.name.endswith(".tar.gz") else packs.folder
     with make(dest) as stage:
         recipe_of(model).write(stage.path / FILE)
-        (stage.path / graphs.FILE).write_text(json.dumps([]))
+        (stage.path / graph_origin.FILE).write_text(json.dumps([]))
         cached = stage.path / "caches" / "ab" / "code.py"
         cached.parent.mkdir(parents=True)
         cached.write_text("x = 1\n")

@@ -9,16 +9,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from torchproof.deploy import exported, traced
-from torchproof.loading.artifacts import ARTIFACTS
-from torchproof.loading.deployed import Deployed
 from torchproof.packs import writing
-from torchproof.packs.contents import open_pack
-from torchproof.packs.manifest import Manifest
-from torchproof.records import Frame
-from torchproof.target import Loaded
+from torchproof.packs.deploy import aoti, torchscript
+from torchproof.records.run import Frame
+from torchproof.runtime.loading.deployed_model import Deployed
+from torchproof.runtime.loading.packages import ARTIFACTS
+from torchproof.runtime.pack_format.contents import open_pack
+from torchproof.runtime.pack_format.manifest import Manifest
+from torchproof.targets.target import Loaded
 
-BUILDS = {"aoti": exported.build, "torchscript": traced.build}
+BUILDS = {"aoti": aoti.build, "torchscript": torchscript.build}
 
 
 def loaded(fn: Callable[..., Any], *calls: Any) -> Loaded:
@@ -41,7 +41,12 @@ def asked(folder: Path, details: dict[str, Any]) -> dict[str, Any]:
         "questions": str(folder / "questions.pt"),
         "blocked": details["without"],
     }
-    command = [sys.executable, "-m", "torchproof.deploy.answering", json.dumps(job)]
+    command = [
+        sys.executable,
+        "-m",
+        "torchproof.packs.deploy.package_worker",
+        json.dumps(job),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.stdout, done.stderr
     answer: dict[str, Any] = json.loads(done.stdout)

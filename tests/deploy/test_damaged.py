@@ -13,22 +13,22 @@ import torch
 from fabricated import CALL, Net, details_of, fabricated
 
 import torchproof
-from torchproof import runtime
-from torchproof.loading import details
-from torchproof.packs import Refused
+from torchproof.runtime import production
+from torchproof.runtime.loading import pack_details
+from torchproof.runtime.pack_format.refusal import Refused
 
 
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A cache folder of its own, and compiling that generates no code."""
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
-    plain = runtime.compile
+    plain = production.compile
     cold = functools.partial(plain, backend="eager")
 
     def compile(model: Any, *, recipe: Any = None) -> Any:
         return cold(model) if recipe is None else plain(model, recipe=recipe)
 
-    monkeypatch.setattr(runtime, "compile", compile)
+    monkeypatch.setattr(production, "compile", compile)
 
 
 def resealed(pack: Path, files: dict[str, bytes], /, **changes: str) -> Path:
@@ -122,7 +122,7 @@ def test_a_pack_that_fits_is_used_still(tmp_path: Path) -> None:
     pack = resealed(fabricated(tmp_path / "pack", model), {}, train="false")
     told = torchproof.status(torchproof.load(pack, model)).pack
     assert told is not None and told["used"]
-    details.assert_caches(details_of(model))
+    pack_details.assert_caches(details_of(model))
 
 
 @pytest.mark.parametrize(
@@ -140,4 +140,4 @@ def test_calls_that_cannot_be_made(change: dict[str, Any]) -> None:
     given = details_of(Net())
     given["calls"][0]["inputs"] = change
     with pytest.raises(Refused):
-        details.assert_caches(given)
+        pack_details.assert_caches(given)

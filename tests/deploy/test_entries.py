@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import nn
 
-from torchproof import runtime
-from torchproof.deploy import trials
-from torchproof.loading import entries, inputs
-from torchproof.runtime.entry import Entry
-from torchproof.torch_private import guardtexts, precompiled
-from torchproof.torch_private.sizemarks import marks_of
+from torchproof.packs.deploy import precompiled_trials
+from torchproof.runtime import production
+from torchproof.runtime.compiled_forward import Entry
+from torchproof.runtime.loading import example_inputs, precompiled_calls
+from torchproof.torch_private import guard_expressions, precompiled
+from torchproof.torch_private.size_marks import marks_of
 
 
 class Net(nn.Module):
@@ -29,7 +29,9 @@ class Net(nn.Module):
 
 
 def entry_of(model: nn.Module) -> Entry:
-    return runtime.entry_of(runtime.compile(model, strategy="full", backend="eager"))
+    return production.entry_of(
+        production.compile(model, strategy="full", backend="eager")
+    )
 
 
 # -- names that hold in every process --------------------------------------------------
@@ -46,9 +48,9 @@ def other(x: int) -> int:
 def test_code_is_known_by_what_it_does() -> None:
     again: dict[str, Any] = {}
     exec("\n\n\ndef one(x: int) -> int:\n    return x + 1\n", again)
-    mark = guardtexts.code_mark(one.__code__)
-    assert mark == guardtexts.code_mark(again["one"].__code__)
-    assert mark != guardtexts.code_mark(other.__code__)
+    mark = guard_expressions.code_mark(one.__code__)
+    assert mark == guard_expressions.code_mark(again["one"].__code__)
+    assert mark != guard_expressions.code_mark(other.__code__)
 
 
 @pytest.mark.parametrize(
@@ -62,12 +64,12 @@ def test_code_is_known_by_what_it_does() -> None:
     ],
 )
 def test_what_has_a_name_is_told_by_it(value: Any, name: str) -> None:
-    assert guardtexts.described(value) == name
+    assert guard_expressions.described(value) == name
 
 
 @pytest.mark.parametrize("value", [object(), nn.Linear(1, 1), torch.ones(1), [1]])
 def test_what_has_no_name_is_not_told(value: Any) -> None:
-    assert guardtexts.described(value) is None
+    assert guard_expressions.described(value) is None
 
 
 def test_guards_that_read_otherwise_are_told() -> None:
@@ -85,8 +87,8 @@ def test_made_inputs_have_the_marks_of_the_given_ones() -> None:
     given, plain = torch.ones(4, 5), torch.ones(2)
     torch._dynamo.mark_dynamic(given, 0, min=2, max=9)
     torch._dynamo.maybe_mark_dynamic(given, 1)
-    written = json.loads(json.dumps(inputs.described((given, plain))))
-    made = inputs.made(written)
+    written = json.loads(json.dumps(example_inputs.described((given, plain))))
+    made = example_inputs.made(written)
     assert marks_of(made[0]) == marks_of(given) != {}
     assert marks_of(made[1]) == {}
 
@@ -97,38 +99,38 @@ def test_made_inputs_have_the_marks_of_the_given_ones() -> None:
 def test_nothing_is_put_on_a_plain_model() -> None:
     model = Net()
     model.register_forward_hook(lambda *_: None)  # runs outside of compiled code
-    assert entries.put_on(entry_of(model)) is None
+    assert precompiled_calls.put_on(entry_of(model)) is None
 
 
 def test_a_hook_inside_is_seen() -> None:
     model = Net()
     model.inner.register_forward_pre_hook(lambda *_: None)
-    assert entries.put_on(entry_of(model)) == "inner has hooks"
+    assert precompiled_calls.put_on(entry_of(model)) == "inner has hooks"
 
 
 def test_a_method_of_one_module_is_seen() -> None:
     model = Net()
     model.inner.forward = torch.tanh  # type: ignore[method-assign]
-    told = entries.put_on(entry_of(model))
+    told = precompiled_calls.put_on(entry_of(model))
     assert told == "forward of inner is not that of its class"
 
 
 def test_a_switch_that_is_another_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     entry = entry_of(Net())
-    then = entries.switches()
-    assert entries._changed(entry, then) is None
+    then = precompiled_calls.switches()
+    assert precompiled_calls._changed(entry, then) is None
     config: Any = torch._inductor.config
     with config.patch(max_autotune=True):
-        told = entries._changed(entry, then)
+        told = precompiled_calls._changed(entry, then)
     assert told == "torch._inductor.config.max_autotune is True here, and was not set"
-    assert entries._changed(entry, then) is None  # set back, it is as it was
+    assert precompiled_calls._changed(entry, then) is None  # set back, it is as it was
 
 
 @pytest.mark.parametrize("strategy", ["regional", "full+graph"])
 def test_other_strategies_are_traced(strategy: str) -> None:
     entry = entry_of(Net())
     entry.options = type(entry.options)(strategy, "", 1.0)
-    assert strategy in (entries.why_none(entry) or "")
+    assert strategy in (precompiled_calls.why_none(entry) or "")
 
 
 # -- changes that have to be noticed ---------------------------------------------------
@@ -151,7 +153,7 @@ class Held:
 def tried(model: Net, held: Any) -> str | None:
     entry = entry_of(model)
     told = {
-        "inputs": inputs.described((torch.ones(3, 4),)),
+        "inputs": example_inputs.described((torch.ones(3, 4),)),
         "state": {"training": True, "others": []},
         "gradients": False,
     }
@@ -159,7 +161,7 @@ def tried(model: Net, held: Any) -> str | None:
     def stale(x: torch.Tensor) -> torch.Tensor:
         return nn.functional.linear(x, model.inner.weight, model.inner.bias) * 2.0
 
-    return trials.wrongly_taken(entry, held, told, stale)
+    return precompiled_trials.wrongly_taken(entry, held, told, stale)
 
 
 def test_guards_that_refuse_every_change_pass() -> None:

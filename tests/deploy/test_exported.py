@@ -11,11 +11,11 @@ import pytest
 import torch
 from torch import nn
 
-from torchproof.deploy import exported, questions
-from torchproof.deploy.subject import Refusal, subject
-from torchproof.loading.entrance import Entrance, evaluate
-from torchproof.loading.forms import Unfit
-from torchproof.records import UserError
+from torchproof.packs.deploy import aoti, verification_inputs
+from torchproof.packs.deploy.tensor_function import Refusal, subject
+from torchproof.records.run import UserError
+from torchproof.runtime.loading.input_spec import Entrance, evaluate
+from torchproof.runtime.loading.pytree_json import Unfit
 
 
 def rows(number: int, width: int = 8) -> torch.Tensor:
@@ -70,7 +70,7 @@ def call(number: int) -> dict[str, Any]:
 
 def entrance(fn: nn.Module, *calls: Any) -> Entrance:
     told = subject(packages.loaded(fn, *calls))
-    return exported.entrance_of(told, exported.exported(told))
+    return aoti.entrance_of(told, aoti.exported(told))
 
 
 @pytest.fixture(scope="module")
@@ -152,10 +152,10 @@ class Placed(nn.Module):
 
 def test_a_limit_that_only_eager_has_is_held_to() -> None:
     told = subject(packages.loaded(Placed(), (rows(4),), (rows(6),)))
-    found = exported.entrance_of(told, exported.exported(told))
+    found = aoti.entrance_of(told, aoti.exported(told))
     (letter,) = found.ranges
     assert found.ranges[letter].high is None
-    assert questions.limited(told, found).ranges[letter].high == 19
+    assert verification_inputs.limited(told, found).ranges[letter].high == 19
 
 
 def test_a_size_of_one_among_the_calls_is_taken() -> None:
@@ -186,8 +186,8 @@ def test_training_is_refused(tmp_path: Path) -> None:
 
 def test_questions_go_to_the_ends_of_a_range() -> None:
     told = subject(packages.loaded(BySize(mod=4), (rows(8),), (rows(12),)))
-    found = exported.entrance_of(told, exported.exported(told))
-    sizes = [q.inputs[0].shape[0] for q in questions.of_sizes(told, found)]
+    found = aoti.entrance_of(told, aoti.exported(told))
+    sizes = [q.inputs[0].shape[0] for q in verification_inputs.of_sizes(told, found)]
     assert 8 in sizes and 32 in sizes and all(size % 4 == 0 for size in sizes)
 
 

@@ -18,9 +18,9 @@ import torch
 from fabricated import CALL, Net, fabricated
 
 import torchproof
-from torchproof import runtime
-from torchproof.loading import code, place
-from torchproof.records import UserError
+from torchproof.records.run import UserError
+from torchproof.runtime import production
+from torchproof.runtime.loading import compatibility, source_hash
 
 Change = Callable[[Path], None]
 NOBODY = 65534
@@ -30,13 +30,13 @@ NOBODY = 65534
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A cache folder of its own, and compiling that generates no code."""
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
-    plain = runtime.compile
+    plain = production.compile
     cold = functools.partial(plain, backend="eager")
 
     def compile(model: Any, *, recipe: Any = None) -> Any:
         return cold(model) if recipe is None else plain(model, recipe=recipe)
 
-    monkeypatch.setattr(runtime, "compile", compile)
+    monkeypatch.setattr(production, "compile", compile)
 
 
 def seen_cold(pack: Path, caplog: pytest.LogCaptureFixture, model: Net) -> str:
@@ -159,7 +159,7 @@ def test_another_place_is_refused(
     reason: str,
 ) -> None:
     model = Net()
-    told = place.facts("cpu") | changes
+    told = compatibility.facts("cpu") | changes
     pack = fabricated(tmp_path / "pack", model, place=told)
     assert reason in seen_cold(pack, caplog, model)
 
@@ -168,7 +168,7 @@ def test_another_gpu_or_an_older_driver_is_refused() -> None:
     then = {"device": "cuda", "gpu": "H200", "capability": "9.0", "driver": "570.86"}
 
     def told(**changes: str) -> str:
-        return "; ".join(place.refusals(then, then | changes))
+        return "; ".join(compatibility.refusals(then, then | changes))
 
     assert told(driver="575.1") == ""
     assert told(gpu="A100") == "GPU H200 when it was made, A100 here"
@@ -197,10 +197,10 @@ def test_changed_source_is_refused_and_a_comment_is_not(
     file.write_text("def scale(x):\n    return 2 * x\n")
     monkeypatch.syspath_prepend(tmp_path)
     __import__("traced_by_it")
-    told = code.hashes([str(file)])
+    told = source_hash.hashes([str(file)])
     assert [*told] == ["traced_by_it"]
     file.write_text("def scale(x):\n    # twice\n    return 2 * x\n")
-    assert code.changes(told) == []
+    assert source_hash.changes(told) == []
     file.write_text("def scale(x):\n    return 3 * x\n")
     model = Net()
     pack = fabricated(tmp_path / "pack", model, code=told)

@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch import nn
 
-from torchproof.deploy import answering
-from torchproof.deploy.subject import Refusal
-from torchproof.records import UserError
+from torchproof.packs.deploy import package_worker
+from torchproof.packs.deploy.tensor_function import Refusal
+from torchproof.records.run import UserError
 
 X = torch.linspace(-1, 1, 40).view(5, 8)
 
@@ -245,7 +245,7 @@ def test_a_wrong_answer_is_found(tmp_path: Path) -> None:
     build(tmp_path, Mlp().eval(), (X,))
     asked = torch.load(tmp_path / "questions.pt", weights_only=True)
     asked["questions"][1]["tensors"][0][0, 0] += 0.5
-    told = answering.judged(packages.opened(tmp_path), asked)
+    told = package_worker.judged(packages.opened(tmp_path), asked)
     assert not told["ok"]
     assert told["where"] == "other values" and "output 0: element 0" in told["why"]
 

@@ -13,14 +13,21 @@ import torch
 from fabricated import Net, details_of, fabricated
 
 from torchproof import packs
-from torchproof.deploy import caches
-from torchproof.loading import graphs, inputs, installing, warming
-from torchproof.torch_private.lookups import Lookup
+from torchproof.packs.deploy import warm_caches
+from torchproof.runtime.loading import (
+    cache_install,
+    example_inputs,
+    graph_origin,
+    warm_up,
+)
+from torchproof.torch_private.cache_lookups import Lookup
 
 
 def again(call: Any, seed: int = 0) -> Any:
     """The call as it is made from its description, which is JSON."""
-    return inputs.made(json.loads(json.dumps(inputs.described(call))), seed)
+    return example_inputs.made(
+        json.loads(json.dumps(example_inputs.described(call))), seed
+    )
 
 
 def test_made_calls_are_of_the_same_kind_with_other_values() -> None:
@@ -50,8 +57,8 @@ def test_offsets_stay_in_their_order_and_within_their_ends() -> None:
 
 
 def test_what_cannot_be_made_again_says_so() -> None:
-    assert "object" in inputs.described((object(),))["why_not"]
-    assert "why_not" in inputs.described((torch.ones(2).to_sparse(),))
+    assert "object" in example_inputs.described((object(),))["why_not"]
+    assert "why_not" in example_inputs.described((torch.ones(2).to_sparse(),))
 
 
 def test_a_warm_up_leaves_the_model_as_it_was() -> None:
@@ -66,7 +73,7 @@ def test_a_warm_up_leaves_the_model_as_it_was() -> None:
         model.inner.weight.grad = torch.zeros(4, 4)
         return model(x) + torch.rand(1)
 
-    assert warming.warm(model, run, details_of(model)) == []
+    assert warm_up.warm(model, run, details_of(model)) == []
     assert seen == [(True, False)]
     assert not model.training
     assert torch.equal(model.inner.weight.grad, torch.ones(4, 4))
@@ -79,7 +86,7 @@ def test_a_call_that_fails_on_made_inputs_is_told() -> None:
     def run(x: torch.Tensor) -> None:
         raise RuntimeError("no such token")
 
-    (note,) = warming.warm(None, run, details_of(Net()))
+    (note,) = warm_up.warm(None, run, details_of(Net()))
     assert note == "call 0 fails on made inputs: RuntimeError: no such token"
 
 
@@ -106,27 +113,27 @@ FACTS = {
     ],
 )
 def test_a_miss_is_told_by_what_differs(changes: dict[str, str], reason: str) -> None:
-    known = graphs.packed([Lookup("inductor", "k", False, FACTS)])
-    seen = graphs.Seen()
+    known = graph_origin.packed([Lookup("inductor", "k", False, FACTS)])
+    seen = graph_origin.Seen()
     facts = FACTS | {name: (f"new {text}", text) for name, text in changes.items()}
     seen.note(Lookup("inductor", "other", False, facts))
-    (told,) = graphs.misses(seen, json.loads(json.dumps(known)))
+    (told,) = graph_origin.misses(seen, json.loads(json.dumps(known)))
     assert reason in told
 
 
 def test_a_hit_is_no_miss_and_what_torch_does_not_cache_is_told() -> None:
-    seen = graphs.Seen()
+    seen = graph_origin.Seen()
     seen.note(Lookup("inductor", "k", True, FACTS))
-    assert graphs.misses(seen, graphs.packed(seen.graphs)) == []
+    assert graph_origin.misses(seen, graph_origin.packed(seen.graphs)) == []
     seen.note(Lookup("aot_autograd", None, False, why="a custom op"))
-    assert graphs.misses(seen, []) == ["torch does not cache it: a custom op"]
+    assert graph_origin.misses(seen, []) == ["torch does not cache it: a custom op"]
 
 
 def test_a_pack_that_misses_a_graph_is_not_made() -> None:
     report = {"graphs": 1, "of": 2, "misses": ["threads"], "notes": []}
     with pytest.raises(packs.Unverified, match=r"1 of 2 graphs .*: threads"):
-        caches._assert_all(report, {"calls": []})
-    caches._assert_all(report | {"graphs": 2, "misses": []}, {"calls": []})
+        warm_caches._assert_all(report, {"calls": []})
+    warm_caches._assert_all(report | {"graphs": 2, "misses": []}, {"calls": []})
 
 
 # -- files -----------------------------------------------------------------------------
@@ -143,7 +150,7 @@ def test_lists_of_files_name_the_folder_they_are_in(
     (built / "locks").mkdir()
     (built / "locks" / "x.lock").touch()
     with packs.folder(tmp_path / "pack") as stage:
-        assert installing.collect(built, stage.path) == 1
+        assert cache_install.collect(built, stage.path) == 1
         stage.seal(packs.Manifest(kind="deploy", name="n", torchproof="0"))
     packed = tmp_path / "pack" / "caches" / group.relative_to(built)
     assert str(tmp_path) not in packed.read_text()
@@ -152,7 +159,7 @@ def test_lists_of_files_name_the_folder_they_are_in(
         for name, value in variables.items():
             monkeypatch.setenv(name, value)
         with packs.open_pack(tmp_path / "pack") as contents:
-            installing.install(contents)
+            cache_install.install(contents)
         home = Path(variables.get("TRITON_CACHE_DIR", tmp_path / "here/triton/0"))
         told = json.loads((home / "KEY" / "__grp__k.json").read_text())
         assert told["child_paths"]["k.cubin"] == str(home / "KEY" / "k.cubin")
@@ -166,7 +173,7 @@ def test_several_install_at_once(
 
     def install(_: int) -> None:
         with packs.open_pack(pack) as contents:
-            installing.install(contents)
+            cache_install.install(contents)
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(install, range(16)))

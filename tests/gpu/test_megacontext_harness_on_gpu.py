@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from torchproof import audit, rules
-from torchproof.options import Options
-from torchproof.records import Finding, Observation
-from torchproof.target import parse
+from torchproof.checking import rules
+from torchproof.observe import audit
+from torchproof.records.run import Finding, Observation
+from torchproof.targets.options import Options
+from torchproof.targets.target import parse
 
 pytestmark = pytest.mark.gpu
 

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor, nn
 from torch._dynamo.utils import counters
 
-from torchproof.boundary import Counts, StepError, step
-from torchproof.torch_private import marks as trees
-from torchproof.workloads import megacontext, megacontext_graphs
+from torchproof.runtime.steps import StepError, step
+from torchproof.runtime.steps.step_counts import Counts
+from torchproof.targets.workloads import megacontext, megacontext_graphs
+from torchproof.torch_private import step_marks as trees
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore")]
 

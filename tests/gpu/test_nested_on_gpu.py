@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 import torchproof
-from torchproof.strategies import parse, with_arguments
 from torchproof.strategies.applied import artifacts, sharing
+from torchproof.strategies.strategy import parse, with_arguments
 
 # Torch warns of what may be faster; that is not the point here.
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore")]

@@ -11,9 +11,10 @@ import torch.nn.functional as F
 from torch import nn
 from torch.testing import assert_close
 
-from torchproof.calls import answers, seed
-from torchproof.numerics import Reference, reference
-from torchproof.target import Loaded
+from torchproof.measure.numerics import reference
+from torchproof.measure.numerics.reference import Reference
+from torchproof.targets.calls import answers, seed
+from torchproof.targets.target import Loaded
 
 # What torch recommends on a GPU is no error of the program under test.
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore")]

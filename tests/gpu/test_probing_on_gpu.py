@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from torchproof import calls
-from torchproof.arm import Arm
-from torchproof.measure import EAGER
-from torchproof.records import Frame
-from torchproof.target import Loaded
+from torchproof.measure.specs import EAGER
+from torchproof.measure.strategy_worker import Arm
+from torchproof.records.run import Frame
+from torchproof.targets import calls
+from torchproof.targets.target import Loaded
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore")]
 

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 
 import torchproof
-from torchproof.recipe import Recipe
-from torchproof.recipe.fingerprint import fingerprint
-from torchproof.recipe.matching import environment_here
-from torchproof.strategies import parse
+from torchproof.strategies.recipe import Recipe
+from torchproof.strategies.recipe.fingerprint import fingerprint
+from torchproof.strategies.recipe.matching import environment_here
+from torchproof.strategies.strategy import parse
 
 # Torch warns of what may be faster; that is not the point here.
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore")]

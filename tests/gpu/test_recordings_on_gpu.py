@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import torch
 
-from torchproof import rules
-from torchproof.audit import kernels, outcomes
-from torchproof.audit.recordings import Recordings
-from torchproof.audit.syncs import Syncs
-from torchproof.records import Finding, Observation
+from torchproof.checking import rules
+from torchproof.observe.audit import kernels, outcomes
+from torchproof.observe.audit.recordings import Recordings
+from torchproof.observe.audit.syncs import Syncs
+from torchproof.records.run import Finding, Observation
 
 pytestmark = [
     pytest.mark.gpu,

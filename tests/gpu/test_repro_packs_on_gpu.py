@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from torchproof.packs import open_pack
+from torchproof.runtime.pack_format.contents import open_pack
 
 pytestmark = pytest.mark.gpu
 

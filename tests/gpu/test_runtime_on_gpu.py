@@ -137,9 +137,9 @@ def test_the_child_that_generates_code_keeps_no_memory_of_the_device() -> None:
     torchproof.compile(model)
     with torch.inference_mode():
         model(torch.randn(8, 64, device="cuda"))
-    from torchproof.runtime import jobs
+    from torchproof.runtime import compile_job
 
-    jobs.shared_worker().close()
+    compile_job.shared_worker().close()
     time.sleep(1.0)
     free, total = torch.cuda.mem_get_info()
     assert free > 0.5 * total

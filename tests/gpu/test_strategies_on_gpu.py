@@ -13,11 +13,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from torchproof import calls
-from torchproof.arm import Arm
-from torchproof.records import Frame
-from torchproof.strategies import parse
-from torchproof.target import Loaded
+from torchproof.measure.strategy_worker import Arm
+from torchproof.records.run import Frame
+from torchproof.strategies.strategy import parse
+from torchproof.targets import calls
+from torchproof.targets.target import Loaded
 
 # What torch recommends on a GPU is no error of the program under test.
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore")]

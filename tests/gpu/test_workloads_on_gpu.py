@@ -13,7 +13,7 @@ import pytest
 import torch
 from workloads.parity import CURED, distance, results
 
-from torchproof.workloads import WORKLOADS, megacontext, nanovlm
+from torchproof.targets.workloads import WORKLOADS, megacontext, nanovlm
 
 pytestmark = pytest.mark.gpu
 

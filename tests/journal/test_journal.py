@@ -12,9 +12,11 @@ from typing import Any
 import bench_runs
 import pytest
 
-from torchproof import cli, journal, store
-from torchproof.journal import expectations
-from torchproof.records import Finding, Measurement, Part, Run, UserError
+from torchproof.cli import main
+from torchproof.records import store
+from torchproof.records.run import Finding, Measurement, Part, Run, UserError
+from torchproof.report import log
+from torchproof.report.log import expectations
 
 LOG = Path("experiment-log.md")
 HIGH = Finding(
@@ -56,7 +58,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def said(*arguments: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
-    code = cli.main(["log", *arguments])
+    code = main.main(["log", *arguments])
     captured = capsys.readouterr()
     return code, captured.out, captured.err
 
@@ -65,7 +67,7 @@ def said(*arguments: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str,
 
 
 def test_an_observation_says_what_the_run_says() -> None:
-    added = journal.add(LOG, check())
+    added = log.add(LOG, check())
     text = LOG.read_text()
     today = f"{datetime.now():%Y-%m-%d}"
     title = "check of model.py:make, 1 open finding (1 high)"
@@ -102,7 +104,7 @@ def test_what_is_resolved_and_what_was_before_stand_beside_it() -> None:
     gone = replace(HIGH, status="resolved", line=9)
     run = check(findings=(HIGH, gone), baseline=baseline)
     run = replace(run, measurements=(bench_runs.row("eager", 1.0),))
-    journal.add(LOG, run)
+    log.add(LOG, run)
     lines = LOG.read_text().splitlines()
     assert "| Figure | Value | Before (20260101-0000-model) |" in lines
     assert "| graph breaks | 1 | 4 |" in lines
@@ -120,7 +122,7 @@ def test_what_is_resolved_and_what_was_before_stand_beside_it() -> None:
 def test_a_bench_is_told_with_interval_verdict_and_decision() -> None:
     rows = [bench_runs.row("eager", 1.0), bench_runs.row("full", 0.5)]
     wrong = bench_runs.row("regional", 0.2, **bench_runs.WRONG)
-    journal.add(LOG, bench_runs.bench([*rows, wrong]))
+    log.add(LOG, bench_runs.bench([*rows, wrong]))
     text = LOG.read_text()
     assert "Compiling `model.py:make` pays on cpu: full is 2.00x faster" in text
     assert "| full | 0.500 ms | 0.495-0.505 | 2.00x (1.96-2.04) | 12.0 s |" in text
@@ -154,13 +156,13 @@ def test_a_bench_is_told_with_interval_verdict_and_decision() -> None:
     ],
 )
 def test_one_sentence_tells_people_outside(run: Run, sentence: str) -> None:
-    journal.add(LOG, run)
+    log.add(LOG, run)
     assert f"**General description:** {sentence}" in LOG.read_text().splitlines()
 
 
 def test_many_findings_are_cut_and_the_rest_is_counted() -> None:
     many = tuple(replace(HIGH, line=number) for number in range(1, 41))
-    journal.add(LOG, check(findings=many))
+    log.add(LOG, check(findings=many))
     text = LOG.read_text()
     assert text.count("- high, GB101") == 12
     assert "- open, 28 more: torchproof show 20260102-0304-model" in text
@@ -176,9 +178,9 @@ def test_the_text_of_a_run_cannot_make_an_entry() -> None:
         findings=(replace(HIGH, message=trap, file=trap),),
         error=trap,
     )
-    journal.add(LOG, evil)
-    added = journal.add(LOG, check(id="another"))
-    kinds = [entry.kind for entry in journal.entries(LOG.read_text())]
+    log.add(LOG, evil)
+    added = log.add(LOG, check(id="another"))
+    kinds = [entry.kind for entry in log.entries(LOG.read_text())]
     assert kinds == ["Observation", "Observation"] and not added.note
     assert "x\\x00\\x1b[31m\\udc80" in LOG.read_text()
 
@@ -194,18 +196,18 @@ def test_a_run_is_added_once_unless_asked_again(
     assert LOG.read_bytes() == before
     assert said("add", saved.id, "--again", capsys=capsys)[0] == 0
     assert LOG.read_bytes().startswith(before)
-    ids = [entry.id for entry in journal.entries(LOG.read_text())]
+    ids = [entry.id for entry in log.entries(LOG.read_text())]
     assert len(set(ids)) == 2
     # The same name in another folder is another run.
-    journal.add(LOG, replace(saved, started="2026-05-05T05:05:05"))
+    log.add(LOG, replace(saved, started="2026-05-05T05:05:05"))
 
 
 # -- plans and looking back ------------------------------------------------------------
 
 
 def test_expectations_are_lines_that_can_be_read_again() -> None:
-    journal.plan(LOG, "try it", expect="speed>=1.2, graph_breaks=0,findings.high == 0")
-    (plan,) = journal.entries(LOG.read_text())
+    log.plan(LOG, "try it", expect="speed>=1.2, graph_breaks=0,findings.high == 0")
+    (plan,) = log.entries(LOG.read_text())
     assert [line for line in plan.section("Expected") if line] == [
         "- speed >= 1.2 (times as fast as eager, best strategy)",
         "- graph_breaks = 0",
@@ -231,7 +233,7 @@ def test_expectations_are_lines_that_can_be_read_again() -> None:
 )
 def test_an_expectation_that_cannot_be_judged_is_refused(text: str, why: str) -> None:
     with pytest.raises(UserError, match=re.escape(why)):
-        journal.plan(LOG, "try it", expect=text)
+        log.plan(LOG, "try it", expect=text)
     assert not LOG.exists()
 
 
@@ -239,7 +241,7 @@ def test_a_retrospective_sets_the_expected_beside_the_measured() -> None:
     fast = bench_runs.row("full", 0.5)
     unsure = bench_runs.row("full", 0.9, noise=0.3)
     expect = "graph_breaks=0,speed>=1.2,recompiles<1,first_call_s<=1,skipped_frames=0"
-    added = journal.plan(LOG, "cure it", expect=expect, target="model.py:make")
+    added = log.plan(LOG, "cure it", expect=expect, target="model.py:make")
     LOG.write_text(LOG.read_text().replace("- recomp", "- the loss falls\n- recomp"))
     runs = [
         check(started="2000-01-01T00:00:00", counts={"skipped_frames": 0}),
@@ -248,8 +250,8 @@ def test_a_retrospective_sets_the_expected_beside_the_measured() -> None:
         later(check(id="c", counts={"graph_breaks": 9}), ending="timeout"),
         later(check(id="d", counts={"graph_breaks": 7}), target="other.py:make"),
     ]
-    journal.retrospective(LOG, runs)
-    plan, back = journal.entries(LOG.read_text())
+    log.retrospective(LOG, runs)
+    plan, back = log.entries(LOG.read_text())
     assert back.named("Plan") == plan.id == added.id
     assert (back.kind, back.title) == ("Retrospective", "cure it")
     table = [line for line in back.section("Key figures") if line.startswith("|")]
@@ -270,23 +272,23 @@ def test_a_retrospective_sets_the_expected_beside_the_measured() -> None:
 def test_a_run_of_another_machine_counts_once_it_is_in_the_log(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    journal.plan(LOG, "a", expect="graph_breaks=1")
+    log.plan(LOG, "a", expect="graph_breaks=1")
     Path("gpu.json").write_text(json.dumps(later(check(id="gpu")).to_json()))
     Path("broken.json").write_text("{")
     assert said("add", "gpu.json", capsys=capsys)[0] == 0
-    journal.add(LOG, check(id="broken"), came_from="broken.json")
-    journal.add(LOG, check(id="lost"), came_from="nowhere.json")
+    log.add(LOG, check(id="broken"), came_from="broken.json")
+    log.add(LOG, check(id="lost"), came_from="nowhere.json")
     assert said("retrospective", capsys=capsys)[0] == 0
-    told = "\n".join(journal.entries(LOG.read_text())[-1].lines)
+    told = "\n".join(log.entries(LOG.read_text())[-1].lines)
     assert "| graph_breaks = 1 | 1 | met | `gpu` |" in told
     assert "1 run followed it" in told
 
 
 def test_an_interval_on_both_sides_of_the_bound_settles_nothing() -> None:
-    journal.plan(LOG, "a", expect="speed>=1.1,median_ms<0.5")
+    log.plan(LOG, "a", expect="speed>=1.1,median_ms<0.5")
     row = bench_runs.row("full", 0.9, noise=0.3)
-    journal.retrospective(LOG, [later(check(), measurements=(row,))])
-    told = "\n".join(journal.entries(LOG.read_text())[-1].lines)
+    log.retrospective(LOG, [later(check(), measurements=(row,))])
+    told = "\n".join(log.entries(LOG.read_text())[-1].lines)
     assert "| speed >= 1.1 | 1.11x (0.78-1.44), full | not settled |" in told
     assert "| median_ms < 0.5 | 0.900 ms (0.77-1.03), full | missed |" in told
 
@@ -294,12 +296,12 @@ def test_an_interval_on_both_sides_of_the_bound_settles_nothing() -> None:
 def test_what_was_not_looked_at_is_not_met() -> None:
     unseen = later(check(findings=(), counts={"graph_breaks": None}))
     unseen = replace(unseen, parts={"breaks": Part("skipped", "")})
-    journal.plan(LOG, "a", expect="findings=0,graph_breaks=0,speed>1,peak_bytes<9")
+    log.plan(LOG, "a", expect="findings=0,graph_breaks=0,speed>1,peak_bytes<9")
     wrong = bench_runs.row("full", 0.1, **bench_runs.WRONG)
     eager = bench_runs.row("eager", 1.0, vs_eager=1.0)
     runs = [unseen, later(bench_runs.bench([eager, wrong]))]
-    journal.retrospective(LOG, runs)
-    back = journal.entries(LOG.read_text())[-1]
+    log.retrospective(LOG, runs)
+    back = log.entries(LOG.read_text())[-1]
     assert "\n".join(back.lines).count("| - | not measured | - |") == 4
 
 
@@ -308,12 +310,12 @@ def test_a_plan_is_found_by_id_by_words_or_as_the_last(
 ) -> None:
     code, _, err = said("retrospective", capsys=capsys)
     assert code == 2 and "no plan in experiment-log.md" in err and not LOG.exists()
-    first = journal.plan(LOG, "compile the decoder")
-    second = journal.plan(LOG, "compile the encoder")
+    first = log.plan(LOG, "compile the decoder")
+    second = log.plan(LOG, "compile the encoder")
     assert first.id != second.id
     assert said("retrospective", "decoder", capsys=capsys)[0] == 0
     assert said("retrospective", capsys=capsys)[0] == 0
-    plans = [e.named("Plan") for e in journal.entries(LOG.read_text())[2:]]
+    plans = [e.named("Plan") for e in log.entries(LOG.read_text())[2:]]
     assert plans == [first.id, second.id]
     code, _, err = said("retrospective", "compile", capsys=capsys)
     assert code == 2 and f"fits 2 of them ({first.id}, {second.id})" in err

@@ -11,9 +11,10 @@ from commands import PROGRAM
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from torchproof import journal, store
-from torchproof.journal import pages
-from torchproof.records import Run, UserError
+from torchproof.records import store
+from torchproof.records.run import Run, UserError
+from torchproof.report import log as journal
+from torchproof.report.log import log_file
 
 BY_HAND = """# Our notes
 
@@ -98,7 +99,7 @@ def test_a_log_written_by_hand_can_be_gone_on_with(log: Path) -> None:
         (b"\xef\xbb\xbf# Log\r\n\r\nlast words\r\n", b"\r\n"),
         (b"\xef\xbb\xbf# Log\r\n\r\nlast words", b"\r\n\r\n"),
         ("# Tagebuch \u00fc \u65e5\u2028x\n".encode(), b"\n"),
-        (b"", pages.HEADER.encode() + b"\n"),
+        (b"", log_file.HEADER.encode() + b"\n"),
     ],
 )
 def test_what_is_there_stays_byte_by_byte(before: bytes, gap: bytes, log: Path) -> None:
@@ -109,7 +110,7 @@ def test_what_is_there_stays_byte_by_byte(before: bytes, gap: bytes, log: Path) 
     assert after.endswith(b"\n")
     entry = after[len(before) + len(gap) :]
     assert entry.count(b"\r\n") == (entry.count(b"\n") if b"\r" in before else 0)
-    lines = pages.LINE.split(after.decode("utf-8-sig"))
+    lines = log_file.LINE.split(after.decode("utf-8-sig"))
     assert lines[added.line - 1].startswith("## 20")
     assert [e.line for e in journal.entries("\n".join(lines))] == [added.line]
 
@@ -162,7 +163,7 @@ def test_a_file_put_in_its_place_meanwhile_is_the_one_added_to(
     journal.plan(log, "first")
     edited = log.with_name("edited")
     edited.write_text("# Mine\n")
-    lock, times = pages.fcntl.flock, list[int]()
+    lock, times = log_file.fcntl.flock, list[int]()
 
     def slow(file: int, how: int) -> None:
         lock(file, how)
@@ -170,7 +171,7 @@ def test_a_file_put_in_its_place_meanwhile_is_the_one_added_to(
             os.replace(edited, log)
         times.append(how)
 
-    monkeypatch.setattr(pages.fcntl, "flock", slow)
+    monkeypatch.setattr(log_file.fcntl, "flock", slow)
     journal.plan(log, "second")
     assert len(times) == 2
     assert log.read_text().startswith("# Mine\n\n## 20")

@@ -8,9 +8,15 @@ from pathlib import Path
 
 import bench_runs
 
-from torchproof import flags
-from torchproof.journal import entries, expectations, marks, observation, retrospect
-from torchproof.records import Finding, Run
+from torchproof.cli import flags
+from torchproof.records.run import Finding, Run
+from torchproof.report.log import (
+    entry_markdown,
+    expectations,
+    log_entries,
+    observation,
+    retrospective,
+)
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "log.md"
 BREAK = Finding(
@@ -48,15 +54,15 @@ def measured() -> Run:
 
 def shown() -> dict[str, str]:
     wanted = expectations.parse("graph_breaks=0,speed>=1.2,first_call_s<=5")
-    plan = marks.Draft(
+    plan = entry_markdown.Draft(
         "Plan",
         "Compile the step whole, without the branch",
         "Compile the step whole, without the branch",
         (("Target", "`model.py:make`"),),
         (("Expected", "\n".join(each.line for each in wanted)),),
     ).text("20260131-0910-plan", datetime(2026, 1, 31, 9, 10, 2))
-    (planned,) = entries(plan)
-    back = retrospect.draft(planned, [measured()])
+    (planned,) = log_entries(plan)
+    back = retrospective.draft(planned, [measured()])
     seen = observation.draft(measured(), ".torchproof/runs/20260201-1530-model")
     return {
         "plan": plan,

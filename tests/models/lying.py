@@ -14,7 +14,7 @@ from torch._dynamo import register_backend
 from torch._dynamo.backends.common import aot_autograd
 from functorch.compile import make_boxed_func
 
-import torchproof.gauges
+import torchproof.measure.profiling
 
 # -- backends that are quick, and right or wrong --------------------------------------
 
@@ -127,7 +127,7 @@ class _Throttled:
 
 def throttled():
     clock = _Throttled()
-    torchproof.gauges.time = SimpleNamespace(
+    torchproof.measure.profiling.time = SimpleNamespace(
         perf_counter=time.perf_counter,
         perf_counter_ns=lambda: clock.now_ns,
         monotonic=time.monotonic,

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from made_packs import FILES, KEY, member
 
 from torchproof import packs
-from torchproof.packs.manifest import Manifest
-from torchproof.records import UserError
+from torchproof.records.run import UserError
+from torchproof.runtime.pack_format.manifest import Manifest
 
 Spoil = Callable[[Path], object]
 

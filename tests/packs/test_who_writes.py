@@ -15,9 +15,9 @@ import torch
 
 import torchproof
 from torchproof import packs
-from torchproof.packs import folders
-from torchproof.packs.trust import assert_origin
-from torchproof.records import UserError
+from torchproof.records.run import UserError
+from torchproof.runtime.pack_format import permissions
+from torchproof.runtime.pack_format.trust import assert_origin
 
 ANN = pwd.struct_passwd(("ann", "x", 1500, 1500, "", "/home/ann", "/bin/sh"))
 BOB = pwd.struct_passwd(("bob", "x", 1501, 1500, "", "/home/bob", "/bin/sh"))
@@ -64,10 +64,10 @@ def test_a_group_of_one_user_is_no_other(
     gid = project.stat().st_gid
     ours = [pwd.struct_passwd((*a[:3], gid, *a[4:])) for a in accounts]
     group = grp.struct_group((named, "x", gid, members))
-    monkeypatch.setattr(folders.pwd, "getpwuid", lambda uid: ours[0])
-    monkeypatch.setattr(folders.pwd, "getpwall", lambda: ours)
-    monkeypatch.setattr(folders.grp, "getgrgid", lambda gid: group)
-    monkeypatch.setattr(folders.os, "listxattr", lambda path: listed)
+    monkeypatch.setattr(permissions.pwd, "getpwuid", lambda uid: ours[0])
+    monkeypatch.setattr(permissions.pwd, "getpwall", lambda: ours)
+    monkeypatch.setattr(permissions.grp, "getgrgid", lambda gid: group)
+    monkeypatch.setattr(permissions.os, "listxattr", lambda path: listed)
     with packs.open_pack(pack) as contents:
         owner = os.geteuid()
         monkeypatch.setattr(os, "geteuid", lambda: owner or 1500)
@@ -83,7 +83,7 @@ def test_roots_group_is_that_of_others(tmp_path: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root has root's group for its own")
     tmp_path.chmod(0o775)
-    assert folders.others_write(tmp_path)
+    assert permissions.others_write(tmp_path)
 
 
 def test_a_file_that_is_gone_meanwhile_is_a_refusal(tmp_path: Path) -> None:

@@ -15,8 +15,8 @@ import made_packs
 import pytest
 
 from torchproof import packs
-from torchproof.packs import placing, writing
-from torchproof.records import UserError
+from torchproof.packs import atomic_rename, writing
+from torchproof.records.run import UserError
 
 MAKER = """
 import sys, time
@@ -224,7 +224,7 @@ def test_file_systems_that_rename_plainly(
     def unknown(*_: object) -> None:
         raise OSError(errno.EINVAL, "no such flag")
 
-    monkeypatch.setattr(placing, "_rename", unknown)
+    monkeypatch.setattr(atomic_rename, "_rename", unknown)
     make = {"folder": packs.folder, "archive": packs.archive}[kind]
     for _ in range(2):
         with make(tmp_path / "a", overwrite=True) as stage:

@@ -16,12 +16,16 @@ import pytest
 import torch
 from torch import nn
 
-from torchproof.recipe import Recipe
-from torchproof.recipe.adoption import given
-from torchproof.recipe.fingerprint import code_hash, fingerprint
-from torchproof.recipe.matching import differences, environment_here, environment_of
-from torchproof.strategies import parse
-from torchproof.strategies.plans import Plan, Site
+from torchproof.strategies.plan import Plan, Site
+from torchproof.strategies.recipe import Recipe
+from torchproof.strategies.recipe.adoption import given
+from torchproof.strategies.recipe.fingerprint import code_hash, fingerprint
+from torchproof.strategies.recipe.matching import (
+    differences,
+    environment_here,
+    environment_of,
+)
+from torchproof.strategies.strategy import parse
 
 SOURCE = '''
 """A model."""
@@ -202,8 +206,9 @@ def test_it_is_quick(tmp_path: Path) -> None:
 
 def test_nothing_of_it_needs_torch() -> None:
     program = (
-        "import sys; from torchproof.recipe.fingerprint import fingerprint as f;"
-        "from torchproof.recipe.adoption import given;"
+        "import sys;"
+        "from torchproof.strategies.recipe.fingerprint import fingerprint as f;"
+        "from torchproof.strategies.recipe.adoption import given;"
         "import json; print(f(json.dumps)['code']); sys.exit('torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", program], check=False)

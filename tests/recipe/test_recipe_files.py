@@ -13,10 +13,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from torchproof.recipe import Damaged, Recipe, load, loads, toml
-from torchproof.records import UserError
-from torchproof.strategies import parse, with_arguments
-from torchproof.strategies.plans import Plan, Site
+from torchproof.records.run import UserError
+from torchproof.strategies.plan import Plan, Site
+from torchproof.strategies.recipe import Damaged, Recipe, load, loads, toml
+from torchproof.strategies.strategy import parse, with_arguments
 
 # -- any recipe ------------------------------------------------------------------------
 

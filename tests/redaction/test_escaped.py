@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torchproof.redaction import Redactor
+from torchproof.packs.redaction.redactor import Redactor
 
 SECRET = "p\u00e4ssw\u00f6rd-\u00df-42"
 LETTERS = "abcdefgXYZ0189-_.+!\u00e4\u00f6\u00df\u00e9\u00f1\u4e2d\u6587\U0001f511"

@@ -9,8 +9,8 @@ from urllib.parse import quote
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from torchproof.redaction import Redactor
-from torchproof.redaction.words import is_common
+from torchproof.packs.redaction.common_words import is_common
+from torchproof.packs.redaction.redactor import Redactor
 
 LETTERS = string.ascii_lowercase
 names = st.text(LETTERS, min_size=5, max_size=12).filter(lambda n: not is_common(n))

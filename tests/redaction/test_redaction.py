@@ -7,7 +7,8 @@ import time
 
 import pytest
 
-from torchproof.redaction import Known, Redactor
+from torchproof.packs.redaction.machine import Known
+from torchproof.packs.redaction.redactor import Redactor
 
 KNOWN = Known(
     names=("alice", "Alice Smith", "root"),

@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from torchproof.replay import making, recording
-from torchproof.replay.tape import Pool, said_to_be_capturing
-from torchproof.replay.witness import Witness
-from torchproof.tensors.storages import key_of
+from torchproof.runtime.cudagraph import build_graph, recorder
+from torchproof.runtime.cudagraph.capture import Pool, said_to_be_capturing
+from torchproof.runtime.cudagraph.eager_recorder import Witness
+from torchproof.runtime.tensors.storages import key_of
 
 HOST = torch.device("cpu")
 
@@ -33,9 +33,9 @@ def home_of(tensors: Iterable[Tensor]) -> torch.device:
 def installed() -> Iterator[None]:
     """Within this, steps are recorded on the CPU."""
     with (
-        mock.patch.object(recording, "Tape", Strip),
-        mock.patch.object(recording, "home_of", home_of),
-        mock.patch.object(making, "Pool", StripPool),
+        mock.patch.object(recorder, "Tape", Strip),
+        mock.patch.object(recorder, "home_of", home_of),
+        mock.patch.object(build_graph, "Pool", StripPool),
     ):
         yield
 
@@ -52,7 +52,7 @@ class StripPool(Pool):
 
 
 class Strip:
-    """In place of `torchproof.replay.tape.Tape`."""
+    """In place of `torchproof.runtime.cudagraph.capture.Tape`."""
 
     def __init__(self, device: torch.device, pool: Pool) -> None:
         self.pool = pool

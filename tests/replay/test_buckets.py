@@ -13,9 +13,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torchproof.records import UserError
-from torchproof.replay import selection
-from torchproof.replay.buckets import Bucket, Buckets, Memory, Size, plan
+from torchproof.records.run import UserError
+from torchproof.runtime.cudagraph import size_selection
+from torchproof.runtime.cudagraph.bucket_planner import (
+    Bucket,
+    Buckets,
+    Memory,
+    Size,
+    plan,
+)
 
 Limits = dict[str, Any]
 
@@ -229,7 +235,7 @@ def test_an_answer_without_the_time_to_prove_it_says_so(
 ) -> None:
     observed = {(1, 7): 3, (2, 5): 4, (3, 3): 2, (4, 1): 8, (2, 2): 1}
     assert plan(observed, captures=2).exact
-    monkeypatch.setattr(selection, "PROOF_LIMIT", 3)
+    monkeypatch.setattr(size_selection, "PROOF_LIMIT", 3)
     assert not plan(observed, captures=2).exact
 
 

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 import torchproof
-from torchproof.records import UserError
-from torchproof.replay import making
-from torchproof.replay.graphed import Graphed
-from torchproof.strategies import parse, with_arguments
+from torchproof.records.run import UserError
+from torchproof.runtime.cudagraph import build_graph
+from torchproof.runtime.cudagraph.graphed_step import Graphed
+from torchproof.strategies.strategy import parse, with_arguments
 
 FORMS = ("full", "regional", "nested")
 
@@ -56,7 +56,7 @@ def recorded(model: nn.Module, form: str, **settings: Any) -> Graphed:
     """With a backend whose operations a strip can note."""
     strategy = with_arguments(parse(form), backend="aot_eager")
     told = {"train": False, "pool": None, "buffers": False, "padder": None} | settings
-    return making.graphed(model, strategy=strategy, **told)
+    return build_graph.graphed(model, strategy=strategy, **told)
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 import torchproof
-from torchproof.records import UserError
+from torchproof.records.run import UserError
 
 
 class Tagger(nn.Module):

@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from torchproof.records import UserError
-from torchproof.replay.facts import Stopped
-from torchproof.replay.padding import Pad, Padding, cut_to, shapes_of
+from torchproof.records.run import UserError
+from torchproof.runtime.cudagraph.graph_status import Stopped
+from torchproof.runtime.cudagraph.padding import Pad, Padding, cut_to, shapes_of
 
 Pair = namedtuple("Pair", "first second")
 BUCKET = {"batch": 4, "length": 8}

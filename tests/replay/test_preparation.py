@@ -8,11 +8,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from torchproof import strategies
-from torchproof.replay import body, preparation
-from torchproof.replay.sight import Sight
-from torchproof.replay.witness import Witness
-from torchproof.strategies import NotApplicable, Strategy
+from torchproof.runtime.cudagraph import preparation, recorded_step
+from torchproof.runtime.cudagraph.eager_recorder import Witness
+from torchproof.runtime.cudagraph.state_snapshot import Sight
+from torchproof.strategies import strategy
+from torchproof.strategies.strategy import NotApplicable, Strategy
 
 # Dynamo looks at `.grad` of what a block is given, and hides what torch says to that.
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
@@ -69,10 +69,10 @@ class Model(nn.Module):
 
 
 def counted(form: str) -> Strategy:
-    return strategies.with_arguments(strategies.parse(form), backend=counting)
+    return strategy.with_arguments(strategy.parse(form), backend=counting)
 
 
-def as_it_is(step: body.Forward) -> body.Forward:
+def as_it_is(step: recorded_step.Forward) -> recorded_step.Forward:
     return step
 
 

@@ -107,7 +107,7 @@ def test_a_whole_step_of_a_model_of_transformers() -> None:
     [("nanovlm", True), ("gpt", True), ("decoder", True), ("arrcoc", False)],
 )
 def test_a_bundled_workload(name: str, sequence: bool) -> None:
-    module = importlib.import_module(f"torchproof.workloads.{name}")
+    module = importlib.import_module(f"torchproof.targets.workloads.{name}")
     make: Callable[..., Any] = module.make
     sizes = (2, 128) if sequence else (2,)
     fn, calls = make("tiny", *sizes, device="cpu", train=False)

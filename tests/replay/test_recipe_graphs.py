@@ -16,12 +16,12 @@ import torch
 from torch import nn
 
 import torchproof
-from torchproof.recipe import Recipe, loads
-from torchproof.recipe.fingerprint import fingerprint
-from torchproof.recipe.matching import environment_here
-from torchproof.records import UserError
-from torchproof.runtime import entry_of
-from torchproof.strategies import parse
+from torchproof.records.run import UserError
+from torchproof.runtime.production import entry_of
+from torchproof.strategies.recipe import Recipe, loads
+from torchproof.strategies.recipe.fingerprint import fingerprint
+from torchproof.strategies.recipe.matching import environment_here
+from torchproof.strategies.strategy import parse
 
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
 
@@ -138,14 +138,14 @@ def test_copies_and_pickles_record_anew() -> None:
 def test_a_recording_that_takes_too_long_is_refused(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from torchproof.replay import recording
+    from torchproof.runtime.cudagraph import recorder
 
     def hangs(*_: Any) -> None:
         until = time.monotonic() + 20
         while time.monotonic() < until:
             pass
 
-    monkeypatch.setattr(recording._Making, "_rehearsed", hangs)
+    monkeypatch.setattr(recorder._Making, "_rehearsed", hangs)
     plain, model = applied("full+graph", deadline=0.5)
     began = time.monotonic()
     with torch.no_grad(), caplog.at_level(logging.WARNING, "torchproof"):
@@ -162,12 +162,12 @@ def test_a_recording_that_takes_too_long_is_refused(
 def test_a_graph_that_cannot_be_made_is_no_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from torchproof.replay import making
+    from torchproof.runtime.cudagraph import build_graph
 
     def fails(*_: Any, **__: Any) -> None:
         raise RuntimeError("no graph today")
 
-    monkeypatch.setattr(making, "graphed", fails)
+    monkeypatch.setattr(build_graph, "graphed", fails)
     plain, model = applied("full+graph")
     with torch.no_grad():
         for _ in range(2):
@@ -181,14 +181,14 @@ def test_code_that_was_seen_to_be_wrong_does_not_run_without_its_graph(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """On the CPU what is recorded is not compiled: so the verdict is put in."""
-    from torchproof.replay import preparation, recording
-    from torchproof.tensors.likeness import Likeness
+    from torchproof.runtime.cudagraph import preparation, recorder
+    from torchproof.runtime.tensors.compare import Likeness
 
     def compiled(*_: Any) -> None:
         raise AssertionError("the code that was wrong has been run")
 
     verdict = Likeness("wrong", why="by one")
-    monkeypatch.setattr(recording, "compared", lambda *_: verdict)
+    monkeypatch.setattr(recorder, "compared", lambda *_: verdict)
     monkeypatch.setattr(preparation.Full, "apart", compiled)
     plain = Net().eval()
     step = torchproof.graph(plain, recipe=recipe_for(plain, "full+graph"))

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 import torchproof
-from torchproof.replay.graphed import Graphed
+from torchproof.runtime.cudagraph.graphed_step import Graphed
 
 X = torch.ones(3)
 FACTOR = 2.0

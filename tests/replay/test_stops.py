@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import torchproof
-from torchproof.replay.facts import Stop
+from torchproof.runtime.cudagraph.graph_status import Stop
 
 
 def asks_for_a_number(x: Tensor) -> Tensor:
@@ -161,9 +161,9 @@ def test_hooks_are_seen() -> None:
 
 
 def test_a_device_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    from torchproof.replay import recording, tape
+    from torchproof.runtime.cudagraph import capture, recorder
 
-    monkeypatch.setattr(recording, "home_of", tape.home_of)
+    monkeypatch.setattr(recorder, "home_of", capture.home_of)
     graphed = torchproof.graph(nn.Linear(3, 3), (torch.ones(2, 3),))
     assert graphed(torch.ones(2, 3)).shape == (2, 3)
     assert "CUDA" in graphed.falls_back[0]

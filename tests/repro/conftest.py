@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from torchproof.repro.draft import Draft, Outcome, Settings
-from torchproof.repro.symptom import Symptom
-from torchproof.repro.trying import Court
+from torchproof.packs.repro.candidate import Draft, Outcome, Settings
+from torchproof.packs.repro.failure_signature import Symptom
+from torchproof.packs.repro.repro_runner import Court
 
 Judged = Callable[..., Outcome]
 

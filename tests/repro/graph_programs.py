@@ -13,8 +13,8 @@ import torch.nn.functional as F
 from torch.nn.attention.flex_attention import flex_attention
 from torch.utils.checkpoint import checkpoint
 
-from torchproof.repro.draft import Draft
-from torchproof.repro.graphs.recording import recorder
+from torchproof.packs.repro.candidate import Draft
+from torchproof.packs.repro.graphs.graph_recorder import recorder
 
 
 class Attention(torch.nn.Module):

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from torchproof.repro.draft import Draft
-from torchproof.repro.programs.frames import frame_drafts
+from torchproof.packs.repro.candidate import Draft
+from torchproof.packs.repro.programs.frames import frame_drafts
 
 Made = tuple[Callable[..., Any], list[Any]]
 

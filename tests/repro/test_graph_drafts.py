@@ -5,7 +5,7 @@ import pytest
 import torch
 from graph_programs import made, recorded
 
-from torchproof.repro.graphs.variants import variants
+from torchproof.packs.repro.graphs.variants import variants
 
 # What torch says of its own doing while it traces is not what is tested here.
 pytestmark = pytest.mark.filterwarnings("ignore")

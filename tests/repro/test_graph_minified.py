@@ -6,11 +6,12 @@ import pytest
 import torch
 from graph_programs import recorded
 
-from torchproof.repro.draft import Settings
-from torchproof.repro.graphs import cuts, minifier, reduced
-from torchproof.repro.graphs.variants import Recorded
-from torchproof.repro.symptom import Symptom
-from torchproof.repro.trying import Court
+from torchproof.packs.repro.candidate import Settings
+from torchproof.packs.repro.failure_signature import Symptom
+from torchproof.packs.repro.graphs import cuts, minifier
+from torchproof.packs.repro.graphs.graph_reducer import reduced
+from torchproof.packs.repro.graphs.variants import Recorded
+from torchproof.packs.repro.repro_runner import Court
 
 pytestmark = pytest.mark.slow
 

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from torchproof.repro.draft import Draft
-from torchproof.repro.graphs import cuts, minifier, reduced, shapes
-from torchproof.repro.graphs.sketch import (
+from torchproof.packs.repro.candidate import Draft
+from torchproof.packs.repro.graphs import cuts, minifier, smaller_shapes
+from torchproof.packs.repro.graphs.graph_ir import (
     Function,
     Input,
     Line,
@@ -15,7 +15,8 @@ from torchproof.repro.graphs.sketch import (
     TensorFacts,
     Values,
 )
-from torchproof.repro.graphs.variants import Recorded, seeded, variants
+from torchproof.packs.repro.graphs.graph_reducer import reduced
+from torchproof.packs.repro.graphs.variants import Recorded, seeded, variants
 
 PLAIN = TensorFacts((4, 8), (8, 1), "float32", values=Values("normal", (0.0, 1.0)))
 
@@ -159,12 +160,12 @@ def test_sizes_shrink_everywhere_and_indices_stay_below_them():
         (Line("e", "torch.nn.functional.embedding(x0, w0).view(2, 3, 8)", PLAIN),),
         ("e",),
     )
-    assert shapes.sizes(sketch)[0] in (50, 8)
-    fewer = shapes.shrunk(sketch, 50, 4, multiples=False)
+    assert smaller_shapes.sizes(sketch)[0] in (50, 8)
+    fewer = smaller_shapes.shrunk(sketch, 50, 4, multiples=False)
     assert fewer.inputs[0].facts.values == Values("whole", (0, 3))
     assert fewer.inputs[1].facts.shape == (4, 8)
     assert fewer.lines[0].facts is None  # it was seen with other sizes
-    narrow = shapes.shrunk(sketch, 8, 1, multiples=True)
+    narrow = smaller_shapes.shrunk(sketch, 8, 1, multiples=True)
     assert narrow.lines[0].expression.endswith(".view(2, 3, 1)")
     assert narrow.inputs[1].facts.stride == (1, 1)
 

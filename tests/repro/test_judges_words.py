@@ -2,7 +2,7 @@
 
 import pytest
 
-from torchproof.repro.judges import words
+from torchproof.packs.repro.oracles import error_text
 
 BREAK = (
     "Failed to trace builtin operator\n"
@@ -25,29 +25,29 @@ def test_a_reason_is_read_with_and_without_its_introduction() -> None:
         "id": "GB0059",
         "names": ["print"],
     }
-    assert words.reason_of(BREAK) == expected
-    assert words.reason_of(INTRODUCED) == expected
+    assert error_text.reason_of(BREAK) == expected
+    assert error_text.reason_of(INTRODUCED) == expected
 
 
 def test_one_id_is_not_enough_where_another_builtin_is_called() -> None:
-    printing = words.reason_of(BREAK)
-    opening = words.reason_of(BREAK.replace("`print`", "`open`"))
-    assert words.is_same_reason(printing, printing)
-    assert not words.is_same_reason(opening, printing)
+    printing = error_text.reason_of(BREAK)
+    opening = error_text.reason_of(BREAK.replace("`print`", "`open`"))
+    assert error_text.is_same_reason(printing, printing)
+    assert not error_text.is_same_reason(opening, printing)
 
 
 def test_a_name_of_the_users_is_not_compared() -> None:
     """A repro may rename it."""
     one, other = (
-        words.reason_of(BREAK.replace("`print`", f"`{name}`"))
+        error_text.reason_of(BREAK.replace("`print`", f"`{name}`"))
         for name in ("my_function", "g")
     )
-    assert words.is_same_reason(other, one)
+    assert error_text.is_same_reason(other, one)
 
 
 def test_the_reason_before_a_second_one_counts() -> None:
-    text = BREAK.replace("gb0059", "gb0001") + f"\n{words._NESTED}\n\n{BREAK}"
-    assert words.reason_of(text)["id"] == "GB0001"
+    text = BREAK.replace("gb0059", "gb0001") + f"\n{error_text._NESTED}\n\n{BREAK}"
+    assert error_text.reason_of(text)["id"] == "GB0001"
 
 
 SAME_MESSAGES = [
@@ -69,7 +69,7 @@ SAME_MESSAGES = [
 
 @pytest.mark.parametrize(("one", "other"), SAME_MESSAGES)
 def test_messages_differ_in_values_only(one: str, other: str) -> None:
-    assert words.is_same_message(one, other)
+    assert error_text.is_same_message(one, other)
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_messages_differ_in_values_only(one: str, other: str) -> None:
     ],
 )
 def test_other_messages_are_others(one: str, other: str) -> None:
-    assert not words.is_same_message(one, other)
+    assert not error_text.is_same_message(one, other)
 
 
 GUARDS = {
@@ -107,10 +107,10 @@ GUARDS = {
 
 @pytest.mark.parametrize("reason", GUARDS)
 def test_guards_are_told_apart_without_names_and_values(reason: str) -> None:
-    assert words.kind_of_guard(reason) == GUARDS[reason]
+    assert error_text.kind_of_guard(reason) == GUARDS[reason]
 
 
 def test_where_a_stack_ends_is_no_part_of_its_error() -> None:
     told = "maximum recursion depth exceeded"
-    assert words.without_values(f"{told} in comparison") == told
-    assert words.without_values(f"{told} while calling a Python object") == told
+    assert error_text.without_values(f"{told} in comparison") == told
+    assert error_text.without_values(f"{told} while calling a Python object") == told

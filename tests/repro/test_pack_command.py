@@ -12,10 +12,11 @@ import failing
 import forked_commands
 import pytest
 
-from torchproof import packs, repro
-from torchproof.options import Options
-from torchproof.records import Run
-from torchproof.target import Target
+from torchproof import packs
+from torchproof.packs import repro
+from torchproof.records.run import Run
+from torchproof.targets.options import Options
+from torchproof.targets.target import Target
 
 PROGRAM = '''
 """A program with one failure."""
@@ -102,7 +103,7 @@ def test_a_script_that_was_checked_is_not_recorded_again(tmp_path: Path) -> None
             with pytest.raises(expected):
                 repro.pack(
                     repro.Subject(run, script, Options(), has_run=has_run),
-                    repro.Asked(),
+                    repro.ReproOptions(),
                     dest=tmp_path / "bug.tar.gz",
                     overwrite=False,
                     progress=lambda _: None,

@@ -18,12 +18,12 @@ import check_runs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torchproof import repro
-from torchproof.options import Options
-from torchproof.records import Run
-from torchproof.repro.capturing import Captured
-from torchproof.repro.draft import Draft, Outcome
-from torchproof.target import Target
+from torchproof.packs import repro
+from torchproof.packs.repro.candidate import Draft, Outcome
+from torchproof.packs.repro.target_recording import Captured
+from torchproof.records.run import Run
+from torchproof.targets.options import Options
+from torchproof.targets.target import Target
 
 NAMES = st.from_regex(r"[a-z]{4,9}[0-9]{2}", fullmatch=True)
 SECRETS = st.text(string.ascii_letters + string.digits + "-_/+%=", min_size=14)
@@ -122,7 +122,7 @@ def packed(person: Person, folder: Path) -> tuple[Path, list[str]]:
     ):
         repro.pack(
             repro.Subject(run, target, Options()),
-            repro.Asked(),
+            repro.ReproOptions(),
             dest=path,
             overwrite=False,
             progress=lambda _: None,

@@ -6,12 +6,14 @@ import json
 import subprocess
 import sys
 
-from torchproof.redaction import Known, Redactor
-from torchproof.repro import papers, report, versions
-from torchproof.repro.assembly import repro_text
-from torchproof.repro.capturing import Captured
-from torchproof.repro.draft import Draft, Outcome, Settings
-from torchproof.repro.symptom import Symptom
+from torchproof.packs.redaction.machine import Known
+from torchproof.packs.redaction.redactor import Redactor
+from torchproof.packs.repro import pack_files, versions
+from torchproof.packs.repro import readme as report
+from torchproof.packs.repro.assembly import repro_text
+from torchproof.packs.repro.candidate import Draft, Outcome, Settings
+from torchproof.packs.repro.failure_signature import Symptom
+from torchproof.packs.repro.target_recording import Captured
 
 SOURCE = """import torch
 
@@ -39,7 +41,7 @@ FACTS = {
     "variables": {"TORCH_LOGS": "+dynamo"},
     "configs": {"torch._dynamo.config": {"recompile_limit": 3}},
 }
-WRITTEN = papers.Written(
+WRITTEN = pack_files.Written(
     symptom=SYMPTOM,
     settings=Settings(compile={"backend": "eager"}),
     draft=Draft("frame", SOURCE, "one function, names replaced", 5),
@@ -53,9 +55,9 @@ WRITTEN = papers.Written(
 )
 
 
-def readme(written: papers.Written = WRITTEN, **counts: int) -> str:
-    rows = papers.listing({"graphs/a.py": (3, "a | b"), "repro.py": (9, "it")})
-    return papers.readme(written, rows, counts)
+def readme(written: pack_files.Written = WRITTEN, **counts: int) -> str:
+    rows = pack_files.listing({"graphs/a.py": (3, "a | b"), "repro.py": (9, "it")})
+    return pack_files.readme(written, rows, counts)
 
 
 def test_the_report_has_the_fields_of_the_form_in_their_order() -> None:
@@ -159,7 +161,7 @@ def test_facts_of_the_repetition_come_before_those_of_the_run() -> None:
         environment={"kind": "environment", "torch": "2.13.1"},
         configs={"kind": "configs", "torch._dynamo.config": {"verbose": True}},
     )
-    facts = papers.gathered({"torch": "2.12.0", "python": "3.11.7"}, seen)
+    facts = pack_files.gathered({"torch": "2.12.0", "python": "3.11.7"}, seen)
     assert facts["torch"] == "2.13.1" and facts["python"] == "3.11.7"
     assert "kind" not in facts
     assert facts["configs"] == {"torch._dynamo.config": {"verbose": True}}
@@ -167,7 +169,7 @@ def test_facts_of_the_repetition_come_before_those_of_the_run() -> None:
 
 def test_the_header_can_stand_in_a_docstring() -> None:
     odd = dataclasses.replace(SYMPTOM, search='x """ \\q')
-    header = papers.header(odd, FACTS | {"cpu": 'a """ \\q'})
+    header = pack_files.header(odd, FACTS | {"cpu": 'a """ \\q'})
     text = repro_text(WRITTEN.draft, SYMPTOM, WRITTEN.settings, header)
     told = ast.get_docstring(ast.parse(text)) or ""
     assert "torch 2.13.0+cpu" in told and "gb0059" in told
@@ -175,10 +177,10 @@ def test_the_header_can_stand_in_a_docstring() -> None:
 
 def test_graphs_of_one_origin_get_files_of_their_own() -> None:
     graph = Draft("graph", SOURCE, "operations", 3, origin="0/0")
-    found = papers.files(WRITTEN, [graph, graph], "")
+    found = pack_files.files(WRITTEN, [graph, graph], "")
     assert {"graphs/graph_0_0.py", "graphs/graph_0_0_1.py"} <= set(found)
     assert "logs/torch.txt" not in found
-    assert "logs/torch.txt" in papers.files(WRITTEN, [], "told")
+    assert "logs/torch.txt" in pack_files.files(WRITTEN, [], "told")
 
 
 def test_nothing_private_is_left_and_what_was_verified_is_untouched() -> None:
@@ -195,8 +197,8 @@ def test_nothing_private_is_left_and_what_was_verified_is_untouched() -> None:
         "graph", f"zaphod_net = 1  # {private}\n", "operations", 3, origin="0"
     )
     redactor = Redactor(known)
-    given = papers.files(written, [graph], f"{private}\n" * 3)
-    found = papers.redacted(given, redactor)
+    given = pack_files.files(written, [graph], f"{private}\n" * 3)
+    found = pack_files.redacted(given, redactor)
     assert found["repro.py"].content == WRITTEN.repro.encode()
     assert found["inputs.pt"].content == b"\xffraw"
     compile(found["graphs/graph_0.py"].content, "graph", "exec")
@@ -204,15 +206,15 @@ def test_nothing_private_is_left_and_what_was_verified_is_untouched() -> None:
         for planted in ("zaphod", "brox-4711-key"):
             assert planted.encode() not in paper.content, name
     assert redactor.counts["secret"] >= 6 and redactor.counts["home"] >= 5
-    clean = papers.redacted(papers.files(WRITTEN, [], "log"), Redactor(known))
-    expected = papers.files(WRITTEN, [], "log")
+    clean = pack_files.redacted(pack_files.files(WRITTEN, [], "log"), Redactor(known))
+    expected = pack_files.files(WRITTEN, [], "log")
     assert {n: p.content for n, p in clean.items()} == {
         n: p.content for n, p in expected.items()
     }
 
 
 def test_details_are_plain_data() -> None:
-    found = papers.details(WRITTEN)
+    found = pack_files.details(WRITTEN)
     assert json.loads(json.dumps(found)) == found
     assert found["size"] == {"unit": "statements", "first": 40, "last": 5}
     assert found["verified"]["line"] == "FAILS AS STATED: GB0059"

@@ -5,11 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from torchproof.repro.draft import Draft, Settings
-from torchproof.repro.programs import anonymous, program_draft, reduced
-from torchproof.repro.symptom import Symptom
-from torchproof.repro.trying import Court
-from torchproof.target import parse
+from torchproof.packs.repro.candidate import Draft, Settings
+from torchproof.packs.repro.failure_signature import Symptom
+from torchproof.packs.repro.programs.anonymise import anonymous
+from torchproof.packs.repro.programs.program_reducer import reduced
+from torchproof.packs.repro.programs.whole_program import program_draft
+from torchproof.packs.repro.repro_runner import Court
+from torchproof.targets.target import parse
 
 PROGRAM = """
 import math

@@ -6,9 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from torchproof.repro.draft import Draft
-from torchproof.repro.programs import anonymous, reduced
-from torchproof.repro.programs.scopes import Names
+from torchproof.packs.repro.candidate import Draft
+from torchproof.packs.repro.programs.anonymise import anonymous
+from torchproof.packs.repro.programs.program_reducer import reduced
+from torchproof.packs.repro.programs.scopes import Names
 
 PROGRAM = """
 import math

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from torchproof.repro.programs import Unsuitable, as_it_is, program_draft
-from torchproof.target import parse
+from torchproof.packs.repro.programs.file_merger import Unsuitable
+from torchproof.packs.repro.programs.whole_program import as_it_is, program_draft
+from torchproof.targets.target import parse
 
 
 def written(folder: Path, **files: str) -> None:

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from torchproof.records import Finding, Measurement, Run, UserError
-from torchproof.repro.assembly import JUDGES
-from torchproof.repro.symptoms import chosen
+from torchproof.packs.repro.assembly import JUDGES
+from torchproof.packs.repro.signatures import chosen
+from torchproof.records.run import Finding, Measurement, Run, UserError
 
 GB_PAGE = "https://meta-pytorch.github.io/compile-graph-break-site/gb/gb0059.html"
 PRIVATE = ("/home/ada", "secret_model", "ada")

@@ -14,9 +14,9 @@ import psutil
 import pytest
 from conftest import Judged, draft_of
 
-from torchproof.repro.draft import Settings
-from torchproof.repro.symptom import Symptom
-from torchproof.repro.trying import Court, surroundings
+from torchproof.packs.repro.candidate import Settings
+from torchproof.packs.repro.failure_signature import Symptom
+from torchproof.packs.repro.repro_runner import Court, surroundings
 
 EXPECTED = {"type": "anything", "id": "GB0059", "names": ["print"], "skips": False}
 BREAK = Symptom("graph_break", "breaks", "a print splits the graph", EXPECTED)

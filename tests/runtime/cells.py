@@ -31,10 +31,10 @@ from injections import HEALTHY, Injection
 from surroundings import MARK, Bystander, Surroundings, compile_plainly, strangers
 from torch import nn
 
-import torchproof.runtime
-from torchproof.runtime import jobs, worker
+import torchproof.runtime.production
+from torchproof.runtime import codegen_worker, compile_job
 
-PRELOADED = ["warm_torch", "torchproof.child", "cells"]
+PRELOADED = ["warm_torch", "torchproof.observe.child", "cells"]
 NOT_REACHED = "the fault was never reached"
 CELL_PATIENCE_S = 400.0
 # A process that is forked ends without its own last words; its child notices.
@@ -262,8 +262,8 @@ def in_fork(work: Callable[[], None]) -> None:
 def start_child() -> None:
     """Waits until the child has loaded torch, which takes a share of the deadline."""
     try:
-        jobs.shared_worker().send(b"no pickle", until=time.monotonic() + 300)
-    except worker.ChildFailed:
+        compile_job.shared_worker().send(b"no pickle", until=time.monotonic() + 300)
+    except codegen_worker.ChildFailed:
         return
 
 

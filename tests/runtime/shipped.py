@@ -13,12 +13,8 @@ import pytest
 import torch
 import torch._inductor.config
 
-from torchproof.runtime.worker import (
-    ChildError,
-    ChildFailed,
-    Worker,
-)
-from torchproof.torch_private import shipping
+from torchproof.runtime.codegen_worker import ChildError, ChildFailed, Worker
+from torchproof.torch_private import remote_codegen
 
 AGES_S = 300.0  # long enough for any machine
 
@@ -33,12 +29,12 @@ class Elsewhere:
 
     def send(self, payload: bytes) -> bytes:
         self.sent += 1
-        told = shipping.cache_environment()
+        told = remote_codegen.cache_environment()
         until = time.monotonic() + AGES_S
         return self.worker.send(payload, until=until, environment=told)
 
     def __call__(self, fn: Callable[..., Any], *args: Any, **options: Any) -> Any:
-        with shipping.codegen_elsewhere(self.send, self.kept.append):
+        with remote_codegen.codegen_elsewhere(self.send, self.kept.append):
             return torch.compile(fn, **options)(*args)
 
 
@@ -48,7 +44,7 @@ def children_of(pid: int) -> list[psutil.Process]:
         process
         for process in psutil.Process(pid).children()
         if process.status() != psutil.STATUS_ZOMBIE
-        and "torchproof.runtime.child" in process.cmdline()
+        and "torchproof.runtime.codegen_child" in process.cmdline()
     ]
 
 
@@ -128,7 +124,7 @@ def graph_for(compiler: str) -> bytes:
     torch._dynamo.reset()
     with (
         torch._inductor.config.patch({"cpp.cxx": (None, compiler)}),
-        shipping.codegen_elsewhere(keep, lambda why: None),
+        remote_codegen.codegen_elsewhere(keep, lambda why: None),
         pytest.raises(Exception, match="not sent"),
     ):
         torch.compile(lambda x: torch.sin(x) + 1)(torch.ones(9))

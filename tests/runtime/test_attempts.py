@@ -11,7 +11,7 @@ from typing import NoReturn
 
 import pytest
 
-from torchproof.runtime import attempts
+from torchproof.runtime import interruptible_thread
 
 SOON = 30.0  # seconds that nothing here needs, whatever else the machine does
 
@@ -26,7 +26,7 @@ def stubborn() -> None:
     for _ in range(2):
         try:
             loop()
-        except attempts.GivenUp:
+        except interruptible_thread.GivenUp:
             continue
     loop()
 
@@ -39,25 +39,27 @@ def poll() -> NoReturn:
 
 @pytest.mark.parametrize("work", [loop, stubborn, poll])
 def test_a_loop_ends_when_it_is_given_up(work: object) -> None:
-    attempt = attempts.Attempt(work, "looping")  # type: ignore[arg-type]
+    attempt = interruptible_thread.Attempt(work, "looping")  # type: ignore[arg-type]
     assert not attempt.wait(time.monotonic() + 0.1)
     assert attempt.stack()[-1].name in ("loop", "poll")
     assert attempt.stop(SOON)
-    assert isinstance(attempt.error, attempts.GivenUp)
+    assert isinstance(attempt.error, interruptible_thread.GivenUp)
 
 
 def test_work_that_ends_has_a_value_or_an_error() -> None:
-    fine = attempts.Attempt(lambda: 7, "fine")
+    fine = interruptible_thread.Attempt(lambda: 7, "fine")
     assert fine.wait(time.monotonic() + SOON)
     assert (fine.value, fine.error) == (7, None)
-    failed = attempts.Attempt(lambda: 1 // 0, "failed")
+    failed = interruptible_thread.Attempt(lambda: 1 // 0, "failed")
     assert failed.wait(time.monotonic() + SOON)
     assert isinstance(failed.error, ZeroDivisionError)
     assert fine.stop(0.0) and failed.stop(0.0)
 
 
 def test_a_call_into_c_is_stuck_until_it_comes_back() -> None:
-    attempt = attempts.Attempt(lambda: ctypes.CDLL(None).usleep(2_000_000), "sleeping")
+    attempt = interruptible_thread.Attempt(
+        lambda: ctypes.CDLL(None).usleep(2_000_000), "sleeping"
+    )
     assert not attempt.stop(0.2)
     assert attempt.wait(time.monotonic() + SOON)
     # What C++ would call next is not a place to raise in.
@@ -66,12 +68,14 @@ def test_a_call_into_c_is_stuck_until_it_comes_back() -> None:
 
 def test_the_calling_thread_is_interrupted_only_inside() -> None:
     with (
-        pytest.raises(attempts.GivenUp),
-        attempts.interrupted(time.monotonic() + 0.1, lambda thread: True),
+        pytest.raises(interruptible_thread.GivenUp),
+        interruptible_thread.interrupted(time.monotonic() + 0.1, lambda thread: True),
     ):
         loop()
     for _ in range(200):  # what was sent and did not arrive must never arrive
-        with attempts.interrupted(time.monotonic() + 1e-4, lambda thread: False):
+        with interruptible_thread.interrupted(
+            time.monotonic() + 1e-4, lambda thread: False
+        ):
             pass
     time.sleep(0.2)
     assert not [t for t in threading.enumerate() if t.name == "torchproof-deadline"]
@@ -79,7 +83,7 @@ def test_the_calling_thread_is_interrupted_only_inside() -> None:
 
 def test_threads_take_short_turns_only_while_asked_for() -> None:
     usual = sys.getswitchinterval()
-    with attempts.short_turns(), attempts.short_turns():
+    with interruptible_thread.short_turns(), interruptible_thread.short_turns():
         assert sys.getswitchinterval() < usual
     assert sys.getswitchinterval() == pytest.approx(usual)
 

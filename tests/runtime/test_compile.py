@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 import torchproof
-from torchproof import runtime
-from torchproof.records import UserError
+from torchproof.records.run import UserError
+from torchproof.runtime import production
 
 
 @pytest.fixture(autouse=True)
@@ -296,6 +296,6 @@ def test_switched_off_it_is_the_plain_model(monkeypatch: pytest.MonkeyPatch) -> 
     before = dict(model.__dict__)
     assert torchproof.compile(model) is model
     assert model.__dict__ == before
-    assert runtime.compile(torch.sin) is torch.sin
+    assert production.compile(torch.sin) is torch.sin
     with pytest.raises(UserError, match="switched off by TORCHPROOF_DISABLE"):
         torchproof.status(model)

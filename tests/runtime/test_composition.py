@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 import torchproof
-from torchproof.runtime.parts import Part
+from torchproof.runtime.method_replacement import Part
 
 
 class Block(nn.Module):

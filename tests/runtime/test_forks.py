@@ -21,9 +21,9 @@ from torch._dynamo import convert_frame
 from torch.utils.data import DataLoader
 
 import torchproof
-from torchproof import boundary, forks
-from torchproof.runtime import attempts
-from torchproof.strategies.watching import Watch
+from torchproof.process import forks
+from torchproof.runtime import interruptible_thread, steps
+from torchproof.strategies.call_recorder import Watch
 
 DEADLINE_S = 200.0  # that a call in the fork would wait for
 PATIENCE_S = 60
@@ -69,9 +69,9 @@ def held(fresh_compiler: None) -> Iterator[Callable[..., None]]:
 
 def test_a_fork_does_not_wait_for_threads_of_its_parent() -> None:
     leave = threading.Event()
-    attempt = attempts.Attempt(leave.wait, "in the parent only")
-    assert attempt in attempts._under_way
-    assert holds_in_a_fork(lambda: not attempts._under_way)
+    attempt = interruptible_thread.Attempt(leave.wait, "in the parent only")
+    assert attempt in interruptible_thread._under_way
+    assert holds_in_a_fork(lambda: not interruptible_thread._under_way)
     leave.set()
     assert attempt.wait(time.monotonic() + 10)
 
@@ -267,12 +267,12 @@ def test_parts_that_a_thread_turned_eager_are_compiled_in_a_fork(held: Any) -> N
 
 
 def test_random_numbers_and_turns_are_the_usual_ones_in_a_fork(held: Any) -> None:
-    from torchproof.tensors import chance
+    from torchproof.runtime.tensors import rng_state
 
     usual, setters = sys.getswitchinterval(), (random.setstate, torch.set_rng_state)
 
     def act(pause: Callable[[], None]) -> None:
-        with attempts.short_turns(), chance.left_alone():
+        with interruptible_thread.short_turns(), rng_state.left_alone():
             pause()
 
     held(act)
@@ -281,7 +281,7 @@ def test_random_numbers_and_turns_are_the_usual_ones_in_a_fork(held: Any) -> Non
         lambda: (
             random.setstate == setters[0]
             and sys.getswitchinterval() == usual
-            and attempts._turns == 0
+            and interruptible_thread._turns == 0
         )
     )
 
@@ -292,7 +292,7 @@ def test_a_step_of_another_thread_is_not_under_way_in_a_fork(held: Any) -> None:
             pause()
 
     held(act)
-    process = boundary._process
+    process = steps._process
     assert process.others_are_busy(process.thread)
     assert holds_in_a_fork(lambda: not process.others_are_busy(process.thread))
 
@@ -325,7 +325,9 @@ def test_a_fork_waits_for_an_import_of_a_helper(tmp_path: Any) -> None:
     (tmp_path / "slow_to_load.py").write_text("import time\ntime.sleep(0.5)\nx = 1\n")
     sys.path.insert(0, str(tmp_path))
     try:
-        attempt = attempts.Attempt(lambda: __import__("slow_to_load"), "imports")
+        attempt = interruptible_thread.Attempt(
+            lambda: __import__("slow_to_load"), "imports"
+        )
         while "slow_to_load" not in sys.modules:
             time.sleep(0.001)
         assert holds_in_a_fork(lambda: __import__("slow_to_load").x == 1)

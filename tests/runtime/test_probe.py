@@ -12,7 +12,7 @@ import torch
 from probed import Probed
 from torch import nn
 
-from torchproof.runtime import worth
+from torchproof.runtime import speed_trial
 from torchproof.runtime.probe import NotProbed, probe
 
 
@@ -93,6 +93,6 @@ def test_what_cannot_be_pickled_or_does_not_fit(
 ) -> None:
     with pytest.raises(NotProbed, match=r"could not be probed: .*lambda"):
         probed(lambda x: x)
-    monkeypatch.setattr(worth, "free_bytes", lambda device: 10)
+    monkeypatch.setattr(speed_trial, "free_bytes", lambda device: 10)
     with pytest.raises(NotProbed, match="more than half of what is free"):
         probed(nn.Linear(4, 4))

@@ -21,10 +21,10 @@ from torch import nn
 from torch._dynamo.testing import CompileCounter
 
 import torchproof
-from torchproof.recipe import Recipe
-from torchproof.recipe.fingerprint import fingerprint
-from torchproof.strategies import Strategy, parse
-from torchproof.strategies.plans import Plan
+from torchproof.strategies.plan import Plan
+from torchproof.strategies.recipe import Recipe
+from torchproof.strategies.recipe.fingerprint import fingerprint
+from torchproof.strategies.strategy import Strategy, parse
 from torchproof.torch_private import subgraphs
 
 

@@ -15,11 +15,11 @@ from recipe_nets import Net, calls, followed, parts, recipe_for
 from torch import nn
 
 import torchproof
-from torchproof.recipe import Recipe
-from torchproof.recipe.fingerprint import fingerprint
-from torchproof.records import UserError
-from torchproof.strategies import Strategy
-from torchproof.strategies.plans import Plan, Site
+from torchproof.records.run import UserError
+from torchproof.strategies.plan import Plan, Site
+from torchproof.strategies.recipe import Recipe
+from torchproof.strategies.recipe.fingerprint import fingerprint
+from torchproof.strategies.strategy import Strategy
 
 
 @pytest.fixture(autouse=True)

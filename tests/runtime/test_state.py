@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from torchproof.runtime.state import saved
-from torchproof.tensors import storages
+from torchproof.runtime.forward_state import saved
+from torchproof.runtime.tensors import storages
 
 
 class Meddler(nn.Module):

@@ -16,9 +16,9 @@ from torch import Tensor
 from twins import Net, compiled, sample
 
 import torchproof
-from torchproof.runtime.entry import Entry
-from torchproof.runtime.facts import Fallback
-from torchproof.runtime.parts import Options
+from torchproof.runtime.compiled_forward import Entry
+from torchproof.runtime.method_replacement import Options
+from torchproof.runtime.status_report import Fallback
 from torchproof.runtime.telemetry import Telemetry
 
 THREADS, CALLS = 8, 500

@@ -23,7 +23,7 @@ from twins import (
 )
 
 import torchproof
-from torchproof.runtime.parts import Part
+from torchproof.runtime.method_replacement import Part
 
 # Dynamo hides it where warnings are shown, not where they are errors.
 pytestmark = [

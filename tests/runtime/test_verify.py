@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from torchproof.runtime.verify import Verification, verified
+from torchproof.runtime.verification import Verification, verified
 
 Plant = Callable[[torch.Tensor], torch.Tensor]
 

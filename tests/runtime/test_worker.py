@@ -28,9 +28,8 @@ from shipped import (
     wait_for,
 )
 
-from torchproof.runtime import processes
-from torchproof.runtime.phases import phase_of_frames
-from torchproof.runtime.worker import (
+from torchproof.runtime import child_processes
+from torchproof.runtime.codegen_worker import (
     ChildDied,
     ChildError,
     ChildFailed,
@@ -39,7 +38,8 @@ from torchproof.runtime.worker import (
     ChildTooBig,
     Worker,
 )
-from torchproof.torch_private import shipping
+from torchproof.runtime.compile_phases import phase_of_frames
+from torchproof.torch_private import remote_codegen
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +82,7 @@ def test_shipped_graphs_are_right_and_cached_like_others(
 
     def train() -> list[torch.Tensor | None]:
         model.zero_grad()
-        with shipping.codegen_elsewhere(elsewhere.send, elsewhere.kept.append):
+        with remote_codegen.codegen_elsewhere(elsewhere.send, elsewhere.kept.append):
             torch.compile(step)(x).backward()
         return [p.grad for p in model.parameters()]
 
@@ -108,7 +108,7 @@ def test_guards_of_code_generation_come_back_from_the_child(worker: Worker) -> N
         return torch.nn.functional.adaptive_avg_pool2d(x, 3)
 
     compiled = torch.compile(pool, dynamic=True)
-    with shipping.codegen_elsewhere(elsewhere.send, elsewhere.kept.append):
+    with remote_codegen.codegen_elsewhere(elsewhere.send, elsewhere.kept.append):
         for size in (20, 7):
             x = torch.randn(1, 2, size, size)
             torch.testing.assert_close(compiled(x), pool(x))
@@ -124,7 +124,7 @@ def test_plain_compilation_is_untouched_by_a_route_elsewhere() -> None:
         raise ChildError("not sent")
 
     answers: list[torch.Tensor] = []
-    with shipping.codegen_elsewhere(send, lambda why: None):
+    with remote_codegen.codegen_elsewhere(send, lambda why: None):
         # A thread begins with a context of its own.
         other = threading.Thread(
             target=lambda: answers.append(torch.compile(torch.cos)(torch.zeros(3)))
@@ -264,7 +264,7 @@ def test_memory_is_that_of_all_descendants() -> None:
     with subprocess.Popen([sys.executable, "-c", parent], **pipes) as process:  # type: ignore[call-overload]
         assert process.stdout.readline() == b"full\n"
         for limit in (1, 1 << 40):
-            held = processes.memory_bytes(process.pid, limit=limit)
+            held = child_processes.memory_bytes(process.pid, limit=limit)
             assert 200 << 20 < held < 400 << 20
         process.stdin.close()
 
@@ -290,7 +290,7 @@ def test_a_fork_leaves_the_parents_child_alone(worker: Worker) -> None:
 PARENT = """
 import sys, time
 from pathlib import Path
-from torchproof.runtime.worker import Worker
+from torchproof.runtime.codegen_worker import Worker
 worker = Worker()
 worker.warm()
 payload, cache = Path(sys.argv[1]).read_bytes(), sys.argv[2]
@@ -362,6 +362,6 @@ def test_a_dump_of_stacks_is_read_thread_by_thread() -> None:
         '  File "/b/c.py", line 1 in inner\n'
         '  File "/b/d e.py", line 2 in <module>\n'
     )
-    first, second = processes.parse_stacks(dump)
+    first, second = child_processes.parse_stacks(dump)
     assert first == [("/a/subprocess.py", "wait")]
     assert second == [("/b/d e.py", "<module>"), ("/b/c.py", "inner")]

@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import nn
 
-from torchproof.runtime import worth
-from torchproof.runtime.worth import Worth, measured
+from torchproof.runtime import speed_trial
+from torchproof.runtime.speed_trial import Worth, measured
 
 
 class Net(nn.Module):
@@ -81,7 +81,7 @@ def test_the_same_twice_and_a_loss_do_not_pay() -> None:
 
 def test_in_place_where_no_copy_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     model, x = Net(), torch.randn(32, 64)
-    monkeypatch.setattr(worth, "free_bytes", lambda device: 10)
+    monkeypatch.setattr(speed_trial, "free_bytes", lambda device: 10)
     before = [t.clone() for t in (*model.parameters(), *model.buffers())]
 
     def make(module: nn.Module | None) -> tuple[Any, Any]:

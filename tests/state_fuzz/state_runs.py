@@ -30,7 +30,7 @@ from state_programs import Call, Change, Program
 from torch import Tensor, nn
 
 import torchproof
-from torchproof.records import UserError
+from torchproof.records.run import UserError
 
 PATIENCE_S = 30.0
 # Whatever a mechanism has made the default.

@@ -20,9 +20,9 @@ import torch._inductor.config
 import torch.compiler.config
 from torch import nn
 
-from torchproof import rules, static
-from torchproof.static.patterns import FILE_PATTERNS
-from torchproof.static.patterns import settings as known_settings
+from torchproof.checking import rules, static
+from torchproof.checking.static.patterns import settings as known_settings
+from torchproof.checking.static.patterns.files import FILE_PATTERNS
 
 FOLDER = Path(__file__).parent / "programs" / "files"
 PROGRAMS = sorted(FOLDER.glob("*.py"))

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 from test_odd_files import READ
 
-from torchproof import cli, places, static
+from torchproof.checking import static
+from torchproof.cli import main
+from torchproof.records import blame
 
 LINE = b"# -*- coding: %s -*-\n"
 CODINGS = "no-such rot13 rot_13 utf-16 utf-32 base64 hex zlib bz2 quopri uu punycode "
@@ -41,13 +43,13 @@ def test_one_odd_file_in_a_folder(
     Path("pkg/odd.py").write_bytes(ODD[name])
     Path("pkg/sound.py").write_text(READ)
     check = ["check", "pkg", "--effort", "static", "-q", "--format", "json"]
-    assert cli.main(check) in (0, 1)
+    assert main.main(check) in (0, 1)
     run = json.loads(capsys.readouterr().out)
     assert [f["code"] for f in run["findings"] if "sound" in f["file"]] == ["GB101"]
     found = [f for f in run["findings"] if "odd" in f["file"]]
     assert found or "pkg/odd.py" in run["parts"]["static"]["why"]
     if not found:
-        assert cli.main(["check", "pkg/odd.py", "--effort", "static", "-q"]) == 2
+        assert main.main(["check", "pkg/odd.py", "--effort", "static", "-q"]) == 2
         out, err = capsys.readouterr()
         assert (out, err.count("\n")) == ("", 1) and "odd.py" in err
 
@@ -88,8 +90,8 @@ def test_lines_of_what_cannot_be_read_are_none(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.py")
     (tmp_path / "odd.py").write_bytes(ODD["rot13"])
     (tmp_path / "fine.py").write_text("a\nb\n")
-    assert places.lines_of(str(tmp_path / "pipe.py")) == []
-    assert places.lines_of(str(tmp_path / "odd.py")) == []
-    assert places.lines_of(str(tmp_path / "fine.py")) == ["a\n", "b\n"]
-    assert places.source_line(str(tmp_path / "fine.py"), 2) == "b"
-    assert places.source_line(str(tmp_path / "fine.py"), 9) == ""
+    assert blame.lines_of(str(tmp_path / "pipe.py")) == []
+    assert blame.lines_of(str(tmp_path / "odd.py")) == []
+    assert blame.lines_of(str(tmp_path / "fine.py")) == ["a\n", "b\n"]
+    assert blame.source_line(str(tmp_path / "fine.py"), 2) == "b"
+    assert blame.source_line(str(tmp_path / "fine.py"), 9) == ""

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from torchproof import places, static
-from torchproof.checking import reading
-from torchproof.target import parse
+from torchproof.checking import source_reading, static
+from torchproof.records import blame
+from torchproof.targets.target import parse
 
 MODULE = """import torch
 class M(torch.nn.Module):
@@ -96,8 +96,8 @@ def test_every_file_that_is_not_understood_is_named(
         Path(f"src_{name}.py").write_text("import torch\ndef broken(:")
     Path("fine.py").write_text(READ)
     told: list[str] = []
-    read = reading.alone(parse("."), told.append)
-    whole = reading.part(read, []).why + "".join(told)
+    read = source_reading.alone(parse("."), told.append)
+    whole = source_reading.part(read, []).why + "".join(told)
     assert all(f"src_{name}.py" in whole for name in "abcde")
 
 
@@ -106,10 +106,10 @@ def test_many_findings_of_one_file_take_their_lines_at_once(tmp_path: Path) -> N
     functions = "".join(f"def f{i}(x):\n    return x\n" for i in range(count))
     path = tmp_path / "many.py"
     path.write_text(functions)
-    places.forget()
+    blame.forget()
     begun = time.process_time()
     for number in range(count):
-        lines, first = places.around(str(path), 2 * number + 2)
+        lines, first = blame.around(str(path), 2 * number + 2)
         assert (len(lines), first) == (2, 2 * number + 1)
     assert time.process_time() - begun < 2  # each function asked for each: 8 s
 

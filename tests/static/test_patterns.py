@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from torchproof import rules, static
-from torchproof.records import Finding
-from torchproof.static.suspicion import Suspicion
+from torchproof.checking import rules, static
+from torchproof.checking.static.suspicion import Suspicion
+from torchproof.records.run import Finding
 
 PROGRAMS = sorted((Path(__file__).parent / "programs").glob("*.py"))
 EXECUTED = every_program.PROGRAMS

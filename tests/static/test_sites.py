@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from torchproof import static
-from torchproof.records import CompileSite
+from torchproof.checking import static
+from torchproof.records.run import CompileSite
 
 
 def sites(tmp_path: Path, text: str) -> list[CompileSite]:

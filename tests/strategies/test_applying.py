@@ -13,12 +13,12 @@ import torch._dynamo
 from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounter
 
-from torchproof.records import UserError
-from torchproof.shared_code import artifacts, sharing
-from torchproof.strategies import Strategy, parse, with_arguments
+from torchproof.measure.shared_code import artifacts, sharing
+from torchproof.records.run import UserError
 from torchproof.strategies.applied import Applied, assert_backend
-from torchproof.strategies.plans import Plan
-from torchproof.workloads import gpt, nanovlm
+from torchproof.strategies.plan import Plan
+from torchproof.strategies.strategy import Strategy, parse, with_arguments
+from torchproof.targets.workloads import gpt, nanovlm
 
 ROWS = (3, 5, 7)
 # Torch warns where it meets an input of a compiled block that is no leaf.

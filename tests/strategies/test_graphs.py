@@ -10,17 +10,19 @@ import torch
 from torch import Tensor, nn
 
 import torchproof
-from torchproof import calls
-from torchproof.arm import Arm
-from torchproof.measure import Plan, Spec, rows
-from torchproof.measure.seats import Seat
-from torchproof.questions import Questions, arms
-from torchproof.records import Frame, UserError
-from torchproof.replay import making
-from torchproof.strategies import NotApplicable, applied, parse, with_arguments
-from torchproof.target import Loaded
-from torchproof.target import parse as parse_target
-from torchproof.verdict.decisions import trouble
+from torchproof.measure import rows
+from torchproof.measure.bench_plan import Questions, arms
+from torchproof.measure.comparison.decisions import trouble
+from torchproof.measure.specs import Plan, Spec
+from torchproof.measure.strategy_state import Seat
+from torchproof.measure.strategy_worker import Arm
+from torchproof.records.run import Frame, UserError
+from torchproof.runtime.cudagraph import build_graph
+from torchproof.strategies import applied
+from torchproof.strategies.strategy import NotApplicable, parse, with_arguments
+from torchproof.targets import calls
+from torchproof.targets.target import Loaded
+from torchproof.targets.target import parse as parse_target
 
 EXAMPLE = (torch.ones(2, 4),)
 
@@ -116,7 +118,7 @@ def test_what_a_name_does_not_tell_is_an_argument(
     assert strategy.source("net") == f"import torchproof\n\n{call}"
     strategy.apply(nn.Linear(4, 4), [EXAMPLE])
     given = {k: v for k, v in graph.told.items() if k not in ("example", "strategy")}
-    again = making.chosen(graph.told["strategy"], given)
+    again = build_graph.chosen(graph.told["strategy"], given)
     assert again.arguments == strategy.arguments
 
 

@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from torchproof.records import UserError
-from torchproof.strategies import (
+from torchproof.records.run import UserError
+from torchproof.strategies.plan import Plan, Site
+from torchproof.strategies.strategy import (
     MODE_OPTIONS,
     Strategy,
     defaults,
     parse,
     with_arguments,
 )
-from torchproof.strategies.plans import Plan, Site
 
 MEANINGS: dict[str, tuple[str, dict[str, Any], str | None, str]] = {
     "eager": ("eager", {}, None, "auto"),

@@ -12,9 +12,9 @@ import torch._dynamo
 from test_applying import Block, CountedBlock, Net
 from torch import Tensor, nn
 
-from torchproof.records import UserError
-from torchproof.strategies import NotApplicable, parse, with_arguments
+from torchproof.records.run import UserError
 from torchproof.strategies.applied import Applied, artifacts, sharing
+from torchproof.strategies.strategy import NotApplicable, parse, with_arguments
 
 ROWS = (3, 5, 7)
 LINES = """\

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from torchproof.strategies import NotApplicable, parse
-from torchproof.strategies.plans import Plan
-from torchproof.workloads import gpt, nanovlm
+from torchproof.strategies.plan import Plan
+from torchproof.strategies.strategy import NotApplicable, parse
+from torchproof.targets.workloads import gpt, nanovlm
 
 X = torch.randn(3, 8)
 

@@ -8,14 +8,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from torchproof.measure.process import ArmError
-from torchproof.records import Measurement
+from torchproof.measure.worker_process import ArmError
+from torchproof.records.run import Measurement
 from torchproof.tuning import space
 from torchproof.tuning.executors import Finalists
-from torchproof.tuning.notebook import Notebook
 from torchproof.tuning.objectives import Objective
 from torchproof.tuning.search import Effort, Search, Terms
-from torchproof.tuning.trials import Candidate, Outcome, Trial
+from torchproof.tuning.trial import Candidate, Outcome, Trial
+from torchproof.tuning.trial_store import Notebook
 
 EAGER_MS = 10.0
 FACTS = {"counts": {"graphs": 2}, "compile_s": None, "steady": True}

@@ -18,13 +18,13 @@ import psutil
 import pytest
 from commands import torchproof
 
-from torchproof.options import Options
-from torchproof.records import Run, UserError
-from torchproof.tuning import Asked, tune
+from torchproof.records.run import Run, UserError
+from torchproof.targets.options import Options
+from torchproof.tuning.tuner import TuneOptions, tune
 
 HERE = Path(__file__).parent
 PLAIN = Options(compile={"backend": "eager"}, quiet=True)
-QUICK = Asked(effort="quick", names=("full", "regional"), budget_s=400)
+QUICK = TuneOptions(effort="quick", names=("full", "regional"), budget_s=400)
 
 pytestmark = [
     pytest.mark.slow,

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from torchproof.measure import Plan, Spec
-from torchproof.records import UserError
-from torchproof.strategies import parse
-from torchproof.target import parse as parse_target
+from torchproof.measure.specs import Plan, Spec
+from torchproof.records.run import UserError
+from torchproof.strategies.strategy import parse
+from torchproof.targets.target import parse as parse_target
 from torchproof.tuning import executors
 from torchproof.tuning.executors import Local, Task
-from torchproof.tuning.trials import Candidate, Trial
+from torchproof.tuning.trial import Candidate, Trial
 
 FULL, REGIONAL = (Candidate(Spec(parse(name))) for name in ("full", "regional"))
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from fake_executor import Fate
 
-from torchproof.records import UserError
-from torchproof.tuning.notebook import Notebook
+from torchproof.records.run import UserError
+from torchproof.tuning.trial_store import Notebook
 
 KEY = {"target": "fake"}
 

@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
-from torchproof.cli import main
-from torchproof.measure import Plan
-from torchproof.target import parse
+from torchproof.cli.verbs import main
+from torchproof.measure.specs import Plan
+from torchproof.targets.target import parse
 from torchproof.tuning import cluster
-from torchproof.tuning.cluster import shares, warden
-from torchproof.tuning.cluster.node_gate import NodeGate
-from torchproof.tuning.cluster.outpost import Errand, Outpost, errand
+from torchproof.tuning.cluster import node_shares, watchdog
+from torchproof.tuning.cluster.node_timing_lock import NodeGate
+from torchproof.tuning.cluster.remote_worker import Errand, Outpost, errand
 
 FACTORY = "def make():\n    return None, []\n"
 
@@ -91,8 +91,8 @@ def node(name: str, address: str, **has: float) -> dict[str, Any]:
 
 def test_without_gpus_a_worker_has_a_whole_node() -> None:
     nodes = [node("a", "10.0.0.1", CPU=16), node("b", "10.0.0.2", CPU=0)]
-    assert not shares.wants_gpus(None, nodes)
-    [place] = shares.places(nodes, on_gpus=False)
+    assert not node_shares.wants_gpus(None, nodes)
+    [place] = node_shares.places(nodes, on_gpus=False)
     assert place.claim == {"num_cpus": 16, "num_gpus": 0}
     assert place.where == "node 10.0.0.1"
 
@@ -104,9 +104,11 @@ def test_with_gpus_a_worker_has_one_and_its_share_of_the_cpus(
     cpus: int, gpus: int, share: float
 ) -> None:
     nodes = [node("a", "10.0.0.1", CPU=cpus, GPU=gpus), node("b", "10.0.0.2", CPU=8)]
-    assert shares.wants_gpus(None, nodes) and shares.wants_gpus("cuda", nodes[1:])
-    assert not shares.wants_gpus("cpu", nodes)
-    found = shares.places(nodes, on_gpus=True)
+    assert node_shares.wants_gpus(None, nodes) and node_shares.wants_gpus(
+        "cuda", nodes[1:]
+    )
+    assert not node_shares.wants_gpus("cpu", nodes)
+    found = node_shares.places(nodes, on_gpus=True)
     assert len(found) == len(set(found)) == gpus
     assert {place.node for place in found} == {"a"}
     assert found[0].claim == {"num_cpus": share, "num_gpus": 1}
@@ -115,15 +117,15 @@ def test_with_gpus_a_worker_has_one_and_its_share_of_the_cpus(
 
 def test_where_first_calls_count_a_worker_has_its_node_to_itself() -> None:
     nodes = [node("a", "10.0.0.1", CPU=64, GPU=8), node("b", "10.0.0.2", CPU=8)]
-    [place] = shares.places(nodes, on_gpus=True, alone=True)
+    [place] = node_shares.places(nodes, on_gpus=True, alone=True)
     assert place.claim == {"num_cpus": 64, "num_gpus": 1}
-    [_, second] = shares.places(nodes, on_gpus=False, alone=True)
+    [_, second] = node_shares.places(nodes, on_gpus=False, alone=True)
     assert second.claim == {"num_cpus": 8, "num_gpus": 0}
 
 
 def test_nodes_of_one_address_have_names_of_their_own() -> None:
     nodes = [node("abcdef", "10.0.0.1", CPU=1), node("123456", "10.0.0.1", CPU=1)]
-    names = [place.where for place in shares.places(nodes, on_gpus=False)]
+    names = [place.where for place in node_shares.places(nodes, on_gpus=False)]
     assert names == ["node 10.0.0.1 (abcd)", "node 10.0.0.1 (1234)"]
 
 
@@ -179,7 +181,7 @@ def test_a_worker_ends_with_its_raylet_and_its_folder_with_it(
     processes = {"worker": sleeper(), "raylet": sleeper()}
     told = [str(process.pid) for process in processes.values()]
     try:
-        subprocess.run([sys.executable, warden.__file__, *told, own], check=True)
+        subprocess.run([sys.executable, watchdog.__file__, *told, own], check=True)
         time.sleep(0.7)
         assert processes["worker"].poll() is None and own.exists()
         processes[which].kill()  # and nobody has asked yet how it ended
@@ -198,9 +200,9 @@ def test_the_last_worker_removes_what_all_shared(tmp_path: Path) -> None:
     home = tmp_path / "search"
     for name in ("worker-1", "worker-2", "caches"):
         (home / name).mkdir(parents=True)
-    warden.remove(home / "worker-1")
+    watchdog.remove(home / "worker-1")
     assert (home / "caches").exists()
-    warden.remove(home / "worker-2")
+    watchdog.remove(home / "worker-2")
     assert not home.exists()
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from torchproof.measure import process
-from torchproof.measure.process import ArmError, Process, Processes
+from torchproof.measure import worker_process
+from torchproof.measure.worker_process import ArmError, Process, Processes
 
 ANSWER = b'{"ok": true, "number": %d}\n'
 
@@ -40,8 +40,10 @@ class Puppet:
 def pair(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Process, Puppet]]:
     kept = {name: getattr(subprocess, name) for name in ("PIPE", "DEVNULL")}
     kept["TimeoutExpired"] = subprocess.TimeoutExpired
-    monkeypatch.setattr(process, "subprocess", SimpleNamespace(Popen=Puppet, **kept))
-    monkeypatch.setattr(process, "_ENDS_S", 0.01)
+    monkeypatch.setattr(
+        worker_process, "subprocess", SimpleNamespace(Popen=Puppet, **kept)
+    )
+    monkeypatch.setattr(worker_process, "_ENDS_S", 0.01)
     found = Process({}, {}, quiet=True)
     yield found, found._popen  # type: ignore[misc]
     found.close()

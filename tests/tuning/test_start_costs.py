@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from torchproof.arm import Arm
-from torchproof.measure import Plan, Spec
-from torchproof.strategies import Strategy, parse
-from torchproof.target import parse as parse_target
+from torchproof.measure.specs import Plan, Spec
+from torchproof.measure.strategy_worker import Arm
+from torchproof.strategies.strategy import Strategy, parse
+from torchproof.targets.target import parse as parse_target
 
 FACTORY = """
 import torch

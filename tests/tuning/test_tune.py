@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 from forked_arms import forked
 
-from torchproof import recipe
-from torchproof.options import Options
-from torchproof.records import Run, UserError
-from torchproof.tuning import Asked, tune
+from torchproof.records.run import Run, UserError
+from torchproof.strategies import recipe
+from torchproof.targets.options import Options
 from torchproof.tuning.objectives import Objective
+from torchproof.tuning.tuner import TuneOptions, tune
 
 PLANTED = Path(__file__).parent / "planted.py"
 PLAIN = Options(compile={"backend": "eager"}, quiet=True)
-QUICK = Asked(effort="quick", names=("full", "regional"), budget_s=300)
+QUICK = TuneOptions(effort="quick", names=("full", "regional"), budget_s=300)
 
 
 @pytest.fixture(autouse=True)
@@ -26,7 +26,7 @@ def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.chdir(tmp_path)
 
 
-def tuned(factory: str, asked: Asked = QUICK, **more: Any) -> Run:
+def tuned(factory: str, asked: TuneOptions = QUICK, **more: Any) -> Run:
     options = more.pop("options", PLAIN)
     with forked():
         return tune(f"{PLANTED}:{factory}", options, asked=asked, **more)

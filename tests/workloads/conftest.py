@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from torchproof import rules
-from torchproof.records import Finding, Observation
-from torchproof.workloads import WORKLOADS
+from torchproof.checking import rules
+from torchproof.records.run import Finding, Observation
+from torchproof.targets.workloads import WORKLOADS
 
 Found = Callable[..., list[Finding]]
 

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchproof.workloads import megacontext
-from torchproof.workloads import megacontext_graphs as graphs
+from torchproof.targets.workloads import megacontext
+from torchproof.targets.workloads import megacontext_graphs as graphs
 
 CALLS = 4
 Made = tuple[Any, list[Any]]

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchproof.workloads import WORKLOADS
+from torchproof.targets.workloads import WORKLOADS
 
 CURED = [name for name in WORKLOADS if not name.endswith("-original")]
 

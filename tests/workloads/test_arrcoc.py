@@ -12,7 +12,12 @@ from torch import Tensor
 from torch.testing import assert_close
 from workloads.conftest import Found, place, places
 
-from torchproof.workloads import WORKLOADS, arrcoc, arrcoc_original, arrcoc_scorers
+from torchproof.targets.workloads import (
+    WORKLOADS,
+    arrcoc,
+    arrcoc_original,
+    arrcoc_scorers,
+)
 
 SIZE = arrcoc.SIZES["tiny"]
 JUDGES = ("knowing.", "balancer.")

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from workloads.conftest import Found, place, places
 
-from torchproof.workloads import WORKLOADS, decoder, gpt, gpt_flex, gpt_original
+from torchproof.targets.workloads import WORKLOADS, decoder, gpt, gpt_flex, gpt_original
 
 MAKERS = {
     "gpt": gpt.make,

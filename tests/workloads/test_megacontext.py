@@ -13,8 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from workloads.conftest import Found, place, places
 
-from torchproof.records import Observation
-from torchproof.workloads import (
+from torchproof.records.run import Observation
+from torchproof.targets.workloads import (
     WORKLOADS,
     megacontext,
     megacontext_nets,
@@ -22,8 +22,8 @@ from torchproof.workloads import (
     megacontext_session,
     megacontext_step,
 )
-from torchproof.workloads.megacontext_session import Allocator
-from torchproof.workloads.megacontext_tree import Entry, WorkingContext
+from torchproof.targets.workloads.megacontext_session import Allocator
+from torchproof.targets.workloads.megacontext_tree import Entry, WorkingContext
 
 ORIGINAL = "megacontext-original"
 SIZE = megacontext.SIZES["tiny"]

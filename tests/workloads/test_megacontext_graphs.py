@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from torchproof.boundary import StepError, step
-from torchproof.boundary.values import tensors
-from torchproof.workloads import (
+from torchproof.runtime.steps import StepError, step
+from torchproof.runtime.steps.output_tensors import tensors
+from torchproof.targets.workloads import (
     megacontext,
     megacontext_graphs,
     megacontext_session,

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from torchproof import audit, rules
-from torchproof.options import Options
-from torchproof.records import Finding, Observation
-from torchproof.target import parse
-from torchproof.workloads import megacontext_original
+from torchproof.checking import rules
+from torchproof.observe import audit
+from torchproof.records.run import Finding, Observation
+from torchproof.targets.options import Options
+from torchproof.targets.target import parse
+from torchproof.targets.workloads import megacontext_original
 
 CONTROLS = Path(__file__).with_name("megacontext_controls.py")
 ORIGINAL = Path(megacontext_original.__file__)

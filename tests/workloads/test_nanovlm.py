@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 from workloads.conftest import Found, place, places
 
-from torchproof.records import Observation
-from torchproof.workloads import nanovlm, nanovlm_batches, nanovlm_original
-from torchproof.workloads.nanovlm_batches import Sample, collate, padded
+from torchproof.records.run import Observation
+from torchproof.targets.workloads import nanovlm, nanovlm_batches, nanovlm_original
+from torchproof.targets.workloads.nanovlm_batches import Sample, collate, padded
 
 ORIGINAL = "nanovlm-original"
 SIZE = nanovlm.SIZES["tiny"]

@@ -12,10 +12,10 @@ import pytest
 import torch
 from commands import torchproof
 
-from torchproof import calls
-from torchproof.records import UserError
-from torchproof.target import parse
-from torchproof.workloads import WORKLOADS
+from torchproof.records.run import UserError
+from torchproof.targets import calls
+from torchproof.targets.target import parse
+from torchproof.targets.workloads import WORKLOADS
 
 EVERY = [(name, size) for name, told in WORKLOADS.items() for size in told.sizes]
 ORIGINALS = [name for name in WORKLOADS if name.endswith("-original")]

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from workloads.conftest import Found, place, places
 
-from torchproof.records import Observation
-from torchproof.workloads import WORKLOADS, trainstep, trainstep_original
+from torchproof.records.run import Observation
+from torchproof.targets.workloads import WORKLOADS, trainstep, trainstep_original
 
 ORIGINAL = "trainstep-original"
 # Torch computes Adam's bias corrections in fp32 where it compiles, else in fp64.

@@ -9,8 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from torchproof import store
-from torchproof.records import SEVERITIES, Finding, Run, UserError
+from torchproof.records import SEVERITIES, Finding, Run, UserError, store
 
 _MOST_READ = 50  # saved runs that are looked into for the latest of a target
 # What changes which findings there are, in the same code.

@@ -1,133 +1,81 @@
-"""Arms in processes of their own, sampled side by side, as measurements.
+"""Measure strategies side by side and say which difference is significant.
 
-Comes in: a target and the arms to compare, each a strategy and what else differs. Goes
-out: one measurement an arm and shape. The parent never imports torch. Every arm starts
-in a fresh process with empty caches; what one sets cannot reach the next.
+In: a target and strategies. Out: measurements with numerics and verdicts, and the
+comparison of two runs. Start with `benchmark.py`, then `strategy_worker.py` (child).
+Imports `records`, `process`, `targets`, `observe`, `strategies` and `torch_private`.
 """
 
-from __future__ import annotations
+from typing import TYPE_CHECKING
 
-import dataclasses
-import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from torchproof.records.lazy import lazy_exports
 
-from torchproof import samples
-from torchproof.records import Event, Frame, Measurement, UserError
-from torchproof.strategies import Strategy, parse
-from torchproof.target import Target
+if TYPE_CHECKING:
+    from torchproof.measure import bench_plan as bench_plan
+    from torchproof.measure import comparison as comparison
+    from torchproof.measure import numerics as numerics
+    from torchproof.measure import rows as rows
+    from torchproof.measure.bench_plan import Questions as Questions
+    from torchproof.measure.benchmark import bench as bench
+    from torchproof.measure.comparison import PATHS as PATHS
+    from torchproof.measure.comparison import TIMED_UNDER as TIMED_UNDER
+    from torchproof.measure.comparison import Comparison as Comparison
+    from torchproof.measure.comparison import Row as Row
+    from torchproof.measure.comparison import Thresholds as Thresholds
+    from torchproof.measure.comparison import compare as compare
+    from torchproof.measure.comparison.decisions import Decision as Decision
+    from torchproof.measure.comparison.decisions import decision as decision
+    from torchproof.measure.comparison.decisions import name_of as name_of
+    from torchproof.measure.comparison.decisions import trouble as trouble
+    from torchproof.measure.comparison.metrics import Metric as Metric
+    from torchproof.measure.comparison.metrics import in_words as in_words
+    from torchproof.measure.comparison.ratios import side_by_side as side_by_side
+    from torchproof.measure.session import Session as Session
+    from torchproof.measure.specs import AS_WRITTEN as AS_WRITTEN
+    from torchproof.measure.specs import EAGER as EAGER
+    from torchproof.measure.specs import Measured as Measured
+    from torchproof.measure.specs import Plan as Plan
+    from torchproof.measure.specs import Spec as Spec
+    from torchproof.measure.specs import measure as measure
+    from torchproof.measure.specs import switches as switches
+    from torchproof.measure.starts import started as started
+    from torchproof.measure.strategy_state import Seat as Seat
+    from torchproof.measure.worker_process import ArmError as ArmError
+    from torchproof.measure.worker_process import Process as Process
 
-Progress = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class Spec:
-    """One arm: a strategy, and what else sets it apart from the others."""
-
-    strategy: Strategy
-    variant: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    dtype: str | None = None
-    guards: str | None = None  # a way to check fewer guards
-    as_written: bool = False  # the target compiles itself; eager: that switched off
-    cuda_only: bool = False
-
-    @property
-    def label(self) -> str:
-        """The arm's name in progress lines: full, max_autotune=True."""
-        return ", ".join([self.strategy.name, *map(str, self.variant.values())])
-
-    @property
-    def file_name(self) -> str:
-        return re.sub(r"[^\w.=-]+", "-", self.label)
-
-    @property
-    def is_eager(self) -> bool:
-        return self.strategy.as_is
-
-
-EAGER = parse("eager")
-# A target that does its own compiling, and the same with that switched off.
-AS_WRITTEN = (
-    Spec(EAGER, as_written=True),
-    Spec(Strategy("as-written", "full"), as_written=True),
+__getattr__, __all__ = lazy_exports(
+    __name__,
+    {
+        ".bench_plan": ["Questions"],
+        ".benchmark": ["bench"],
+        ".comparison": [
+            "Comparison",
+            "PATHS",
+            "Row",
+            "TIMED_UNDER",
+            "Thresholds",
+            "compare",
+        ],
+        ".comparison.decisions": ["Decision", "decision", "name_of", "trouble"],
+        ".comparison.metrics": ["Metric", "in_words"],
+        ".comparison.ratios": ["side_by_side"],
+        ".session": ["Session"],
+        ".specs": [
+            "AS_WRITTEN",
+            "EAGER",
+            "Measured",
+            "Plan",
+            "Spec",
+            "measure",
+            "switches",
+        ],
+        ".starts": ["started"],
+        ".strategy_state": ["Seat"],
+        ".worker_process": ["ArmError", "Process"],
+    },
+    modules=[
+        ".bench_plan",
+        ".comparison",
+        ".numerics",
+        ".rows",
+    ],
 )
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What to measure, and how long."""
-
-    target: Target
-    specs: tuple[Spec, ...]
-    by_default: bool = False  # the user named no arms
-    shapes: tuple[Mapping[str, int], ...] = ({},)  # {"batch": 4}: gone through in order
-    train: bool = False
-    device: str | None = None
-    size: str | None = None
-    seconds: float = samples.SITTINGS * samples.ROUNDS * samples.ROUND_MS / 1e3
-    sittings: int = samples.SITTINGS
-    profiles: bool = False  # keep traces of every arm
-    diagnoses: bool = False  # take what was compiled apart, explain wrong answers
-    compile_with: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    timeout_s: float | None = None
-    quiet: bool = False
-    environment: Mapping[str, str] = field(default_factory=dict, hash=False)
-
-    def job(self, spec: Spec, shape: Mapping[str, int]) -> dict[str, Any]:
-        """What the child process is told."""
-        return {
-            "target": dataclasses.asdict(self.target),
-            "train": self.train,
-            "device": self.device,
-            "size": self.size,
-            "dtype": spec.dtype,
-            "guards": spec.guards,
-            "strategy": spec.strategy.to_json(),
-            "as_written": spec.as_written,
-            "anatomy": self.diagnoses,
-            "compile": dict(self.compile_with),
-            **shape,
-        }
-
-
-@dataclass(frozen=True)
-class Measured:
-    """The measurements, and how the measuring ended."""
-
-    rows: tuple[Measurement, ...]
-    environment: Mapping[str, Any]
-    ending: str = "finished"
-    apart: bool = False  # the arms did not fit in memory beside each other
-    events: tuple[Event, ...] = ()  # why answers differ
-    anatomy: Mapping[str, Any] | None = None  # of the first arm that compiles
-    function: Frame | None = None  # the target's own
-    exit_code: int | None = None  # of a script
-    error: str | None = None  # one line: why a script did not run to its end
-
-
-def switches() -> dict[str, Any]:
-    """Inductor's switches and their values, asked of a process that imports it."""
-    from torchproof.measure.process import ArmError, Process
-
-    process = Process({"strategy": EAGER.to_json()}, {}, quiet=True)
-    try:
-        return dict(process.ask("switches", None)["switches"])
-    except ArmError as error:
-        raise UserError(f"Inductor cannot be asked for its switches: {error}") from None
-    finally:
-        process.close()
-
-
-def measure(plan: Plan, keep: Path, progress: Progress) -> Measured:
-    """Measures all arms of a plan; what an interruption left is kept.
-
-    Traces, where the plan wants them, are left in the folder `keep`.
-    """
-    from torchproof.measure import script
-    from torchproof.measure.session import Session
-
-    if plan.target.kind == "script":
-        return script.measure(plan, progress)
-    return Session(plan, keep, progress).run()

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from torchproof import layout, samples
-from torchproof.measure import Plan, Spec
+from torchproof.measure.specs import Plan, Spec
 from torchproof.measure.starts import started
-from torchproof.records import Measurement, one_line
+from torchproof.process import aslr
+from torchproof.records import Measurement, one_line, stats
 
 if TYPE_CHECKING:
-    from torchproof.measure.seats import Seat
+    from torchproof.measure.strategy_state import Seat
 
 References = Mapping[tuple[str | None, int], Mapping[str, Any]]
 
@@ -98,12 +98,12 @@ def _with_times(
     if not rounds:
         return row
     share = facts["interrupted"] / facts["steps"]
-    spread = samples.summarise(rounds, interrupted=share)
+    spread = stats.summarise(rounds, interrupted=share)
     row = replace(
         row,
         rounds_ms=tuple(rounds),
         sittings=tuple(len(part) for part in facts["rounds"] if part),
-        luck=samples.LUCK if layout.is_possible() else samples.LUCK_BY_LOT,
+        luck=stats.LUCK if aslr.is_possible() else stats.LUCK_BY_LOT,
         median_ms=spread.median,
         low_ms=spread.low,
         high_ms=spread.high,
@@ -236,7 +236,7 @@ def _judged(row: Measurement, base: Measurement | None, seat: Seat) -> Measureme
     if base is None or not base.rounds_ms:
         return replace(row, verdict="no eager to compare with")
     assert row.luck is not None
-    ratio = samples.compare(
+    ratio = stats.compare(
         base.rounds_ms, row.rounds_ms, sittings=row.sittings, luck=row.luck
     )
     row = replace(
@@ -250,7 +250,7 @@ def _judged(row: Measurement, base: Measurement | None, seat: Seat) -> Measureme
     return _with_break_even(row, base, ratio)
 
 
-def in_words(ratio: samples.Ratio) -> str:
+def in_words(ratio: stats.Ratio) -> str:
     """1.80x faster, 1.20x slower, not significant."""
     if ratio.verdict == "faster":
         return f"{ratio.value:.2f}x faster"
@@ -260,13 +260,13 @@ def in_words(ratio: samples.Ratio) -> str:
 
 
 def _with_break_even(
-    row: Measurement, base: Measurement, ratio: samples.Ratio
+    row: Measurement, base: Measurement, ratio: stats.Ratio
 ) -> Measurement:
     """After how many steps compiling has paid for all of it, its import included."""
     first, start = row.first_call_s, row.start or {}
     if first is not None:
         first += sum(start.get(k) or 0.0 for k in ("imports_s", "later_compile_s"))
-    found = samples.break_even(first, base.first_call_s, base.median_ms, ratio)
+    found = stats.break_even(first, base.first_call_s, base.median_ms, ratio)
     if found is None:
         return row
     return replace(row, break_even=found.text, break_even_steps=found.steps)

@@ -12,20 +12,11 @@ from typing import Any
 
 import psutil
 
-from torchproof import samples
-from torchproof.measure import (
-    AS_WRITTEN,
-    EAGER,
-    Measured,
-    Plan,
-    Progress,
-    Spec,
-    rows,
-    traces,
-)
-from torchproof.measure.process import ArmError, Process, Processes, free_vram
-from torchproof.measure.seats import Seat
-from torchproof.records import Event, Frame, UserError
+from torchproof.measure import rows, trace_files
+from torchproof.measure.specs import AS_WRITTEN, EAGER, Measured, Plan, Progress, Spec
+from torchproof.measure.strategy_state import Seat
+from torchproof.measure.worker_process import ArmError, Process, Processes, free_vram
+from torchproof.records import Event, Frame, UserError, stats
 from torchproof.strategies import NotApplicable
 
 _SITTINGS_APART = 3  # of arms that cannot be in memory beside each other
@@ -77,7 +68,7 @@ class Session:
     def patience(self) -> dict[str, float]:
         """How long times may take to settle: not all the time that is left."""
         limit = self.limit_s
-        return {} if limit is None else {"within_s": min(samples.SETTLE_S, limit / 3)}
+        return {} if limit is None else {"within_s": min(stats.SETTLE_S, limit / 3)}
 
     def close(self) -> None:
         self._processes.close()
@@ -136,7 +127,7 @@ class Session:
             with self.failing(seat):
                 seat.ask("prepare", self.limit_s, answers=None)
             seat.close()
-            traces.write_code(folder / "trace", folder)
+            trace_files.write_code(folder / "trace", folder)
 
     def _diagnose(self) -> None:
         """Why answers differ, or would if the surroundings changed."""
@@ -300,7 +291,7 @@ class Session:
                 with self.failing(seat):
                     self.sample(seat, number)
             seats = [seat for seat in seats if seat.runs]
-            if seats and samples.enough(
+            if seats and stats.enough(
                 {str(s.caches): s.facts[number]["rounds"][-1] for s in seats}
             ):
                 return
@@ -310,14 +301,14 @@ class Session:
         if not seats:
             return 0
         longest_s = max(seat.facts[number]["pass_ms"] for seat in seats) / 1e3
-        fit = int(2 * self.plan.seconds / longest_s) if longest_s else samples.ROUNDS
-        return min(samples.ROUNDS, max(_FEWEST_ROUNDS, fit))
+        fit = int(2 * self.plan.seconds / longest_s) if longest_s else stats.ROUNDS
+        return min(stats.ROUNDS, max(_FEWEST_ROUNDS, fit))
 
     def sample(self, seat: Seat, number: int) -> None:
-        seconds = self.plan.seconds / self.plan.sittings / samples.ROUNDS
+        seconds = self.plan.seconds / self.plan.sittings / stats.ROUNDS
         answer = seat.ask("sample", self.limit_s, seconds=seconds)
         facts, interrupted = seat.facts[number], answer["interrupted"]
-        facts["rounds"][-1].append(samples.kept(answer["times_ms"], interrupted))
+        facts["rounds"][-1].append(stats.kept(answer["times_ms"], interrupted))
         facts["compilations"] += answer["compilations"]
         facts["steps"] += len(interrupted)
         facts["interrupted"] += sum(interrupted)

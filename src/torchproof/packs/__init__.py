@@ -1,34 +1,64 @@
-"""What a pack is on disk: made whole or not at all, read without running any of it."""
+"""Packs: a failure as a self-contained repro, or a model with its compiled code.
 
-from torchproof.packs.contents import Contents, is_pack, open_pack
-from torchproof.packs.keys import read_key, usable_key
-from torchproof.packs.made import Made
-from torchproof.packs.manifest import File, Manifest
-from torchproof.packs.refusal import Refused, Unverified
-from torchproof.packs.trust import assert_trusted
-from torchproof.packs.writing import (
-    Stage,
-    archive,
-    assert_placeable,
-    folder,
-    scratch,
+In: a run with a failure, or a target. Out: a directory or archive that is complete or
+absent. Start with `repro/__init__.py` and `deploy/__init__.py`.
+Imports `records`, `process`, `targets`, `observe`, `measure`, `strategies`, `runtime`
+and `torch_private`.
+"""
+
+from typing import TYPE_CHECKING
+
+from torchproof.records.lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from torchproof.packs import deploy as deploy
+    from torchproof.packs import repro as repro
+    from torchproof.packs.deploy import DeployOptions as DeployOptions
+    from torchproof.packs.inspection import Inspection as Inspection
+    from torchproof.packs.inspection import inspect as inspect
+    from torchproof.packs.made import Made as Made
+    from torchproof.packs.repro import ReproOptions as ReproOptions
+    from torchproof.packs.writing import Stage as Stage
+    from torchproof.packs.writing import archive as archive
+    from torchproof.packs.writing import assert_placeable as assert_placeable
+    from torchproof.packs.writing import folder as folder
+    from torchproof.packs.writing import scratch as scratch
+    from torchproof.runtime import Manifest as Manifest
+    from torchproof.runtime import Refused as Refused
+    from torchproof.runtime import Unverified as Unverified
+    from torchproof.runtime import assert_trusted as assert_trusted
+    from torchproof.runtime import is_pack as is_pack
+    from torchproof.runtime import open_pack as open_pack
+    from torchproof.runtime import read_key as read_key
+    from torchproof.runtime import usable_key as usable_key
+
+__getattr__, __all__ = lazy_exports(
+    __name__,
+    {
+        ".deploy": ["DeployOptions"],
+        ".inspection": ["Inspection", "inspect"],
+        ".made": ["Made"],
+        ".repro": ["ReproOptions"],
+        ".writing": [
+            "Stage",
+            "archive",
+            "assert_placeable",
+            "folder",
+            "scratch",
+        ],
+        "torchproof.runtime": [
+            "Manifest",
+            "Refused",
+            "Unverified",
+            "assert_trusted",
+            "is_pack",
+            "open_pack",
+            "read_key",
+            "usable_key",
+        ],
+    },
+    modules=[
+        ".deploy",
+        ".repro",
+    ],
 )
-
-__all__ = [
-    "Contents",
-    "File",
-    "Made",
-    "Manifest",
-    "Refused",
-    "Stage",
-    "Unverified",
-    "archive",
-    "assert_placeable",
-    "assert_trusted",
-    "folder",
-    "is_pack",
-    "open_pack",
-    "read_key",
-    "scratch",
-    "usable_key",
-]

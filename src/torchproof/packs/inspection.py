@@ -8,11 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from torchproof.packs import keys, trust
-from torchproof.packs.contents import open_pack
-from torchproof.packs.manifest import Manifest
-from torchproof.packs.refusal import Refused
 from torchproof.records import finite
+from torchproof.runtime import Manifest, Refused, keys, open_pack, trust
 
 Signature = Literal["none", "not checked", "fits", "does not fit"]
 

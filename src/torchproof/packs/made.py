@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from torchproof.packs.manifest import Manifest
+from torchproof.runtime import Manifest
 
 
 @dataclass(frozen=True)

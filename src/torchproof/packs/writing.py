@@ -24,16 +24,13 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from torchproof import files
-from torchproof.packs import janitor, keys, placing
-from torchproof.packs import manifest as papers
-from torchproof.packs.contents import open_pack
-from torchproof.packs.manifest import File, Manifest
-from torchproof.packs.refusal import Refused
-from torchproof.records import UserError
+from torchproof.packs import atomic_rename, cleanup_process
+from torchproof.records import UserError, files
+from torchproof.runtime import File, Manifest, Refused, keys, open_pack
+from torchproof.runtime import manifest as papers
 
 _MARK = ".packing-"
-_WORK = {"pack", "pack.tar.gz", placing.ASIDE}  # all that a work folder holds
+_WORK = {"pack", "pack.tar.gz", atomic_rename.ASIDE}  # all that a work folder holds
 _STALE_S = 60.0  # a work folder is older than that before its lock is asked for
 
 
@@ -100,7 +97,7 @@ def folder(dest: str | os.PathLike[str], *, overwrite: bool = False) -> Iterator
         _finish(stage)
         stage.path.chmod(0o755)
         _assert_still(Path(dest), overwrite)
-        placing.place(stage.path, Path(dest), overwrite)
+        atomic_rename.place(stage.path, Path(dest), overwrite)
 
 
 @contextlib.contextmanager
@@ -116,7 +113,7 @@ def archive(
         _pack(stage, packed, root or "pack")
         packed.chmod(0o644)
         _assert_still(Path(dest), overwrite)
-        placing.place(packed, Path(dest), overwrite)
+        atomic_rename.place(packed, Path(dest), overwrite)
 
 
 @contextlib.contextmanager
@@ -182,7 +179,7 @@ def _assert_still(dest: Path, overwrite: bool) -> None:
 @contextlib.contextmanager
 def _watched(work: Path) -> Iterator[None]:
     """A janitor for as long as the block lasts."""
-    command = [sys.executable, "-I", "-S", janitor.__file__, str(work)]
+    command = [sys.executable, "-I", "-S", cleanup_process.__file__, str(work)]
     with subprocess.Popen(
         command,
         stdin=subprocess.PIPE,

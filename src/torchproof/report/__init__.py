@@ -1,87 +1,40 @@
-"""A run or a comparison in, text out. Nothing here prints."""
+"""A run in, text out: terminal, Markdown, HTML, SARIF, annotations, experiment log.
 
-from __future__ import annotations
+In: a `Run` or a comparison. Out: strings; nothing here prints.
+Start with `formats.py`. Imports `records`, `checking`, `measure` and `packs`.
+"""
 
-import dataclasses
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from torchproof import printable
-from torchproof.records import Run
-from torchproof.report import (
-    bench,
-    comparison,
-    github,
-    html,
-    json,
-    markdown,
-    sarif,
-    terminal,
-    tune,
+from torchproof.records.lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from torchproof.report import cache_folders as cache_folders
+    from torchproof.report import cache_listing as cache_listing
+    from torchproof.report import log as log
+    from torchproof.report import numbers as numbers
+    from torchproof.report import pack as pack
+    from torchproof.report import search_trials as search_trials
+    from torchproof.report.formats import render as render
+    from torchproof.report.formats import render_comparison as render_comparison
+    from torchproof.report.formats import render_findings as render_findings
+    from torchproof.report.rule_text import rule_list as rule_list
+    from torchproof.report.rule_text import rule_page as rule_page
+    from torchproof.report.search_trials import Trial as Trial
+
+__getattr__, __all__ = lazy_exports(
+    __name__,
+    {
+        ".formats": ["render", "render_comparison", "render_findings"],
+        ".rule_text": ["rule_list", "rule_page"],
+        ".search_trials": ["Trial"],
+    },
+    modules=[
+        ".cache_folders",
+        ".cache_listing",
+        ".log",
+        ".numbers",
+        ".pack",
+        ".search_trials",
+    ],
 )
-from torchproof.verdict import Comparison
-
-FORMATS: dict[str, Callable[[Run], str]] = {
-    "text": terminal.render,
-    "json": json.render,
-    "md": markdown.render,
-    "html": html.render,
-    "sarif": sarif.render,
-    "github": github.render,
-}
-
-
-def render(
-    run: Run,
-    format: str,
-    *,
-    colour: bool = False,
-    width: int = 80,
-    verbose: bool = False,
-    source: bool = True,
-    compared: Comparison | None = None,
-) -> str:
-    """The run in a format; colour, width and verbosity are the terminal's alone.
-
-    A comparison becomes part of a page; other formats say it beside the run.
-    """
-    run = run if source else without_source(run)
-    if format == "html":
-        return html.render(run, compared)
-    if format != "text":
-        text = FORMATS[format](run)
-        return printable.seen(text) if format in ("md", "github") else text
-    run = printable.record(run)
-    if run.verb == "bench":
-        return bench.render(run, width=width)
-    if run.verb == "tune":
-        return tune.render(run, width=width)
-    return terminal.render(run, colour=colour, width=width, verbose=verbose)
-
-
-def without_source(run: Run) -> Run:
-    """The run without a line of the program's code, for those who may not see it."""
-    # Torch quotes lines of the program behind the file it names.
-    findings = tuple(
-        dataclasses.replace(
-            f,
-            source=None,
-            context=(),
-            context_from=None,
-            evidence=tuple(text.partition(' # File "')[0] for text in f.evidence),
-        )
-        for f in run.findings
-    )
-    sites = tuple(dataclasses.replace(s, source=None) for s in run.configuration)
-    return dataclasses.replace(run, findings=findings, configuration=sites)
-
-
-def render_findings(run: Run, *, width: int = 80) -> str:
-    return terminal.findings(printable.record(run), width=width)
-
-
-def render_comparison(found: Comparison, format: str, *, width: int = 80) -> str:
-    if format == "json":
-        return comparison.to_json(found)
-    if format == "md":
-        return printable.seen(markdown.of_comparison(found))
-    return comparison.to_text(printable.record(found), width=width)

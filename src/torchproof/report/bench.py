@@ -6,8 +6,8 @@ import textwrap
 from collections.abc import Iterator, Sequence
 
 from torchproof.records import Measurement, Run
-from torchproof.report import numbers, sections
-from torchproof.report.sections import Table
+from torchproof.report import bench_sections, numbers
+from torchproof.report.bench_sections import Table
 
 _INDENT = "   "
 _EIGHTHS = " \u258f\u258e\u258d\u258c\u258b\u258a\u2589"  # by eighths
@@ -20,12 +20,12 @@ def render(run: Run, *, width: int = 80) -> str:
     """Steady state with bars, then costs, details, variants, and the decision."""
     width = max(width, 40)
     blocks = [[*header(run, width)], [*_steady(run, width)]]
-    rows = sections.ranked(run)
+    rows = bench_sections.ranked(run)
     if rows:
-        blocks.append([*table(sections.costs(run), width)])
+        blocks.append([*table(bench_sections.costs(run), width)])
     blocks += [[*_details(row, width)] for row in rows]
-    blocks += [[*table(found, width)] for found in sections.variants(run)]
-    missing = sections.not_ranked(run)
+    blocks += [[*table(found, width)] for found in bench_sections.variants(run)]
+    missing = bench_sections.not_ranked(run)
     if missing:
         blocks.append(["Not ranked:", *_items(missing, width)])
     blocks.append([*_ending(run, width)])
@@ -67,7 +67,7 @@ def incomplete(run: Run, width: int) -> Iterator[str]:
 
 
 def _steady(run: Run, width: int) -> Iterator[str]:
-    rows = sections.ranked(run)
+    rows = bench_sections.ranked(run)
     if not rows:
         return
     head, cells = ("strategy", "median", "interval"), list(map(_time_cells, rows))
@@ -153,7 +153,7 @@ def _line(cells: Sequence[str], widths: Sequence[int], header: Sequence[str]) ->
 
 
 def _details(row: Measurement, width: int) -> Iterator[str]:
-    lines = list(sections.details(row))
+    lines = list(bench_sections.details(row))
     if lines:
         yield row.strategy
         yield from _items(lines, width)
@@ -165,7 +165,7 @@ def _items(lines: Sequence[str], width: int) -> Iterator[str]:
 
 
 def _ending(run: Run, width: int) -> Iterator[str]:
-    found, row = sections.chosen(run)
+    found, row = bench_sections.chosen(run)
     yield from wrap(f"Decision: {found}.", width)
     if row and row.source:
         yield from ("", *textwrap.indent(row.source.rstrip(), "    ").splitlines(), "")

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from torchproof.printable import line
-from torchproof.records import SEVERITIES, Finding, Run
-from torchproof.report import sections, trials
+from torchproof.records import SEVERITIES, Finding, Run, line
+from torchproof.report import bench_sections, search_trials
 
 LEVELS = {"high": "error", "medium": "warning", "low": "notice"}
 
@@ -50,11 +49,10 @@ def _property(value: object) -> str:
 def _summary(run: Run, still_open: list[Finding]) -> str:
     """One line that is no command, whatever the target is called."""
     if run.verb == "bench":
-        return (
-            f"torchproof: bench of {line(run.target)}: {line(sections.chosen(run)[0])}"
-        )
+        chosen = line(bench_sections.chosen(run)[0])
+        return f"torchproof: bench of {line(run.target)}: {chosen}"
     if run.verb == "tune":
-        told = trials.decision(trials.Search.of(run))
+        told = search_trials.decision(search_trials.Search.of(run))
         return f"torchproof: tune of {line(run.target)}: {line(told)}"
     tally = [(sum(f.severity == s for f in still_open), s) for s in SEVERITIES]
     split = ", ".join(f"{count} {severity}" for count, severity in tally if count)

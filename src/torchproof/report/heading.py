@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from torchproof.records import Run
-from torchproof.report import commands, marks
+from torchproof.report import commands, markup
 
 _MACHINE = ("threads", "cores", "machine", "platform")
 _FACTS = ("torch", "cuda", "python", "gpu", "device", *_MACHINE)
@@ -14,16 +14,16 @@ _CACHES = ("_CACHE_DIR", "_REMOTE_CACHE")  # where, and not how, something is co
 
 
 def heading(run: Run, title: str) -> Iterator[str]:
-    yield f"# {title}: {marks.code(run.target)}"
-    yield marks.bullets(f"**{name}:** {text}" for name, text in _facts(run))
+    yield f"# {title}: {markup.code(run.target)}"
+    yield markup.bullets(f"**{name}:** {text}" for name, text in _facts(run))
     if run.error or run.ending != "finished":
         why = run.error or f"the run was ended early ({run.ending})"
-        yield f"Not complete: {marks.inline(why)}. This is what was seen until then."
+        yield f"Not complete: {markup.inline(why)}. This is what was seen until then."
 
 
 def _facts(run: Run) -> Iterator[tuple[str, str]]:
-    yield "Target", marks.code(run.target)
-    when = marks.inline(_moment(run.started))
+    yield "Target", markup.code(run.target)
+    when = markup.inline(_moment(run.started))
     if when and run.verb in ("bench", "tune"):
         yield "Measured", when
     elif when:
@@ -34,18 +34,18 @@ def _facts(run: Run) -> Iterator[tuple[str, str]]:
         yield "Mode", f"{mode(run)}{told}"
     yield "Entry point", _entry(run)
     if run.strategy.strip("-"):
-        yield "Strategy", marks.inline(run.strategy)
+        yield "Strategy", markup.inline(run.strategy)
     if where := _environment(run):
         yield "Environment", where
     if run.command:
-        yield "Command", marks.code(run.command)
-    yield "Run", marks.code(run.id)
+        yield "Command", markup.code(run.command)
+    yield "Run", markup.code(run.id)
     if run.baseline:
-        before = marks.code(run.baseline.get("id", ""))
+        before = markup.code(run.baseline.get("id", ""))
         since = run.baseline.get("started")
-        told = f" of {marks.inline(_moment(str(since)))}" if since else ""
+        told = f" of {markup.inline(_moment(str(since)))}" if since else ""
         other = run.baseline.get("target", run.target)
-        told += f", target {marks.code(other)}" if other != run.target else ""
+        told += f", target {markup.code(other)}" if other != run.target else ""
         yield "Compared with", f"run {before}{told}"
 
 
@@ -67,32 +67,32 @@ def _entry(run: Run) -> str:
     form = commands.kind(run.target)
     name = run.target.partition(":")[2]
     if form == "workload":
-        return f"the bundled workload {marks.code(name)}"
+        return f"the bundled workload {markup.code(name)}"
     if form == "trace":
-        return f"a recorded trace in {marks.code(name)}"
+        return f"a recorded trace in {markup.code(name)}"
     if form == "factory":
         where, _, factory = run.target.rpartition(":")
-        return f"{marks.code(f'{factory}()')} in {marks.code(where)}"
+        return f"{markup.code(f'{factory}()')} in {markup.code(where)}"
     if form == "script" and mode(run) != "static (read, not run)":
-        return f"{marks.code(run.target)}, run as a script"
-    return marks.code(run.target)
+        return f"{markup.code(run.target)}, run as a script"
+    return markup.code(run.target)
 
 
 def _environment(run: Run) -> str:
     facts = run.environment
     told = [
-        f"{name} {marks.inline(facts[name])}"
+        f"{name} {markup.inline(facts[name])}"
         for name in _FACTS
         if facts.get(name) is not None
     ]
     if facts.get("size"):
-        told.append(f"size {marks.inline(facts['size'])}")
+        told.append(f"size {markup.inline(facts['size'])}")
     if facts.get("train"):
         told.append("training")
     steering = facts.get("variables")
     if isinstance(steering, dict):
         told += [
-            marks.code(f"{name}={value}")
+            markup.code(f"{name}={value}")
             for name, value in steering.items()
             if not name.endswith(_CACHES)
         ]

@@ -10,10 +10,17 @@ from collections.abc import Iterator, Sequence
 
 from torchproof import __version__
 from torchproof.records import CATEGORIES, SEVERITIES, CompileSite, Finding, Part, Run
-from torchproof.report import captures, commands, marks, numbers, sections, tables
-from torchproof.report.before import before_and_after
-from torchproof.report.entries import entry, place, title
+from torchproof.report import (
+    bench_sections,
+    capture_summary,
+    commands,
+    markup,
+    measurement_tables,
+    numbers,
+)
+from torchproof.report.finding_section import entry, place, title
 from torchproof.report.heading import heading
+from torchproof.report.history import before_and_after
 
 _PRIORITIES = {"high": "Immediate", "medium": "Short-term", "low": "Optional"}
 _ARGUMENTS = ("Backend", "Mode", "Dynamic", "Fullgraph", "Options")
@@ -45,12 +52,14 @@ def render(run: Run) -> Iterator[str]:
 
 def _baseline(run: Run) -> Iterator[str]:
     yield "## Baseline comparison"
-    rows = sections.ranked(run)
-    yield tables.baseline(rows) if rows else _unmeasured(run)
-    varied = [table for table in sections.variants(run) if not _is_ablation(table)]
-    yield from map(tables.of_section, varied)
-    if missing := sections.not_ranked(run):
-        yield f"Not ranked:\n\n{marks.bullets(map(marks.inline, missing))}"
+    rows = bench_sections.ranked(run)
+    yield measurement_tables.baseline(rows) if rows else _unmeasured(run)
+    varied = [
+        table for table in bench_sections.variants(run) if not _is_ablation(table)
+    ]
+    yield from map(measurement_tables.of_section, varied)
+    if missing := bench_sections.not_ranked(run):
+        yield f"Not ranked:\n\n{markup.bullets(map(markup.inline, missing))}"
 
 
 def _unmeasured(run: Run) -> str:
@@ -58,24 +67,24 @@ def _unmeasured(run: Run) -> str:
     command = commands.measuring(run)
     if command is None:
         return f"{text} It takes a target that can be run."
-    return f"{text} This does it:\n\n{marks.fence(command, 'bash')}"
+    return f"{text} This does it:\n\n{markup.fence(command, 'bash')}"
 
 
-def _is_ablation(found: sections.Table) -> bool:
-    return found.title.startswith(sections.TITLES["config"])
+def _is_ablation(found: bench_sections.Table) -> bool:
+    return found.title.startswith(bench_sections.TITLES["config"])
 
 
 def _ablation(run: Run) -> Iterator[str]:
     """Inductor's settings, if the run varied them."""
-    found = [table for table in sections.variants(run) if _is_ablation(table)]
+    found = [table for table in bench_sections.variants(run) if _is_ablation(table)]
     command = commands.ablation(run)
     if found or command:
         yield "## Config ablation"
     if found:
-        yield from map(tables.of_section, found)
+        yield from map(measurement_tables.of_section, found)
     elif command:
         said = "This run varied no setting of Inductor. This measures some, each alone:"
-        yield f"{said}\n\n{marks.fence(command, 'bash')}"
+        yield f"{said}\n\n{markup.fence(command, 'bash')}"
 
 
 # -- what was found --------------------------------------------------------------------
@@ -91,7 +100,7 @@ def _summary(run: Run, still_open: Sequence[Finding]) -> Iterator[str]:
             rows.append([category, *_tally(mine)])
     rows.append(["Total", *_tally(still_open)])
     header = ("Category", *(s.capitalize() for s in SEVERITIES), "Total")
-    yield marks.table(header, rows)
+    yield markup.table(header, rows)
     aside = [
         f"{count} {status}"
         for status in ("resolved", "intentional")
@@ -99,11 +108,11 @@ def _summary(run: Run, still_open: Sequence[Finding]) -> Iterator[str]:
     ]
     if aside:
         yield f"Not in this table: {', '.join(aside)}."
-    known = {k: v for k, v in run.counts.items() if k not in captures.TOLD}
+    known = {k: v for k, v in run.counts.items() if k not in capture_summary.TOLD}
     if any(value is not None for value in known.values()):
-        names = [marks.inline(name.replace("_", " ")) for name in known]
-        yield marks.table(names, [[numbers.count(v) for v in known.values()]])
-    if said := captures.captured(run):
+        names = [markup.inline(name.replace("_", " ")) for name in known]
+        yield markup.table(names, [[numbers.count(v) for v in known.values()]])
+    if said := capture_summary.captured(run):
         yield f"{said}."
 
 
@@ -115,26 +124,27 @@ def _tally(findings: Sequence[Finding]) -> list[str]:
 def _configuration(run: Run) -> Iterator[str]:
     yield "## Configuration detected"
     if run.strategy not in {"", "as-written"} and run.counts.get("calls"):
-        yield f"torchproof compiled the target: strategy {marks.code(run.strategy)}."
+        yield f"torchproof compiled the target: strategy {markup.code(run.strategy)}."
     if not run.configuration:
         read = run.parts.get("static", Part("skipped")).status != "skipped"
         none = "No call of `torch.compile` was found in the target's own source."
         yield none if read else "The source was not read for calls of `torch.compile`."
         return
-    yield marks.table(_CONFIG, map(_site, run.configuration))
+    yield markup.table(_CONFIG, map(_site, run.configuration))
     told = [site for site in run.configuration if site.observation]
-    yield marks.bullets(
-        f"{marks.code(_lines(site))}: {marks.inline(site.observation)}" for site in told
+    yield markup.bullets(
+        f"{markup.code(_lines(site))}: {markup.inline(site.observation)}"
+        for site in told
     )
 
 
 def _site(site: CompileSite) -> tuple[str, ...]:
     given = (site.backend, site.mode, site.dynamic, site.fullgraph, site.options)
-    order = "-" if site.order is None else f"{marks.inline(site.order)} the wrap"
+    order = "-" if site.order is None else f"{markup.inline(site.order)} the wrap"
     return (
-        marks.code(_lines(site)),
-        marks.code(site.subject),
-        *("-" if text is None else marks.code(text) for text in given),
+        markup.code(_lines(site)),
+        markup.code(site.subject),
+        *("-" if text is None else markup.code(text) for text in given),
         order,
         numbers.count(site.calls),
     )
@@ -152,18 +162,18 @@ def _priorities(still_open: Sequence[Finding]) -> Iterator[str]:
     for severity, label in _PRIORITIES.items():
         mine = [f for f in still_open if f.severity == severity]
         items = [
-            f"[ ] {f.code} {marks.code(place(f))}: {marks.inline(title(f))}"
+            f"[ ] {f.code} {markup.code(place(f))}: {markup.inline(title(f))}"
             for f in mine
         ]
         if items:
-            yield f"**{label}** ({severity})\n\n{marks.bullets(items)}"
+            yield f"**{label}** ({severity})\n\n{markup.bullets(items)}"
 
 
 def _commands(run: Run) -> Iterator[str]:
     found = list(commands.diagnostics(run))
     yield "## Diagnostic commands"
     told = "\n".join(f"# {said}\n{command}" for said, command in found)
-    yield marks.fence(told, "bash")
+    yield markup.fence(told, "bash")
 
 
 def _set_aside(run: Run, status: str, said: str) -> Iterator[str]:
@@ -174,25 +184,25 @@ def _set_aside(run: Run, status: str, said: str) -> Iterator[str]:
     yield f"## {status.capitalize()}"
     yield said
     rows = [
-        (f.code, f.category, marks.code(place(f)), marks.inline(f.message))
+        (f.code, f.category, markup.code(place(f)), markup.inline(f.message))
         for f in mine
     ]
-    yield marks.table(("Code", "Category", "Place", "What"), rows)
+    yield markup.table(("Code", "Category", "Place", "What"), rows)
 
 
 def _parts(run: Run) -> Iterator[str]:
     if run.parts:
         yield "## Parts of this check"
         rows = [
-            (marks.inline(name), part.status, marks.inline(part.why))
+            (markup.inline(name), part.status, markup.inline(part.why))
             for name, part in run.parts.items()
         ]
-        yield marks.table(("Part", "Status", "Why"), rows)
+        yield markup.table(("Part", "Status", "Why"), rows)
 
 
 def _footer(run: Run) -> str:
-    again = marks.code(f"torchproof show {run.id} --format md")
+    again = markup.code(f"torchproof show {run.id} --format md")
     return (
-        f"---\n\nWritten by torchproof {__version__} from run {marks.code(run.id)};"
+        f"---\n\nWritten by torchproof {__version__} from run {markup.code(run.id)};"
         f" {again} writes it again."
     )

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from torchproof.packs import File
-from torchproof.packs.inspection import Inspection
-from torchproof.printable import line, seen
-from torchproof.report import marks, numbers
+from torchproof.packs import Inspection
+from torchproof.records import line, seen
+from torchproof.report import markup, numbers
+from torchproof.runtime import File
 
 FORMATS = ("text", "json", "md")
 _PURPOSE = {
@@ -88,21 +88,23 @@ def _kind(name: str, file: File) -> tuple[str, str]:
 def _markdown(found: Inspection) -> str:
     rows = [
         (
-            marks.code(name),
+            markup.code(name),
             numbers.size(file.size),
-            marks.inline(
+            markup.inline(
                 f"DAMAGED: {found.damage[name]}" if name in found.damage else file.about
             ),
         )
         for name, file in sorted(found.manifest.files.items())
     ]
-    told = [(marks.inline(label), marks.inline(value)) for label, value in facts(found)]
-    blocks = [f"## Pack {marks.code(found.manifest.name or found.path)}"]
-    blocks += [marks.prose(_headline(found)), marks.table(("", ""), told)]
-    blocks += ["### Files", marks.table(("File", "Size", "What it holds"), rows)]
+    told = [
+        (markup.inline(label), markup.inline(value)) for label, value in facts(found)
+    ]
+    blocks = [f"## Pack {markup.code(found.manifest.name or found.path)}"]
+    blocks += [markup.prose(_headline(found)), markup.table(("", ""), told)]
+    blocks += ["### Files", markup.table(("File", "Size", "What it holds"), rows)]
     for title, command in use(found):
         language = "bash" if found.manifest.kind == "repro" else "python"
-        blocks += [f"{title}:", marks.fence(command, language)]
+        blocks += [f"{title}:", markup.fence(command, language)]
     if not found.is_intact:
         blocks.append(_DAMAGED)
     return "\n\n".join(blocks) + "\n"

@@ -13,10 +13,9 @@ from typing import Any
 from urllib.parse import quote
 
 from torchproof import __version__
-from torchproof.printable import line, seen
-from torchproof.records import Finding, Run, UserError
+from torchproof.checking import by_code
+from torchproof.records import Finding, Run, UserError, line, seen
 from torchproof.report import commands
-from torchproof.rules import by_code
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 HOME = "https://pypi.org/project/torchproof/"

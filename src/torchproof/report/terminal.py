@@ -8,8 +8,8 @@ from itertools import chain
 from pathlib import Path
 
 from torchproof.records import SEVERITIES, Finding, Part, Run
-from torchproof.report import columns, numbers
-from torchproof.report.captures import captured
+from torchproof.report import numbers, source_columns
+from torchproof.report.capture_summary import captured
 
 _COLOURS = {"high": "\x1b[31m", "medium": "\x1b[33m", "low": "\x1b[36m"}
 _PLAIN = "\x1b[0m"
@@ -155,7 +155,7 @@ def _source(finding: Finding) -> Iterator[str]:
     """The line of code, and carets under the part of it that the finding is about."""
     if not finding.source or not finding.source.strip() or finding.line is None:
         return
-    start, end = columns.marked(finding, finding.source)
+    start, end = source_columns.marked(finding, finding.source)
     code = finding.source.lstrip()
     shift = len(finding.source) - len(code) - 4
     yield f"{finding.line:>6} |     {code}"

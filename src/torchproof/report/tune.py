@@ -6,9 +6,9 @@ import textwrap
 from collections.abc import Iterator, Sequence
 
 from torchproof.records import Run
-from torchproof.report import bench, numbers, trials
+from torchproof.report import bench, numbers, search_trials
 from torchproof.report.bench import wrap
-from torchproof.report.trials import Search, Trial
+from torchproof.report.search_trials import Search, Trial
 
 _INDENT = "   "
 _CODE = "    "
@@ -39,14 +39,16 @@ def render(run: Run, *, width: int = 80) -> str:
 
 def _opening(run: Run, search: Search, width: int) -> Iterator[str]:
     yield from bench.opening(run, width)
-    told = f"objective: {trials.objective(search.objective)}"
+    told = f"objective: {search_trials.objective(search.objective)}"
     told += f"; effort {search.effort}" if search.effort else ""
-    told += f"; {trials.spent(search)}" if search.spent_s is not None else ""
+    told += f"; {search_trials.spent(search)}" if search.spent_s is not None else ""
     yield from wrap(told, width)
-    told = trials.counted(search)
-    told += f"; stopped because {trials.stopped(search)}" if search.stopped else ""
+    told = search_trials.counted(search)
+    told += (
+        f"; stopped because {search_trials.stopped(search)}" if search.stopped else ""
+    )
     yield from wrap(told, width)
-    yield from wrap(" ".join(trials.probed(search.probe)), width)
+    yield from wrap(" ".join(search_trials.probed(search.probe)), width)
     yield from bench.incomplete(run, width)
 
 
@@ -67,7 +69,7 @@ def cells(trial: Trial, search: Search) -> tuple[str, ...]:
         numbers.milliseconds(trial.step_ms),
         *([numbers.seconds(trial.value)] if steps else ()),
         trial.gain,
-        trials.first_call(trial),
+        search_trials.first_call(trial),
         numbers.size(trial.peak_bytes),
         trial.verdict,
     )
@@ -91,8 +93,8 @@ def _board(
         sizes[0] = min(sizes[0], room)
         for each in table:
             yield from _lines(each, sizes, header, chosen=each[0] == search.chosen)
-    if any(map(trials.is_warm, rows)):
-        yield from wrap(trials.WARM, width, _INDENT, _INDENT * 2)
+    if any(map(search_trials.is_warm, rows)):
+        yield from wrap(search_trials.WARM, width, _INDENT, _INDENT * 2)
     if any(trial.name == search.chosen for trial in rows):
         yield f"{_INDENT}{_CHOSEN}is the chosen one"
 
@@ -145,14 +147,14 @@ def _left_out(search: Search, width: int) -> Iterator[str]:
 
 
 def _ending(run: Run, search: Search, width: int) -> Iterator[str]:
-    yield from wrap(f"Decision: {trials.decision(search)}", width)
+    yield from wrap(f"Decision: {search_trials.decision(search)}", width)
     if search.lines.strip():
         yield from ("", *_code(search.lines), "")
     if search.recipe_file:
         written = f"The recipe is in {search.recipe_file}. To put it in force:"
         yield from wrap(written, width)
-        yield from ("", *_code(trials.applied(search)), "")
-    if again := trials.to_go_on(run, search):
+        yield from ("", *_code(search_trials.applied(search)), "")
+    if again := search_trials.to_go_on(run, search):
         yield from ("To go on with it:", "", *_code(again), "")
     yield f"Saved as run {run.id}."
 

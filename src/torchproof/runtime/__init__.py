@@ -1,150 +1,123 @@
-"""Compilation that cannot hurt the job: what production code loads.
+"""What production code loads: `compile`, `graph`, `step`, `load` and `status`.
 
-    model = torchproof.compile(model)
-
-puts a callable in the place of `model.forward` that compiles within a deadline, runs
-eager where compiling fails, and says so in `torchproof.status(model)`. Loading this
-file loads torch and neither its compiler nor anything that diagnoses.
+In: a model. Out: the same model, compiled safely: it falls back to eager and says why.
+Start with `production.py`; CUDA graphs are in `cudagraph/`, deploy packs in `loading/`.
+Imports `records`, `process`, `strategies` and `torch_private`.
 """
 
-from __future__ import annotations
+from typing import TYPE_CHECKING
 
-import functools
-import math
-import os
-from collections.abc import Mapping
-from numbers import Number
-from typing import TYPE_CHECKING, Any
-
-from torch import nn
-
-from torchproof.records import UserError, one_line
+from torchproof.records.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from torchproof.recipe import Recipe
-    from torchproof.runtime.entry import Entry
-    from torchproof.runtime.facts import Status
-    from torchproof.runtime.parts import Verify
-    from torchproof.runtime.telemetry import Listener
-
-DEADLINE_S = 600.0
-# What torch.compile takes and this passes on.
-ARGUMENTS = frozenset({"backend", "mode", "options", "dynamic"})
-
-
-def compile(
-    model: Any = None,
-    *,
-    recipe: str | os.PathLike[str] | Recipe | None = None,
-    strategy: str | None = None,
-    deadline: float | None = None,
-    verify: Verify = False,
-    min_gain: float | None = None,
-    example: Any = None,
-    wait: bool = True,
-    recompile_limit: int = 8,
-    monitor: bool = False,
-    on_event: Listener | None = None,
-    full_below: float = 10e9,
-    regional_below: float = 40e9,
-    **arguments: Any,
-) -> Any:
-    """The model, compiled at its first call, never worse than eager.
-
-    A module is changed in place and returned; of a function, a compiled one. `deadline`
-    in seconds covers all compiling of a call. `strategy` is "full", "regional", "core:
-    METHOD" or "eager", by default what the number of parameters suggests; `recipe`, a
-    file of `torchproof tune`, says it for the place and the model it was made for.
-    `verify` compares with eager: at the "first" call, or at every n-th. With `example`,
-    the arguments of one call, it is tried in a child process first; with `min_gain`
-    too, eager is kept unless compiling makes it that much faster. `wait=False` runs
-    eager while it compiles. `arguments` are those of torch.compile.
-    """
-    settings = {k: v for k, v in locals().items() if k not in ("model", "arguments")}
-    is_off = os.environ.get("TORCHPROOF_DISABLE") == "1"
-    if not is_off:
-        from torchproof.runtime.arguments import check
-
-        check(settings, arguments)
-    if model is None:
-        return functools.partial(compile, **settings, **arguments)
-    if is_off:
-        return model
-    from torchproof.runtime import making
-
-    return making.make(model, settings, arguments)
-
-
-def status(model: Any) -> Status:
-    """What is in force for a model that was compiled here, and why."""
-    entry = entry_of(model)
-    entry.telemetry.deliver()
-    return entry.status()
-
-
-def retry(model: Any) -> None:
-    """Lets what failed be compiled again, at the next call."""
-    entry_of(model).retry()
-
-
-def plan(model: nn.Module, **limits: float) -> Any:
-    """Which strategy the size of a model suggests, and why; does nothing else."""
-    from torchproof.runtime import arguments, policy
-
-    arguments.check_limits(limits)
-    return policy.plan(model, **limits)
-
-
-def entry_of(model: Any) -> Entry:
-    from torchproof.runtime.entry import Entry
-
-    while isinstance(model, nn.Module) and "forward" not in model.__dict__:
-        inner = getattr(model, "module", None)  # of DistributedDataParallel
-        if not isinstance(inner, nn.Module):
-            break
-        model = inner
-    found = model.__dict__.get("forward") if isinstance(model, nn.Module) else model
-    if isinstance(found, Entry):
-        return found
-    if os.environ.get("TORCHPROOF_DISABLE") == "1":
-        raise UserError("torchproof is switched off by TORCHPROOF_DISABLE=1")
-    raise UserError(
-        f"{type(model).__name__} was not compiled by torchproof.compile: nothing is"
-        " known about it"
+    from torchproof.runtime.compiled_forward import Entry as Entry
+    from torchproof.runtime.cudagraph import graph as graph
+    from torchproof.runtime.forward_state import saved as saved
+    from torchproof.runtime.loading import PackRefused as PackRefused
+    from torchproof.runtime.loading import cache_install as cache_install
+    from torchproof.runtime.loading import compatibility as compatibility
+    from torchproof.runtime.loading import example_inputs as example_inputs
+    from torchproof.runtime.loading import graph_origin as graph_origin
+    from torchproof.runtime.loading import load as load
+    from torchproof.runtime.loading import open_model as open_model
+    from torchproof.runtime.loading import precompiled_calls as precompiled_calls
+    from torchproof.runtime.loading import pytree_json as pytree_json
+    from torchproof.runtime.loading import source_hash as source_hash
+    from torchproof.runtime.loading import warm_up as warm_up
+    from torchproof.runtime.loading.aoti_package import AOTI_FILE as AOTI_FILE
+    from torchproof.runtime.loading.deployed_model import Deployed as Deployed
+    from torchproof.runtime.loading.input_spec import Entrance as Entrance
+    from torchproof.runtime.loading.input_spec import Range as Range
+    from torchproof.runtime.loading.input_spec import Taken as Taken
+    from torchproof.runtime.loading.input_spec import evaluate as evaluate
+    from torchproof.runtime.loading.input_spec import order_of as order_of
+    from torchproof.runtime.loading.packages import ARTIFACTS as ARTIFACTS
+    from torchproof.runtime.loading.precompiled_calls import Arguments as Arguments
+    from torchproof.runtime.loading.pytree_json import Form as Form
+    from torchproof.runtime.loading.pytree_json import Unfit as Unfit
+    from torchproof.runtime.loading.torchscript_package import (
+        TORCHSCRIPT_FILE as TORCHSCRIPT_FILE,
     )
+    from torchproof.runtime.pack_format import contents as contents
+    from torchproof.runtime.pack_format import keys as keys
+    from torchproof.runtime.pack_format import manifest as manifest
+    from torchproof.runtime.pack_format import trust as trust
+    from torchproof.runtime.pack_format.contents import Contents as Contents
+    from torchproof.runtime.pack_format.contents import is_pack as is_pack
+    from torchproof.runtime.pack_format.contents import open_pack as open_pack
+    from torchproof.runtime.pack_format.keys import read_key as read_key
+    from torchproof.runtime.pack_format.keys import usable_key as usable_key
+    from torchproof.runtime.pack_format.manifest import File as File
+    from torchproof.runtime.pack_format.manifest import Manifest as Manifest
+    from torchproof.runtime.pack_format.refusal import Refused as Refused
+    from torchproof.runtime.pack_format.refusal import Unverified as Unverified
+    from torchproof.runtime.pack_format.trust import assert_trusted as assert_trusted
+    from torchproof.runtime.production import compile as compile
+    from torchproof.runtime.production import entry_of as entry_of
+    from torchproof.runtime.production import plan as plan
+    from torchproof.runtime.production import retry as retry
+    from torchproof.runtime.production import status as status
+    from torchproof.runtime.steps import step as step
+    from torchproof.runtime.tensors.compare import Likeness as Likeness
+    from torchproof.runtime.tensors.compare import allowance as allowance
+    from torchproof.runtime.tensors.compare import compare_parts as compare_parts
+    from torchproof.runtime.tensors.compare import parts_of as parts_of
+    from torchproof.runtime.tensors.compare import types_in_use as types_in_use
 
-
-def deadline_s(given: float | None) -> float:
-    """From the argument, else the environment, else the default."""
-    sources = {"deadline": given} | {
-        name: os.environ.get(name)
-        for name in ("TORCHPROOF_DEADLINE_S", "TORCH_COMPILE_TIMEOUT")
-    }
-    for name, value in sources.items():
-        if value is None or (name != "deadline" and not value):
-            continue
-        seconds = _seconds(value, is_text=name != "deadline")
-        if not seconds > 0:
-            shown = one_line(repr(value), 80)
-            raise UserError(f"{name}={shown}: give a number of seconds above 0")
-        return seconds
-    return DEADLINE_S
-
-
-def _seconds(value: Any, *, is_text: bool) -> float:
-    """The number that a value is, or that a variable says; NaN where it is none."""
-    if not is_text and (not isinstance(value, Number) or isinstance(value, bool)):
-        return math.nan
-    try:
-        return float(value)
-    except OverflowError:  # a whole number of hundreds of digits
-        return math.inf if value > 0 else math.nan
-    except (TypeError, ValueError):
-        return math.nan
-
-
-def arguments_of(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """An example as the arguments of a call: a tuple, a dict of keywords, or one."""
-    if isinstance(example, Mapping):
-        return (), dict(example)
-    return (tuple(example) if isinstance(example, tuple) else (example,)), {}
+__getattr__, __all__ = lazy_exports(
+    __name__,
+    {
+        ".compiled_forward": ["Entry"],
+        ".cudagraph": ["graph"],
+        ".forward_state": ["saved"],
+        ".loading": ["PackRefused", "load"],
+        ".loading.aoti_package": ["AOTI_FILE"],
+        ".loading.deployed_model": ["Deployed"],
+        ".loading.input_spec": [
+            "Entrance",
+            "Range",
+            "Taken",
+            "evaluate",
+            "order_of",
+        ],
+        ".loading.packages": ["ARTIFACTS"],
+        ".loading.precompiled_calls": ["Arguments"],
+        ".loading.pytree_json": ["Form", "Unfit"],
+        ".loading.torchscript_package": ["TORCHSCRIPT_FILE"],
+        ".pack_format.contents": ["Contents", "is_pack", "open_pack"],
+        ".pack_format.keys": ["read_key", "usable_key"],
+        ".pack_format.manifest": ["File", "Manifest"],
+        ".pack_format.refusal": ["Refused", "Unverified"],
+        ".pack_format.trust": ["assert_trusted"],
+        ".production": [
+            "compile",
+            "entry_of",
+            "plan",
+            "retry",
+            "status",
+        ],
+        ".steps": ["step"],
+        ".tensors.compare": [
+            "Likeness",
+            "allowance",
+            "compare_parts",
+            "parts_of",
+            "types_in_use",
+        ],
+    },
+    modules=[
+        ".loading.cache_install",
+        ".loading.compatibility",
+        ".loading.example_inputs",
+        ".loading.graph_origin",
+        ".loading.open_model",
+        ".loading.precompiled_calls",
+        ".loading.pytree_json",
+        ".loading.source_hash",
+        ".loading.warm_up",
+        ".pack_format.contents",
+        ".pack_format.keys",
+        ".pack_format.manifest",
+        ".pack_format.trust",
+    ],
+)

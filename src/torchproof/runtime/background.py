@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from types import CodeType
 from typing import Any
 
-from torchproof import forks
-from torchproof.runtime import attempts
-from torchproof.runtime.jobs import Job
-from torchproof.torch_private import frames, threads
+from torchproof.process import forks
+from torchproof.runtime import interruptible_thread
+from torchproof.runtime.compile_job import Job
+from torchproof.torch_private import frames, thread_state
 
 _KEPT = 4  # of a function: a model that goes on changing needs the latest only
 
@@ -32,7 +32,7 @@ class Prepared:
 
 # Given the frame, the state of its thread and the number of its call.
 Prepare = Callable[
-    [frames.Conversion, threads.ThreadState, int | None], Prepared | None
+    [frames.Conversion, thread_state.ThreadState, int | None], Prepared | None
 ]
 
 
@@ -43,7 +43,7 @@ class Background:
         self._prepare = prepare
         self._deliver = deliver
         self._lock = forks.lock()
-        self._running: dict[CodeType, attempts.Attempt] = {}
+        self._running: dict[CodeType, interruptible_thread.Attempt] = {}
         self._done: dict[CodeType, deque[Prepared]] = {}
         forks.register(self)
 
@@ -69,7 +69,7 @@ class Background:
     def begin(
         self,
         conversion: frames.Conversion,
-        state: threads.ThreadState,
+        state: thread_state.ThreadState,
         call: int | None,
     ) -> None:
         """Compiles for this call, unless the function is being compiled."""
@@ -78,17 +78,19 @@ class Background:
             if code in self._running:
                 return
             work = functools.partial(self._work, conversion.kept(), state, call)
-            self._running[code] = attempts.Attempt(work, "torchproof-background")
+            self._running[code] = interruptible_thread.Attempt(
+                work, "torchproof-background"
+            )
 
     def _work(
         self,
         conversion: frames.Conversion,
-        state: threads.ThreadState,
+        state: thread_state.ThreadState,
         call: int | None,
     ) -> None:
         code, item = conversion.code, None
         try:
-            with attempts.short_turns():
+            with interruptible_thread.short_turns():
                 item = self._prepare(conversion, state, call)
         finally:
             with self._lock:

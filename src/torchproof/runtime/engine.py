@@ -18,14 +18,19 @@ from dataclasses import dataclass, field
 from types import CodeType
 from typing import Any
 
-from torchproof import forks
-from torchproof.runtime import attempts, graphs, jobs, parts
+from torchproof.process import forks
+from torchproof.runtime import (
+    backend,
+    compile_job,
+    interruptible_thread,
+    method_replacement,
+)
 from torchproof.runtime.background import Background, Prepared
-from torchproof.runtime.conversions import carried_out
-from torchproof.runtime.facts import Compilation, Fallback
-from torchproof.runtime.storms import Storms, kind_of
+from torchproof.runtime.frame_conversion import carried_out
+from torchproof.runtime.recompile_storms import Storms, kind_of
+from torchproof.runtime.status_report import Compilation, Fallback
 from torchproof.runtime.telemetry import Telemetry
-from torchproof.torch_private import classes, frames, threads
+from torchproof.torch_private import class_guards, frames, thread_state
 
 # How much of what was compiled behind the calls may be of no use to them: a model that
 # changes all the time would be compiled all the time.
@@ -93,7 +98,7 @@ class Engine:
     ) -> None:
         self.settings = settings
         self.telemetry = telemetry
-        self.backend = graphs.Backend(self, arguments)
+        self.backend = backend.Backend(self, arguments)
         self.refused: dict[CodeType, Refusal] = {}
         self.background = Background(self._prepare, telemetry.deliver)
         self.saving_ms: float | None = None  # of a call, where that was measured
@@ -186,7 +191,7 @@ class Engine:
         """What a frame shall run: compiled code, or what it is, eager."""
         if conversion.is_trivial():
             return conversion.carry_out()
-        if jobs.current() is not None:
+        if compile_job.current() is not None:
             # A backend, a log handler or the like calls a model while it compiles one:
             # a second compilation would wait for the first, which waits for it.
             self.ran_eager()
@@ -194,12 +199,12 @@ class Engine:
         until, is_over = self._until()
         refusal = self._refusal(conversion.code)
         # AOTAutograd has no code for forward-mode differentiation.
-        runs_eager = refusal is not None or classes.differentiates_forward()
+        runs_eager = refusal is not None or class_guards.differentiates_forward()
         if runs_eager or is_over:
             self.ran_eager()
             return frames.eager_once(inner=refusal is not None and refusal.inner)
-        parts.look_again()
-        state = threads.ThreadState()
+        method_replacement.look_again()
+        state = thread_state.ThreadState()
         if self.settings.wait or self._unused[conversion.code] >= _TRIES:
             return self._compile_once(conversion, state, until)
         prepared = self.background.prepared(conversion)
@@ -220,7 +225,7 @@ class Engine:
         return refusal or self._storm(code)
 
     def _eager_meanwhile(
-        self, conversion: frames.Conversion, state: threads.ThreadState
+        self, conversion: frames.Conversion, state: thread_state.ThreadState
     ) -> Any:
         self.background.begin(conversion, state, self.telemetry.call)
         self.ran_eager()
@@ -229,7 +234,7 @@ class Engine:
     def _prepare(
         self,
         conversion: frames.Conversion,
-        state: threads.ThreadState,
+        state: thread_state.ThreadState,
         call: int | None,
     ) -> Prepared | None:
         """Compiles behind a call, for later ones.
@@ -239,15 +244,15 @@ class Engine:
         """
         code = conversion.code
         until = time.monotonic() + self.deadline_s
-        job = jobs.Job(until, ships=self.settings.ships, is_shelving=True)
+        job = compile_job.Job(until, ships=self.settings.ships, is_shelving=True)
         job.behind = job.ahead = True
         job.generalise = self._generalises(code, self._cause(conversion))
         try:
             answer = carried_out(conversion, state, job, self.telemetry)
-        except (Exception, attempts.GivenUp) as error:
-            if attempts.process_ends.is_set():
+        except (Exception, interruptible_thread.GivenUp) as error:
+            if interruptible_thread.process_ends.is_set():
                 raise  # nobody is left to be told
-            self._refuse(code, graphs.failure(self.name_of(code), error, job), call)
+            self._refuse(code, backend.failure(self.name_of(code), error, job), call)
             return None
         finally:
             self.telemetry.spent(job.seconds)
@@ -261,9 +266,9 @@ class Engine:
     def _compile_once(
         self,
         conversion: frames.Conversion,
-        state: threads.ThreadState,
+        state: thread_state.ThreadState,
         until: float,
-        prepared: jobs.Job | None = None,
+        prepared: compile_job.Job | None = None,
     ) -> Any:
         """Threads that come meanwhile wait, and run eager once.
 
@@ -276,7 +281,7 @@ class Engine:
             claim = self._under_way.setdefault(code, mine)
         if claim is not mine:
             if not claim.is_mine:
-                claim.done.wait(attempts.seconds_until(until))
+                claim.done.wait(interruptible_thread.seconds_until(until))
             self.ran_eager()
             return frames.eager_once(inner=False)
         try:
@@ -289,11 +294,11 @@ class Engine:
     def _compile(
         self,
         conversion: frames.Conversion,
-        state: threads.ThreadState,
+        state: thread_state.ThreadState,
         until: float,
-        prepared: jobs.Job | None,
+        prepared: compile_job.Job | None,
     ) -> Any:
-        code, job = conversion.code, jobs.Job(until, ships=self.settings.ships)
+        code, job = conversion.code, compile_job.Job(until, ships=self.settings.ships)
         job.ahead = not self.settings.wait
         if prepared is not None:
             job.is_shelving = True
@@ -303,12 +308,12 @@ class Engine:
             cause, shapes = self._cause(conversion), conversion.shapes()
             job.generalise = self._generalises(code, cause)
             answer = carried_out(conversion, state, job, self.telemetry)
-        except (Exception, attempts.GivenUp) as error:
-            if attempts.process_ends.is_set() or job.is_left:
+        except (Exception, interruptible_thread.GivenUp) as error:
+            if interruptible_thread.process_ends.is_set() or job.is_left:
                 raise  # nobody is left to be told
-            if isinstance(graphs.root_cause(error), graphs.NotPrepared):
+            if isinstance(backend.root_cause(error), backend.NotPrepared):
                 return self._eager_meanwhile(conversion, state)
-            failed = graphs.failure(name, error, job)
+            failed = backend.failure(name, error, job)
             refusal = self._refuse(code, failed, self.telemetry.call)
             return frames.eager_once(inner=refusal.inner)
         finally:
@@ -326,7 +331,7 @@ class Engine:
         return self._kept(code, answer, job, cause=cause)
 
     def _kept(
-        self, code: CodeType, answer: Any, job: jobs.Job, *, cause: str | None
+        self, code: CodeType, answer: Any, job: compile_job.Job, *, cause: str | None
     ) -> Any:
         """The answer, unless nothing in it is compiled and there is code that is.
 

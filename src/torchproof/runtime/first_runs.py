@@ -14,8 +14,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from torchproof.runtime import attempts, phases
-from torchproof.tensors.storages import free_bytes
+from torchproof.runtime import compile_phases, interruptible_thread
+from torchproof.runtime.tensors.storages import free_bytes
 
 # What a first run does besides running: only in these is it interrupted.
 _COMPILING = frozenset(
@@ -63,7 +63,7 @@ def guarded_forward(
         )
         try:
             answer = _within_deadline(lambda: compiled(*args), recorder)
-        except (Exception, attempts.GivenUp) as error:
+        except (Exception, interruptible_thread.GivenUp) as error:
             if before is None:
                 raise
             before.restore_after(name, error)
@@ -100,7 +100,7 @@ def guarded_backward(
         given = list(args) if before is not None else []
         try:
             return _within_deadline(lambda: run(args), recorder)
-        except (Exception, attempts.GivenUp) as error:
+        except (Exception, interruptible_thread.GivenUp) as error:
             if before is None:
                 raise
             before.restore_after(name, error)
@@ -113,14 +113,17 @@ def guarded_backward(
 
 def _within_deadline(run: Callable[[], Any], recorder: Recorder) -> Any:
     until = recorder.first_run_until()
-    with attempts.interrupted(until, _is_compiling):
+    with interruptible_thread.interrupted(until, _is_compiling):
         return run()
 
 
 def _is_compiling(thread_id: int) -> bool:
     """Whether a run is still busy with kernels that are not there yet."""
-    stack = attempts.stack_of(thread_id)
-    return phases.phase_of_frames([(f.filename, f.name) for f in stack]) in _COMPILING
+    stack = interruptible_thread.stack_of(thread_id)
+    return (
+        compile_phases.phase_of_frames([(f.filename, f.name) for f in stack])
+        in _COMPILING
+    )
 
 
 def _fits(tensors: Sequence[Tensor]) -> bool:

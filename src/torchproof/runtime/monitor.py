@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from torchproof.runtime.facts import Latency
+from torchproof.runtime.status_report import Latency
 from torchproof.runtime.telemetry import Telemetry
 
 _KEPT = 1000

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from torchproof.tensors.tree import plain_tensors
+from torchproof.runtime.tensors.tree import plain_tensors
 
 Strategy = Literal["full", "regional", "eager"]
 

@@ -25,9 +25,9 @@ import torch
 from torch import nn
 
 from torchproof.records import one_line
-from torchproof.runtime import processes, trial
-from torchproof.runtime.phases import phase_of_frames
-from torchproof.runtime.worth import lack_of_memory
+from torchproof.runtime import child_processes, probe_child
+from torchproof.runtime.compile_phases import phase_of_frames
+from torchproof.runtime.speed_trial import lack_of_memory
 
 _LEAST_LOADING_S = 120.0  # importing torch takes seconds, on a busy machine many
 _POLL_S = 0.05
@@ -59,11 +59,11 @@ def probe(
         raise NotProbed(lack)
     arguments = None if compile_arguments is None else dict(compile_arguments)
     surroundings = torch.is_grad_enabled(), torch.get_default_dtype()
-    call = trial.Call(model, args, dict(kwargs), arguments, *surroundings)
+    call = probe_child.Call(model, args, dict(kwargs), arguments, *surroundings)
     with tempfile.TemporaryDirectory(prefix="torchproof-probe-") as name:
         folder = Path(name)
         try:
-            torch.save(call, folder / trial.CALL)
+            torch.save(call, folder / probe_child.CALL)
         except Exception as error:
             raise NotProbed(f"{type(error).__name__}: {error}") from None
         return _tried(folder, seconds)
@@ -76,27 +76,29 @@ def _tried(folder: Path, seconds: float) -> str | None:
         if not _ends(process, folder, seconds):
             hung_in = _place_asked_for(process, folder)
     finally:
-        processes.kill_tree(process.pid, mark)
+        child_processes.kill_tree(process.pid, mark)
         code = process.wait()
-        processes.kill_tree(None, mark)
+        child_processes.kill_tree(None, mark)
     stage, error = _told(folder)
-    if stage == trial.DONE:
+    if stage == probe_child.DONE:
         return None
     if hung_in is not None:
-        limit_s = max(seconds, _LEAST_LOADING_S) if stage == trial.LOADING else seconds
+        limit_s = (
+            max(seconds, _LEAST_LOADING_S) if stage == probe_child.LOADING else seconds
+        )
         why = f"did not end within {limit_s:g} s{hung_in}"
     elif code < 0:
         why = f"killed by {signal.Signals(-code).name}{_place(folder)}"
     else:
         why = one_line(error or f"exit code {code}: {_last_line(folder)}", 300)
-    if stage == trial.LOADING:
+    if stage == probe_child.LOADING:
         raise NotProbed(f"{why}, while the child was loading it")
     return why
 
 
 def _start(folder: Path, seconds: float, mark: str) -> subprocess.Popen[bytes]:
     # -P: the parent's sys.path is all there is, without the current folder first.
-    command = [sys.executable, "-P", "-m", trial.__name__, str(folder)]
+    command = [sys.executable, "-P", "-m", probe_child.__name__, str(folder)]
     path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
     with (folder / _OUTPUT).open("wb") as output:
         return subprocess.Popen(
@@ -105,7 +107,7 @@ def _start(folder: Path, seconds: float, mark: str) -> subprocess.Popen[bytes]:
             stdout=output,
             stderr=output,
             start_new_session=True,
-            env={**os.environ, processes.MARK_VARIABLE: mark, "PYTHONPATH": path},
+            env={**os.environ, child_processes.MARK_VARIABLE: mark, "PYTHONPATH": path},
         )
 
 
@@ -114,7 +116,7 @@ def _ends(process: subprocess.Popen[bytes], folder: Path, seconds: float) -> boo
     until = time.monotonic() + max(seconds, _LEAST_LOADING_S)
     loading = True
     while process.poll() is None:
-        if loading and _told(folder)[0] != trial.LOADING:
+        if loading and _told(folder)[0] != probe_child.LOADING:
             loading, until = False, time.monotonic() + seconds
         if time.monotonic() > until:
             return False
@@ -125,9 +127,9 @@ def _ends(process: subprocess.Popen[bytes], folder: Path, seconds: float) -> boo
 def _told(folder: Path) -> tuple[str, str | None]:
     """The stage the child has reached, and its error."""
     try:
-        told = json.loads((folder / trial.STAGE).read_text())
+        told = json.loads((folder / probe_child.STAGE).read_text())
     except FileNotFoundError:
-        return trial.LOADING, None
+        return probe_child.LOADING, None
     return told["stage"], told["error"]
 
 
@@ -140,7 +142,7 @@ def _place_asked_for(process: subprocess.Popen[bytes], folder: Path) -> str:
 def _place(folder: Path) -> str:
     """Where the child was: a phase of compiling, or the innermost function."""
     try:
-        threads = processes.parse_stacks((folder / trial.STACK).read_text())
+        threads = child_processes.parse_stacks((folder / probe_child.STACK).read_text())
     except FileNotFoundError:
         return ""
     if not threads or not threads[0]:

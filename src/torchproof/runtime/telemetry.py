@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any
 
-from torchproof import forks
-from torchproof.runtime.facts import Compilation, Fallback, Stuck
+from torchproof.process import forks
+from torchproof.runtime.status_report import Compilation, Fallback, Stuck
 
 log = logging.getLogger("torchproof")
 

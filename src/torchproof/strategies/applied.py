@@ -19,10 +19,10 @@ from torch import nn
 
 from torchproof import torch_private
 from torchproof.records import UserError
-from torchproof.strategies import NotApplicable, Strategy
-from torchproof.strategies.lines import EXAMPLE
-from torchproof.strategies.plans import Plan, Site
-from torchproof.strategies.watching import every_tensor
+from torchproof.strategies.call_recorder import every_tensor
+from torchproof.strategies.plan import Plan, Site
+from torchproof.strategies.source_lines import EXAMPLE
+from torchproof.strategies.strategy import NotApplicable, Strategy
 from torchproof.torch_private import recompiles, subgraphs
 
 NAME = "model"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from torchproof.records import UserError, one_line
-from torchproof.strategies import MODES
+from torchproof.strategies.strategy import MODES
 
 _BACKENDS = frozenset({"inductor", "eager", "aot_eager", "cudagraphs"})
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from torchproof.strategies import NotApplicable
+from torchproof.strategies.strategy import NotApplicable
 
 
 def region(block: nn.Module, path: str = "") -> Callable[..., Any]:

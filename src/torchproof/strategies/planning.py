@@ -14,15 +14,16 @@ from typing import Any
 from torch import nn
 
 from torchproof.records import UserError
-from torchproof.strategies import BLOCKS, NotApplicable, Strategy, nesting, regions
-from torchproof.strategies.lines import (
+from torchproof.strategies import nesting, regions
+from torchproof.strategies.call_recorder import Sizes, Watch, noting, run
+from torchproof.strategies.plan import Plan, Site
+from torchproof.strategies.source_lines import (
     MODEL,
     RECORDED_ARGUMENTS,
     compiled_by_graph,
     place_of,
 )
-from torchproof.strategies.plans import Plan, Site
-from torchproof.strategies.watching import Sizes, Watch, noting, run
+from torchproof.strategies.strategy import BLOCKS, NotApplicable, Strategy
 
 _NAMED = 4  # as many names as a sentence can take
 NOTHING_VARIES = "no size varies over the calls, so there is nothing to mark"

@@ -17,8 +17,8 @@ from typing import Any
 
 from torch import nn
 
-from torchproof.strategies.lines import MODEL, listed
-from torchproof.strategies.watching import Watch
+from torchproof.strategies.call_recorder import Watch
+from torchproof.strategies.source_lines import MODEL, listed
 
 # A module without parts is a block only if it and its like hold such a share of the
 # model's parameters: hand-written layers do, hand-written norms and activations do not.

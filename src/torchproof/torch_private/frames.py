@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from torchproof.torch_private import classes, threads
+from torchproof.torch_private import class_guards, thread_state
 
 PROBES: dict[str, tuple[str, ...]] = {
     "conversion of frames": (
@@ -85,10 +85,10 @@ class Conversion:
         with later, if for one call only.
         """
         _here.swallowed = None
-        with classes.noting() as inlined:
+        with class_guards.noting() as inlined:
             answer = self.callback(self.frame, self.entry, self.state)
         if is_compiled_code(answer):
-            classes.add_guards(answer.guarded_code.guard_manager, inlined)
+            class_guards.add_guards(answer.guarded_code.guard_manager, inlined)
         swallowed: BaseException | None = _here.swallowed
         if swallowed is not None and not is_compiled_code(answer):
             raise swallowed
@@ -191,8 +191,8 @@ def _install() -> None:
         return _Guarded(original(callback, hooks), guard)
 
     convert_frame.catch_errors_wrapper = guarded
-    os.register_at_fork(after_in_child=threads.forget_other_compilers)
-    threads.hide_unusable_cuda()  # for a process that was forked before this
+    os.register_at_fork(after_in_child=thread_state.forget_other_compilers)
+    thread_state.hide_unusable_cuda()  # for a process that was forked before this
     _pass_checkpoints()
 
 

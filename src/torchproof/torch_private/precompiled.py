@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from torchproof.torch_private import guardtexts
+from torchproof.torch_private import guard_expressions
 
 CONVERT = "torch._dynamo.convert_frame"
 TYPES = "torch._dynamo.aot_compile_types"
@@ -171,7 +171,7 @@ def rebuilt(
     call: tuple[tuple[Any, ...], dict[str, Any]],
     *,
     gone: Callable[[], None] = lambda: None,
-) -> guardtexts.Guards:
+) -> guard_expressions.Guards:
     """The guards that were written, built on this call of the live function."""
     plain = plain_function(fn)
     _assert_code(head, plain, modules)
@@ -190,8 +190,8 @@ def rebuilt(
         skip_guards_check=False,
     )
     try:
-        with guardtexts.in_compilation("load_guards"):
-            return guardtexts.built(
+        with guard_expressions.in_compilation("load_guards"):
+            return guard_expressions.built(
                 plain.__code__,
                 graph.OutputGraphCommon(state),
                 shape_parts=head["shapes"],
@@ -218,11 +218,11 @@ def _removing(put: InForce) -> Callable[[], None]:
 def _assert_code(
     head: Mapping[str, Any], plain: types.FunctionType, modules: Modules
 ) -> None:
-    if guardtexts.code_mark(plain.__code__) != head["code"]:
+    if guard_expressions.code_mark(plain.__code__) != head["code"]:
         raise Unfit(f"the code of {plain.__qualname__} is another")
     for module, name, mark in head["traced"]:
         code = modules.code(module, name)
-        if code is None or guardtexts.code_mark(code) != mark:
+        if code is None or guard_expressions.code_mark(code) != mark:
             raise Unfit(f"the code of {module}.{name} is another here")
 
 
@@ -239,7 +239,7 @@ def _loaded(artifact: bytes) -> Any:
     inductor: Any = importlib.import_module("torch._inductor.config")
     bundled = importlib.import_module(TYPES).BundledAOTAutogradSerializableCallable
     with (
-        guardtexts.in_compilation("load_graph"),
+        guard_expressions.in_compilation("load_graph"),
         inductor.patch(enable_autograd_for_aot=True),
     ):
         return bundled.deserialize_compile_artifacts(artifact)

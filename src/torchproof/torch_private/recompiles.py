@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
-from torchproof.torch_private import patched
+from torchproof.torch_private.hooks import patched
 
 PROBES: dict[str, tuple[str, ...]] = {
     "reasons of recompilations": (

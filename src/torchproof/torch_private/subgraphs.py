@@ -16,7 +16,7 @@ from typing import Any
 
 from torch import Tensor, fx
 
-from torchproof.torch_private import patched
+from torchproof.torch_private.hooks import patched
 
 PROBES: dict[str, tuple[str, ...]] = {
     "a region that is called": (

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from torchproof.torch_private import patched
+from torchproof.torch_private.hooks import patched
 
 PROBES: dict[str, tuple[str, ...]] = {
     "a backend apart from torch.compile": (

@@ -8,7 +8,7 @@ from typing import Any
 
 from torchproof import strategies
 from torchproof.tuning.objectives import Objective
-from torchproof.tuning.trials import Candidate, Trial
+from torchproof.tuning.trial import Candidate, Trial
 
 _CLOSE = 0.99  # who comes no closer to the leader than this is not worth its trial
 _WORTH = 0.98  # of the leader's step: who comes no further is within 2 percent of it

@@ -18,9 +18,9 @@ from typing import Any, Protocol
 
 from torchproof.measure import Plan
 from torchproof.records import Measurement, UserError
-from torchproof.tuning.gate import Gate
-from torchproof.tuning.trials import Candidate, Trial
-from torchproof.tuning.worker import Progress, Worker
+from torchproof.tuning.timing_lock import Gate
+from torchproof.tuning.trial import Candidate, Trial
+from torchproof.tuning.trial_worker import Progress, Worker
 
 Finalists = Sequence[tuple[Candidate, Trial]]
 

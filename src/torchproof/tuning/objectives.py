@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from torchproof.records import UserError
-from torchproof.tuning.trials import Trial
+from torchproof.tuning.trial import Trial
 
 Kind = Literal["step", "first", "memory", "steps"]
 

@@ -11,15 +11,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from torchproof.measure.process import ArmError
+from torchproof.measure import ArmError
 from torchproof.records import Measurement, UserError
 from torchproof.tuning import bounds, space
 from torchproof.tuning.executors import Executor
-from torchproof.tuning.notebook import Notebook
 from torchproof.tuning.objectives import Objective
 from torchproof.tuning.space import Skip, Space
-from torchproof.tuning.trials import Candidate, Trial
-from torchproof.tuning.worker import is_short_of_memory
+from torchproof.tuning.trial import Candidate, Trial
+from torchproof.tuning.trial_store import Notebook
+from torchproof.tuning.trial_worker import is_short_of_memory
 
 Effort = Literal["quick", "normal", "full"]
 

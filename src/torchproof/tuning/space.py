@@ -16,7 +16,7 @@ from torchproof.measure import Spec
 from torchproof.records import UserError
 from torchproof.strategies import Strategy, parse
 from torchproof.tuning.objectives import Objective
-from torchproof.tuning.trials import Candidate
+from torchproof.tuning.trial import Candidate
 
 # Switches of Inductor that change the speed of models, one by one on the fastest form.
 # Tuning of matrix products is a mode, and among the forms.

@@ -15,14 +15,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from torchproof.checking import RULES, Rule
+from torchproof.measure import Comparison
 from torchproof.records import Run
-from torchproof.report import commands, comparison, sections, trials
-from torchproof.report.html import charts, headline, history, search
-from torchproof.report.html.entries import PAGE, Entry, at_home, choices, costs, entries
-from torchproof.report.html.text import brief, rich, visible
-from torchproof.rules import RULES
-from torchproof.rules._rule import Rule
-from torchproof.verdict import Comparison
+from torchproof.report import bench_sections, commands, comparison_text, search_trials
+from torchproof.report.html import charts, earlier_run, headline, search
+from torchproof.report.html.finding_list import (
+    PAGE,
+    Entry,
+    at_home,
+    choices,
+    costs,
+    entries,
+)
+from torchproof.report.html.safe_text import brief, rich, visible
 
 if TYPE_CHECKING:
     import jinja2
@@ -51,7 +57,7 @@ def _content(run: Run) -> dict[str, Any]:
     found = entries(run)
     searched: dict[str, Any] = {"search": None}
     if run.verb == "tune":
-        searched, run = search.content(run), trials.by_candidate(run)
+        searched, run = search.content(run), search_trials.by_candidate(run)
     drawn = {
         "strategies": charts.strategies(run),
         "phases": charts.phases(run),
@@ -71,15 +77,15 @@ def _content(run: Run) -> dict[str, Any]:
         "missing": _missing(drawn) if run.verb != "tune" else [],
         "shares": _shares(run, drawn),
         "tables": _tables(run),
-        "rows": [(row, list(sections.details(row))) for row in charts.plain(run)],
-        "not_ranked": sections.not_ranked(run),
-        "chosen": sections.chosen(run)[1] if run.verb == "bench" else None,
+        "rows": [(row, list(bench_sections.details(row))) for row in charts.plain(run)],
+        "not_ranked": bench_sections.not_ranked(run),
+        "chosen": bench_sections.chosen(run)[1] if run.verb == "bench" else None,
         "pages": list(_pages(found)),
         "choices": choices(found),
         "rules": _rules(run),
         "closed": [e for e in found if e.finding.status != "open"],
-        "changes": history.changes(run),
-        "unlike": history.unlike(run),
+        "changes": earlier_run.changes(run),
+        "unlike": earlier_run.unlike(run),
         "commands": list(commands.diagnostics(run)) if run.verb == "check" else [],
         "environment": dict(_facts(run.environment)),
         **drawn,
@@ -137,18 +143,18 @@ def _shares(run: Run, drawn: Mapping[str, Any]) -> Sequence[charts.Shares]:
 def _comparison(found: Comparison | None) -> dict[str, Any]:
     if found is None:
         return {"compared": None}
-    told = [*comparison.warnings(found), *comparison.findings(found)]
+    told = [*comparison_text.warnings(found), *comparison_text.findings(found)]
     named = [(row.name, metric) for row in found.rows for metric in row.metrics]
     named += [("counts", metric) for metric in found.counts]
     rows = [
-        (name, *comparison.cells(metric), metric.regression)
+        (name, *comparison_text.cells(metric), metric.regression)
         for name, metric in named
         if metric.a is not None or metric.b is not None
     ]
     broken = [f"{r.name}: {r.broken or r.note}" for r in found.rows if not r.metrics]
     return {
         "compared": found,
-        "judged": list(comparison.summary(found)),
+        "judged": list(comparison_text.summary(found)),
         "compared_rows": rows,
         "compared_lines": [*told, *broken],
     }
@@ -166,11 +172,11 @@ def _missing(drawn: Mapping[str, Any]) -> list[str]:
     return found if not drawn["sweeps"] else [t for t in found if t != "strategies"]
 
 
-def _tables(run: Run) -> list[sections.Table]:
+def _tables(run: Run) -> list[bench_sections.Table]:
     """Variants that no chart shows."""
-    swept = {sections.TITLES[key] for key in charts.SIZES}
+    swept = {bench_sections.TITLES[key] for key in charts.SIZES}
     swept |= {"By batch and sequence", "By sequence and batch"}
-    found = sections.variants(run)
+    found = bench_sections.variants(run)
     return [table for table in found if table.title.partition(" (")[0] not in swept]
 
 

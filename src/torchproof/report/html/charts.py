@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
+from torchproof.measure import trouble
 from torchproof.records import Measurement, Run
-from torchproof.report import numbers, sections
-from torchproof.verdict import trouble
+from torchproof.report import bench_sections, numbers
 
 SIZES = ("batch", "sequence")
 MOST = 12  # bars of a chart that shows the largest only
@@ -240,7 +240,7 @@ def _segments(spent: Mapping[str, float], end: float) -> Iterator[Segment]:
     start = 0.0
     for key, value in spent.items():
         length = 100 * value / end
-        label = sections.PHASES.get(key, key)
+        label = bench_sections.PHASES.get(key, key)
         told = numbers.seconds(value)
         yield Segment(_phase(key), label, round(start, 2), round(length, 2), told)
         start += length

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from torchproof.records import Finding
-from torchproof.report import columns
+from torchproof.report import source_columns
 
 LONGEST = 400  # characters of a line; who wrote more can look it up
 MOST = 24  # lines
@@ -43,7 +43,9 @@ def lines(finding: Finding) -> list[Line]:
 def _line(finding: Finding, text: str, number: int, indent: int) -> Line:
     if number != finding.line:
         return Line(number, _short(text[indent:].rstrip()))
-    start, end = (max(indent, column) for column in columns.marked(finding, text))
+    start, end = (
+        max(indent, column) for column in source_columns.marked(finding, text)
+    )
     shown = text.rstrip()
     before, marked, after = shown[indent:start], shown[start:end], shown[end:]
     return Line(number, _short(before), _short(marked), _short(after), here=True)

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from torchproof.records import SEVERITIES, Finding, Measurement, Part, Run
-from torchproof.report import captures, numbers, sections, trials
+from torchproof.report import bench_sections, capture_summary, numbers, search_trials
 from torchproof.report.html import charts, search
-from torchproof.report.html.entries import Entry
+from torchproof.report.html.finding_list import Entry
 
 LONGEST = 220  # characters of the worst finding's message
 
@@ -41,26 +41,26 @@ def headline(run: Run, found: Sequence[Entry]) -> Headline:
 
 
 def _of_bench(run: Run) -> Headline:
-    found, _ = sections.chosen(run)
+    found, _ = bench_sections.chosen(run)
     tones = {"keep compiled": "good", "not enough evidence": "open"}
     return Headline(tones.get(found.word, "bad"), found.word, f"{found.text}.")
 
 
 def _of_tune(run: Run) -> Headline:
-    found = trials.Search.of(run)
+    found = search_trials.Search.of(run)
     why = found.why.rstrip(".")
     text = f"{why[:1].upper()}{why[1:]}." if why else ""
-    more = tuple(filter(None, [" ".join(trials.probed(found.probe))]))
+    more = tuple(filter(None, [" ".join(search_trials.probed(found.probe))]))
     if not found.chosen:
         return Headline("open", "nothing chosen", text, more)
-    if found.chosen == trials.EAGER:
+    if found.chosen == search_trials.EAGER:
         return Headline("bad", "stay eager", text, more)
     return Headline("good", f"use {found.chosen}", text, more)
 
 
 def _of_check(run: Run, found: Sequence[Entry]) -> Headline:
     open_ = [entry.finding for entry in found if entry.finding.status == "open"]
-    told = _measured(run), captures.captured(run), _resolved(run)
+    told = _measured(run), capture_summary.captured(run), _resolved(run)
     more = tuple(filter(None, told))
     more = tuple(f"{text[:1].upper()}{text[1:]}." for text in more)
     if not open_:
@@ -151,7 +151,7 @@ def _split(findings: Sequence[Finding]) -> str:
 
 def _best(run: Run, rows: Sequence[Measurement]) -> Measurement | None:
     """The row the decision keeps, else the fastest compiled one."""
-    kept = sections.chosen(run)[1] if run.verb == "bench" else None
+    kept = bench_sections.chosen(run)[1] if run.verb == "bench" else None
     if kept is not None and kept.strategy != "eager":
         return kept
     compiled = [row for row in rows if row.strategy != "eager"]
@@ -173,10 +173,10 @@ def _worth(row: Measurement | None, eager: Measurement | None) -> Iterator[Tile]
         known = eager is not None and eager.peak_bytes is not None
         note = f"eager {numbers.size(eager.peak_bytes)}" if eager and known else ""
         yield Tile("Peak memory", numbers.size(row.peak_bytes), note)
-    if sections.numerics(row) != numbers.UNKNOWN:
+    if bench_sections.numerics(row) != numbers.UNKNOWN:
         reference = (row.numerics or {}).get("reference")
         note = f"judged by {reference}" if reference else ""
-        yield Tile("Outputs", sections.numerics(row), note)
+        yield Tile("Outputs", bench_sections.numerics(row), note)
 
 
 def _spread(row: Measurement) -> str:

@@ -10,9 +10,9 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from torchproof.report import numbers, trials
+from torchproof.report import numbers, search_trials
 from torchproof.report.html import charts
-from torchproof.report.trials import Search, Trial
+from torchproof.report.search_trials import Search, Trial
 
 LOG_FROM = 8.0  # times the least: a range as wide as that needs a log axis
 MOST_TICKS = 6
@@ -87,7 +87,7 @@ def _drawable(value: float | None) -> bool:
 
 
 def _mark(trial: Trial, x: float, y: float, search: Search) -> Mark:
-    warm = trials.is_warm(trial)
+    warm = search_trials.is_warm(trial)
     chosen = trial.name == search.chosen
     kind = "chosen" if chosen else "eager" if trial.is_eager else "other"
     first = f"first call {numbers.seconds(trial.first_call_s)}"

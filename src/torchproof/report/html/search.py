@@ -8,9 +8,9 @@ from typing import Any
 from markupsafe import Markup
 
 from torchproof.records import Measurement, Run
-from torchproof.report import numbers, trials, tune
+from torchproof.report import numbers, search_trials, tune
 from torchproof.report.html import scatter
-from torchproof.report.trials import Search, Trial
+from torchproof.report.search_trials import Search, Trial
 
 _SHAPES = {
     "eager": Markup('<rect x="-6" y="-6" width="12" height="12" rx="1"/>'),
@@ -31,18 +31,20 @@ def content(run: Run) -> dict[str, Any]:
     return {
         "search": search,
         "lines": search.lines.strip("\n"),
-        "applied": trials.applied(search),
-        "again": trials.to_go_on(run, search),
+        "applied": search_trials.applied(search),
+        "again": search_trials.to_go_on(run, search),
         "plot": drawn,
         "keys": list(_keys(drawn)) if drawn else [],
         "shape": _SHAPES.__getitem__,
         "header": header,
         "kind": _kind,
         "leaderboard": rows,
-        "warm": trials.WARM if any(map(trials.is_warm, search.ranked)) else "",
+        "warm": search_trials.WARM
+        if any(map(search_trials.is_warm, search.ranked))
+        else "",
         "failed": [(t.name, t.outcome, t.why or "-") for t in search.failed],
         "left_out": [(w, ", ".join(names)) for w, names in search.left_out().items()],
-        "about_search": list(trials.about(search)),
+        "about_search": list(search_trials.about(search)),
     }
 
 
@@ -79,7 +81,7 @@ def _keys(drawn: scatter.Plot) -> Iterator[tuple[str, str, str]]:
 
 def winner(run: Run) -> tuple[Measurement | None, Measurement | None]:
     """What was chosen, and eager, as rows."""
-    found, timed = Search.of(run), trials.finals(run)
+    found, timed = Search.of(run), search_trials.finals(run)
 
     def row(trial: Trial | None) -> Measurement | None:
         return timed.get(trial.name, _row(trial)) if trial and trial.ranked else None

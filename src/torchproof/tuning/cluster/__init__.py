@@ -14,13 +14,13 @@ from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from typing import Any
 
-from torchproof import lifeline
-from torchproof.measure.process import ArmError
+from torchproof.measure import ArmError
+from torchproof.process import parent_death
 from torchproof.records import Measurement, UserError
-from torchproof.tuning.cluster.outpost import Errand, errand
+from torchproof.tuning.cluster.remote_worker import Errand, errand
 from torchproof.tuning.executors import Finalists, Task
-from torchproof.tuning.trials import Candidate, Trial
-from torchproof.tuning.worker import Progress
+from torchproof.tuning.trial import Candidate, Trial
+from torchproof.tuning.trial_worker import Progress
 
 _BRIDGE = "torchproof.tuning.cluster.bridge"
 _CONNECT_S = 20.0
@@ -57,14 +57,14 @@ class Cluster:
         pipe, other = Pipe()
         program = [sys.executable, "-m", _BRIDGE, str(other.fileno())]
         with open(self._log, "wb") as log:
-            self._bridge = lifeline.begun(
+            self._bridge = parent_death.begun(
                 lambda: subprocess.Popen(
                     program,
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
                     pass_fds=(other.fileno(),),
-                    env={**os.environ, **lifeline.parent()},
+                    env={**os.environ, **parent_death.parent()},
                     start_new_session=True,
                 )
             )

@@ -20,12 +20,12 @@ from typing import Any
 import ray
 from ray.exceptions import RayError
 
-from torchproof import lifeline
-from torchproof.measure.process import ArmError
+from torchproof.measure import ArmError
+from torchproof.process import parent_death
 from torchproof.records import UserError
-from torchproof.tuning.cluster.crew import Crew, Station
-from torchproof.tuning.cluster.outpost import Errand
-from torchproof.tuning.trials import Candidate, Trial
+from torchproof.tuning.cluster.remote_worker import Errand
+from torchproof.tuning.cluster.worker_pool import Crew, Station
+from torchproof.tuning.trial import Candidate, Trial
 
 TRIES = 3  # of a trial whose worker is lost
 _STALLED_S = 600.0  # beyond twice its limit: a trial that is not coming back
@@ -300,6 +300,6 @@ def main(descriptor: int) -> None:
 
 
 if __name__ == "__main__":
-    lifeline.hold()
+    parent_death.hold()
     os.environ.pop("RAY_ADDRESS", None)  # the search names the cluster
     main(int(sys.argv[1]))

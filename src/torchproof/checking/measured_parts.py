@@ -1,0 +1,237 @@
+"""The parts of `check` that measure: arms of `bench`, and what they say as events."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from torchproof import measure, strategies
+from torchproof.measure import Measured, Plan, Spec
+from torchproof.records import Event, Finding, Frame, Measurement, Part, UserError
+from torchproof.targets import Options, Target, keywords
+
+MEASURED = ("baseline", "batch", "sequence", "latency", "guards")
+# Unlike sizes first, then one between them, and one that is a case of its own.
+SWEEPS = {"batch": (4, 8, 6, 1), "sequence": (128, 192, 160)}
+OF_MEASURED = ("NM", "SP")  # codes of rules about what was measured
+# The codes of the rules that each part can trigger.
+CODES = {
+    "baseline": ("NM", "SP501", "SP502", "SP511", "SP513", "SP521"),
+    "batch": ("SP531",),
+    "sequence": ("SP531",),
+    "latency": ("SP512",),
+    "guards": ("SP541",),
+}
+_SECONDS = 1.0  # of sampling, an arm
+_SWEEP_SECONDS = 0.2
+
+
+@dataclass
+class Found:
+    """What the measuring parts of a check gave, so far."""
+
+    events: list[Event] = field(default_factory=list)
+    rows: list[Measurement] = field(default_factory=list)
+    gaps: Sequence[Mapping[str, Any]] = ()
+    parts: dict[str, Part] = field(default_factory=dict)
+    interrupted: bool = False
+
+    environment: Mapping[str, Any] = field(default_factory=dict)
+
+    def part(self, name: str, findings: Iterable[Finding]) -> Part | None:
+        """A part's status: `found` where one of its own findings is open."""
+        done = self.parts.get(name)
+        if done is None or done.status != "passed":
+            return done
+        own = CODES[name]
+        if any(f.status == "open" and f.code.startswith(own) for f in findings):
+            return Part("found")
+        return done
+
+    @property
+    def compiled(self) -> Measurement | None:
+        """The strategy under examination, as the baseline measured it."""
+        own = [row for row in self.rows if row.strategy != "eager" and not row.variant]
+        return own[0] if own else None
+
+
+class Examination:
+    """Measures the parts asked for, one after the other; a part may fail alone."""
+
+    def __init__(
+        self, target: Target, options: Options, progress: Callable[[str], None]
+    ) -> None:
+        self.progress, self.options = progress, options
+        self.found = Found()
+        self.function: Frame | None = None  # the target's own
+        strategy = strategies.parse("full")
+        if options.compile:
+            strategy = strategies.with_arguments(strategy, **options.compile)
+        self.spec = Spec(strategy)
+        specs = (Spec(measure.EAGER), self.spec)
+        self.plan = Plan(
+            target,
+            measure.AS_WRITTEN if options.as_written else specs,
+            by_default=True,
+            train=options.train,
+            device=options.device,
+            size=options.size,
+            seconds=_SECONDS,
+            sittings=1,
+            compile_with=options.compile,
+            timeout_s=options.timeout_s,
+            quiet=options.quiet,
+        )
+
+    def run(self, parts: Iterable[str]) -> Found:
+        for name in parts:
+            if self.found.interrupted:
+                self.found.parts[name] = Part("failed", "interrupted")
+                continue
+            try:
+                why = getattr(self, f"_{name}")()
+                self.found.parts[name] = Part("skipped", why) if why else Part("passed")
+            except (UserError, _Failed) as error:
+                self.found.parts[name] = Part("failed", str(error))
+        return self.found
+
+    # -- the parts: each returns why it does not apply, or nothing ------------------
+
+    def _baseline(self) -> str | None:
+        measured = self._measured(replace(self.plan, diagnoses=True))
+        self.found.rows += measured.rows
+        self.found.events += measured.events
+        eager, compiled = measured.rows[0], measured.rows[-1]
+        anatomy = measured.anatomy or {"graphs": (), "gaps": (), "overhead_us": None}
+        self.found.gaps = anatomy["gaps"]
+        if compiled.error:
+            raise _Failed(f"{compiled.strategy}: {compiled.error}")
+        self._tell("timing", _timing(eager, compiled, anatomy))
+        if compiled.memory and compiled.memory["cuda_allocated"] is not None:
+            self._tell("memory", _memory(eager, compiled))
+        for graph in anatomy["graphs"]:
+            data = {**graph, "eager_ms": eager.median_ms}
+            function = Frame(*graph["function"])
+            self.found.events.append(Event("graph_lines", function=function, data=data))
+        return None
+
+    def _batch(self) -> str | None:
+        return self._sweep("batch")
+
+    def _sequence(self) -> str | None:
+        return self._sweep("sequence")
+
+    def _sweep(self, dimension: str) -> str | None:
+        """The same compiled code met by other shapes, one after the other."""
+        if dimension not in keywords(self.plan.target):
+            return f"the target's factory takes no keyword {dimension!r}"
+        shapes = tuple({dimension: value} for value in SWEEPS[dimension])
+        specs = tuple(s for s in self.plan.specs if s.strategy.compiles)
+        plan = replace(self.plan, specs=specs, shapes=shapes, seconds=_SWEEP_SECONDS)
+        rows = self._measured(plan).rows
+        self.found.rows += rows
+        if broken := [row for row in rows if row.error]:
+            raise _Failed(f"{dimension}: {broken[0].error}")
+        told = [_shape(dimension, row) for row in rows]
+        self._tell("shape_sweep", {"dimension": dimension, "rows": told})
+        return None
+
+    def _latency(self) -> str | None:
+        """The first call compiled whole against block by block, in the same mode."""
+        full = self.found.compiled
+        if full is None or full.first_call_s is None:
+            return "it compares with the first call that part baseline measures"
+        if self.plan.specs == measure.AS_WRITTEN or full.strategy == "as-written":
+            return "the target does its own compiling"
+        regional = strategies.parse("regional")
+        if self.options.compile:
+            regional = strategies.with_arguments(regional, **self.options.compile)
+        plan = replace(self.plan, specs=(Spec(regional),), seconds=_SWEEP_SECONDS)
+        [row] = self._measured(plan).rows
+        if row.verdict == "skipped":
+            return row.notes[0]
+        self.found.rows.append(row)
+        if row.error:
+            raise _Failed(f"regional: {row.error}")
+        self._tell("latency", _latency(full, row))
+        return None
+
+    def _guards(self) -> str | None:
+        row = self.found.compiled
+        if row is None or not row.guards or not row.median_ms:
+            return "no guards were measured in part baseline"
+        step_us = row.median_ms * 1e3
+        self._tell("guard_cost", {**row.guards, "step_us": step_us})
+        return None
+
+    def _measured(self, plan: Plan) -> Measured:
+        with tempfile.TemporaryDirectory(prefix="torchproof-") as folder:
+            measured = measure.measure(plan, Path(folder), self.progress)
+        self.found.environment, self.function = measured.environment, measured.function
+        self.found.interrupted = measured.ending == "interrupted"
+        if self.found.interrupted:
+            self.found.rows += measured.rows
+            raise _Failed("interrupted")
+        return measured
+
+    def _tell(self, kind: str, data: Mapping[str, Any]) -> None:
+        self.found.events.append(Event(kind, function=self.function, data=data))
+
+
+class _Failed(Exception):
+    """A part that could not be done, in one line."""
+
+
+def _timing(
+    eager: Measurement, compiled: Measurement, anatomy: Mapping[str, Any]
+) -> dict[str, Any]:
+    counts = compiled.counts or {}
+    return {
+        "strategy": compiled.strategy,
+        "eager_ms": eager.median_ms,
+        "compiled_ms": compiled.median_ms,
+        "ratio": compiled.vs_eager,
+        "low": compiled.vs_eager_low,
+        "high": compiled.vs_eager_high,
+        "verdict": compiled.verdict,
+        "first_call_s": compiled.first_call_s,
+        "eager_first_s": eager.first_call_s,
+        "compile_s": compiled.compile_s,
+        "overhead_us": anatomy["overhead_us"],
+        "gaps": anatomy["gaps"],
+        "graphs": counts.get("graphs"),
+        "recompiles_in_steps": counts.get("while_timed"),
+    }
+
+
+def _memory(eager: Measurement, compiled: Measurement) -> dict[str, Any]:
+    return {
+        "eager_bytes": eager.peak_bytes,
+        "compiled_bytes": compiled.peak_bytes,
+        "strategy": compiled.strategy,
+    }
+
+
+def _shape(dimension: str, row: Measurement) -> dict[str, Any]:
+    return {
+        "value": row.variant[dimension],
+        "ms": row.median_ms,
+        "recompiles": (row.counts or {}).get("recompiles"),
+        "peak_bytes": row.peak_bytes,
+        "compile_s": (row.compile_s or {}).get("total"),
+    }
+
+
+def _latency(full: Measurement, regional: Measurement) -> dict[str, Any]:
+    counts: Mapping[str, Any] = regional.counts or {}
+    shared, blocks = counts.get("artifacts_of") or {}, counts.get("blocks_of") or {}
+    return {
+        "full_s": full.first_call_s,
+        "regional_s": regional.first_call_s,
+        "shared": bool(shared) and all(count == 1 for count in shared.values()),
+        "blocks": sum(blocks.values()),
+        "block_class": " and ".join(blocks),
+    }

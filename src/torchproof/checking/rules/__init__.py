@@ -1,0 +1,177 @@
+"""Events in, findings out. `RULES` is the list of all rules, each there once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torchproof.checking.rules import (
+    answers,
+    breaks,
+    call_breaks,
+    compile_cost,
+    cudagraphs,
+    errors,
+    lifetimes,
+    no_ops,
+    nothing_compiled,
+    python_breaks,
+    recompiles,
+    shapes,
+    speed,
+    step_cost,
+    tensor_breaks,
+)
+from torchproof.checking.rules.answers import WRONG
+from torchproof.checking.rules.break_costs import with_costs as with_costs
+from torchproof.checking.rules.configuration import CONFIGURATION
+from torchproof.checking.rules.cudagraphs import SKIPS
+from torchproof.checking.rules.host_syncs import SYNCS
+from torchproof.checking.rules.lifetimes import LIFETIMES
+from torchproof.checking.rules.recompile_limit import RECOMPILES, RecompileLimit
+from torchproof.checking.rules.rerecords import CAPTURES
+from torchproof.checking.rules.rule import Facts, Rule, Subject
+from torchproof.checking.rules.stale import STALE
+from torchproof.checking.rules.torchscript import TORCHSCRIPT
+from torchproof.records import SEVERITIES, Finding, Observation, UserError
+
+# The first rule that matches takes a break: the particular before the general.
+BREAKS: tuple[breaks.GraphBreak, ...] = (
+    call_breaks.DisabledCall(),
+    call_breaks.ExplicitBreak(),
+    tensor_breaks.RecurrentModule(),
+    call_breaks.DeepCopy(),
+    tensor_breaks.AutogradCall(),
+    tensor_breaks.TensorBranch(),
+    tensor_breaks.TensorToPython(),
+    tensor_breaks.DataDependentShape(),
+    python_breaks.SymbolicArgument(),
+    tensor_breaks.OperatorWithoutFake(),
+    call_breaks.OutputCall(),
+    call_breaks.OutsideWorld(),
+    python_breaks.GeneratorUse(),
+    python_breaks.ContextManager(),
+    python_breaks.ExceptionFlow(),
+    call_breaks.UntraceableCall(),
+    tensor_breaks.TensorInternals(),
+    python_breaks.UnsupportedPython(),
+    python_breaks.OtherBreak(),
+)
+errors.BreakUnderFullgraph.breaks = BREAKS
+ERRORS: tuple[errors.CompileError, ...] = (
+    shapes.MarkedDimension(),
+    shapes.UnbackedBranch(),
+    errors.MissingFakeKernel(),
+    errors.FailsOnFakeTensors(),
+    errors.BackendError(),
+    errors.BreakUnderFullgraph(),
+    errors.OtherError(),
+)
+NO_OPS: tuple[no_ops.NoOp, ...] = (
+    no_ops.NeverCalled(),
+    no_ops.OtherMethod(),
+    no_ops.OriginalCalled(),
+    no_ops.SwitchedOff(),
+    nothing_compiled.NothingCompiled(),
+    nothing_compiled.NoCompileCall(),
+)
+SPEED: tuple[speed.Speed, ...] = (
+    speed.SlowerThanEager(),
+    speed.NoGain(),
+    compile_cost.UnrolledLoop(),
+    compile_cost.LateStart(),
+    compile_cost.RepeatedBlocks(),
+    step_cost.MoreMemory(),
+    step_cost.ShapeSweep(),
+    step_cost.GuardCost(),
+)
+ANSWERS: tuple[Rule, ...] = (*WRONG, *STALE)
+MEASURED: tuple[Rule, ...] = (*SPEED, *ANSWERS)
+AUDITED: tuple[Rule, ...] = (*LIFETIMES, *SKIPS, *CAPTURES, *SYNCS)
+LIMIT = RecompileLimit()
+SPECIALISATION = shapes.QuietSpecialisation()
+SEEN: tuple[Rule, ...] = (*BREAKS, *RECOMPILES, LIMIT, *ERRORS, SPECIALISATION, *NO_OPS)
+# Found in the source alone: no event of a run matches these.
+READ: tuple[Rule, ...] = (*CONFIGURATION, *TORCHSCRIPT)
+RULES: tuple[Rule, ...] = tuple(
+    sorted((*SEEN, *MEASURED, *AUDITED, *READ), key=lambda rule: rule.code)
+)
+
+
+def check(observation: Observation) -> list[Finding]:
+    """All findings of a run, worst first."""
+    facts = Facts(observation)
+    found = [rule.finding(subject) for rule, subject in _matches(facts)]
+    return sorted(found, key=_rank)
+
+
+def _matches(facts: Facts) -> Iterator[tuple[Rule, Subject]]:
+    for subject in breaks.subjects(facts):
+        yield _first(BREAKS, subject), subject
+    for subject in recompiles.limit_subjects(facts):
+        yield LIMIT, subject
+    for subject in recompiles.subjects(facts):
+        yield _first(RECOMPILES, subject), subject
+    for subject in errors.subjects(facts):
+        yield _first(ERRORS, subject), subject
+    for subject in shapes.specialisations(facts):
+        yield SPECIALISATION, subject
+    for subject in answers.subjects(facts, "wrong_answer"):
+        yield _first(WRONG, subject), subject
+    for subject in answers.subjects(facts, "stale_answer"):
+        yield _first(STALE, subject), subject
+    for subject in lifetimes.subjects(facts):
+        yield _first(LIFETIMES, subject), subject
+    for rule in NO_OPS:
+        for subject in rule.subjects(facts):
+            yield rule, subject
+    for measured in SPEED:
+        for subject in measured.subjects(facts):
+            yield measured, subject
+    for subject in cudagraphs.subjects(facts):
+        yield _first(SKIPS, subject), subject
+    for captured in CAPTURES:
+        for subject in captured.subjects(facts):
+            yield captured, subject
+    for waits in SYNCS:
+        for subject in waits.subjects(facts):
+            yield waits, subject
+
+
+def _first(rules: tuple[Rule, ...], subject: Subject) -> Rule:
+    return next(rule for rule in rules if rule.matches(subject))
+
+
+def _rank(finding: Finding) -> tuple[object, ...]:
+    steps = finding.steps if finding.steps is not None else -1
+    return (
+        finding.status != "open",
+        SEVERITIES.index(finding.severity),
+        -steps,
+        finding.file or "~",
+        finding.line or 0,
+    )
+
+
+def by_code(code: str) -> Rule:
+    wanted = code.upper()
+    for rule in RULES:
+        if rule.code == wanted:
+            return rule
+    raise UserError(f"no rule {code!r}: `torchproof rule` lists them all")
+
+
+def select(
+    findings: list[Finding], chosen: list[str], ignored: list[str]
+) -> list[Finding]:
+    """Findings whose code starts with a chosen prefix and with no ignored one."""
+    for prefix in [*chosen, *ignored]:
+        if not any(rule.code.startswith(prefix.upper()) for rule in RULES):
+            raise UserError(
+                f"no rule starts with {prefix!r}: `torchproof rule` lists them all"
+            )
+    return [
+        finding
+        for finding in findings
+        if (not chosen or finding.code.startswith(tuple(c.upper() for c in chosen)))
+        and not finding.code.startswith(tuple(c.upper() for c in ignored) or ("-",))
+    ]

@@ -1,0 +1,354 @@
+"""NM40x: compiled answers that differ from eager's by more than rounding."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from torchproof.checking.rules import torch_pages
+from torchproof.checking.rules.rule import Facts, Rule, Subject
+from torchproof.records import Event, Frame, Place, Severity, definition, place_of
+
+_GENERATED = ("Inductor", "the backend")
+
+
+def events_from(plain: Iterable[Mapping[str, Any]]) -> list[Event]:
+    """Events as they were, out of `dataclasses.asdict` and JSON."""
+    return [
+        Event(
+            kind=entry["kind"],
+            frames=tuple(_frame(each) for each in entry["frames"]),
+            function=_frame(entry["function"]) if entry["function"] else None,
+            data=entry["data"],
+            call=entry["call"],
+        )
+        for entry in plain
+    ]
+
+
+def _frame(plain: Mapping[str, Any]) -> Frame:
+    columns = plain["columns"]
+    return Frame(**{**plain, "columns": tuple(columns) if columns else None})
+
+
+def subjects(facts: Facts, kind: str) -> Iterator[Subject]:
+    """One subject for a place and a cause."""
+    groups: dict[tuple[Any, ...], list[Event]] = {}
+    for event in facts.events(kind):
+        place, data = _place(event), event.data
+        key = (place, data.get("what"), data.get("name"), data.get("layer"))
+        groups.setdefault(key, []).append(event)
+    for key, group in groups.items():
+        yield Subject(tuple(group), key[0], facts)
+
+
+def _place(event: Event) -> Place:
+    """The line that is to blame, else the target's function."""
+    place = place_of(event.frames)
+    if place.frame is None and event.function is not None:
+        return place_of((definition(event.function),))
+    return place
+
+
+class WrongAnswer(Rule):
+    """Base of the rules about one way to a wrong answer."""
+
+    kind = "numerics"
+
+    def at(self, subject: Subject) -> str:
+        """The expression that is to blame, or the function it is somewhere in."""
+        if subject.first.frames and subject.expression:
+            return f"`{subject.expression}` in {subject.function}"
+        return subject.function
+
+    def difference(self, subject: Subject) -> str:
+        """In which call and output, and by how much."""
+        told = subject.data.get("value") or subject.data.get("numerics") or {}
+        whole = subject.data.get("numerics") or {}
+        why = f": {told['why']}" if told.get("why") else ""
+        return f"{whole.get('where') or 'an output'}{why}"
+
+    def evidence(self, subject: Subject) -> Iterable[str]:
+        told = subject.data.get("numerics") or {}
+        if told.get("max_rel_error") is not None:
+            yield (
+                f"relative error {told['max_rel_error']:.3g}, eager's own"
+                f" {told.get('eager_error') or 0.0:.3g}, against"
+                f" {told.get('reference') or 'eager'}"
+            )
+        if subject.data.get("layer"):
+            yield f"first wrong in {subject.data['layer']}"
+        for frame in subject.first.frames[-4:]:
+            yield f"in {frame.file}:{frame.line} {frame.function}: {frame.code}"
+
+
+class GeneratedCode(WrongAnswer):
+    """Generated code computes another value than eager, beyond rounding.
+
+    ## Why
+    The captured graph is right, and so are the layers before code generation: the
+    kernel that stands for this operation is wrong for these values.
+
+    ## Bad
+        torch.acosh(x)                   # x holds 1e20: inf on CPU with torch 2.13
+
+    ## Good
+        torch.acosh(x.double()).float()
+
+    ## Fix safety
+    A function marked @torch.compiler.disable computes what eager computes.
+    """
+
+    code = "NM401"
+
+    def matches(self, subject: Subject) -> bool:
+        return (subject.data.get("layer") or "").startswith(_GENERATED)
+
+    def message(self, subject: Subject) -> str:
+        return (
+            f"{self.at(subject)} gives another value compiled than in eager"
+            f" ({self.difference(subject)})"
+        )
+
+    def cause(self, subject: Subject) -> str:
+        operation = subject.data.get("operation")
+        what = f" of {operation}" if operation else ""
+        return (
+            f"the code{what} that {subject.data['layer']} generates is wrong for these"
+            " values: tracing and the layers before it give eager's answers"
+        )
+
+    def fix(self, subject: Subject) -> str:
+        what = self.at(subject)
+        report = "and report it to PyTorch with a minimal program"
+        if str(subject.data.get("gives", "")).startswith("torch.uint"):
+            return (
+                f"convert through a signed type in {what}, e.g."
+                " .to(torch.int64).to(torch.uint8), or clamp first: a negative number"
+                " has no value of its own there; or isolate it in a function marked"
+                f" @torch.compiler.disable, {report}"
+            )
+        if not subject.data.get("operation"):
+            return (
+                f"isolate the wrong part: mark functions that {subject.function} calls"
+                " with @torch.compiler.disable until the answers agree, keep that one"
+                f" disabled, {report}"
+            )
+        return (
+            f"isolate {what} in a function marked @torch.compiler.disable, or compute"
+            f" it in float64 (x.double()), {report}"
+        )
+
+
+class EarlierLayer(WrongAnswer):
+    """Compiled answers are wrong before any code is generated.
+
+    ## Why
+    Tracing, functionalisation or a decomposition does not keep what the program means.
+
+    ## Bad
+        torch.compile(f, backend="aot_eager")     # differs from f
+
+    ## Good
+        a part of f in a function marked @torch.compiler.disable
+
+    ## Fix safety
+    A function marked @torch.compiler.disable computes what eager computes.
+    """
+
+    code = "NM402"
+    reference = torch_pages.REPORTING
+
+    def matches(self, subject: Subject) -> bool:
+        return bool(subject.data.get("layer"))
+
+    def message(self, subject: Subject) -> str:
+        return (
+            f"{self.at(subject)} gives another value compiled than in eager, already in"
+            f" {subject.data['layer']} ({self.difference(subject)})"
+        )
+
+    def cause(self, subject: Subject) -> str:
+        return (
+            f"{subject.data['layer']} is the first layer that is wrong; the layers"
+            " before it give eager's answers"
+        )
+
+    def fix(self, subject: Subject) -> str:
+        return (
+            f"isolate {self.at(subject)} in a function marked @torch.compiler.disable,"
+            " and report it to PyTorch with a minimal program"
+        )
+
+
+class UndeclaredMutation(WrongAnswer):
+    """A custom operator changes an argument that it does not declare as changed.
+
+    ## Why
+    The compiler believes the declaration: it drops, moves or repeats the call.
+
+    ## Bad
+        @torch.library.custom_op("lib::scale", mutates_args=())
+        def scale(x: Tensor) -> None: x.mul_(2)
+
+    ## Good
+        @torch.library.custom_op("lib::scale", mutates_args=("x",))
+
+    ## Fix safety
+    Eager computes the same; torch.library.opcheck tests the declaration.
+    """
+
+    code = "NM403"
+    reference = torch_pages.CUSTOM_OPERATORS
+
+    def matches(self, subject: Subject) -> bool:
+        return bool(subject.data.get("undeclared"))
+
+    def message(self, subject: Subject) -> str:
+        return (
+            f"{self.at(subject)} calls {subject.data['operation']}, which changes"
+            f" {self._names(subject)} without declaring it: compiled answers are wrong"
+            f" ({self.difference(subject)})"
+        )
+
+    def cause(self, subject: Subject) -> str:
+        return (
+            f"{subject.data['operation']} is declared not to change"
+            f" {self._names(subject)}; from {subject.data['layer']} on the compiler"
+            " relies on that"
+        )
+
+    def fix(self, subject: Subject) -> str:
+        listed = "".join(f'"{name}", ' for name in subject.data["undeclared"])
+        return (
+            f"declare it where {subject.data['operation']} is defined:"
+            f" mutates_args=({listed.rstrip()}), or let it change and return a clone"
+        )
+
+    def _names(self, subject: Subject) -> str:
+        return " and ".join(subject.data["undeclared"])
+
+
+class OtherRandomNumbers(WrongAnswer):
+    """Compiled code draws other random numbers than eager, from the same seed.
+
+    ## Why
+    Inductor has a random stream of its own. With eager's stream the answers agree.
+
+    ## Bad
+        comparing dropout's output, compiled and eager, number by number
+
+    ## Good
+        torch._inductor.config.fallback_random = True      # to compare
+
+    ## Fix safety
+    Nothing has to be fixed; eager's stream costs speed.
+    """
+
+    code = "NM404"
+    reference = torch_pages.RANDOMNESS
+
+    def matches(self, subject: Subject) -> bool:
+        return bool(subject.data.get("layer") == "the random stream")
+
+    def severity(self, subject: Subject) -> Severity:
+        return "low"
+
+    def message(self, subject: Subject) -> str:
+        return f"{subject.function} draws other random numbers compiled than in eager"
+
+    def cause(self, subject: Subject) -> str:
+        return "Inductor has its own random stream; with eager's the answers agree"
+
+    def fix(self, subject: Subject) -> str:
+        return (
+            "expected and harmless; to compare number by number, set"
+            " torch._inductor.config.fallback_random = True"
+        )
+
+
+class CompilingBranch(WrongAnswer):
+    """Code asks whether it is being compiled and then computes something else.
+
+    ## Why
+    Dynamo answers `is_compiling()` with True, so compiled code takes another branch.
+
+    ## Bad
+        y = x * 2 if torch.compiler.is_compiling() else x * 3
+
+    ## Good
+        y = x * 3
+
+    ## Fix safety
+    Which branch is meant is the author's to say.
+    """
+
+    code = "NM405"
+
+    def matches(self, subject: Subject) -> bool:
+        return bool(subject.data.get("asks"))
+
+    def message(self, subject: Subject) -> str:
+        return (
+            f"{self.at(subject)} takes another branch when compiled, and that branch"
+            f" gives another answer ({self.difference(subject)})"
+        )
+
+    def cause(self, subject: Subject) -> str:
+        return (
+            f"{subject.data['asks']}() is True in compiled code; eager told the same"
+            " gives the compiled answer"
+        )
+
+    def fix(self, subject: Subject) -> str:
+        return (
+            f"remove the {subject.data['asks']}() branch, or make both branches compute"
+            " the same; use it only for what does not change values, such as logging"
+        )
+
+
+class WrongOnce(WrongAnswer):
+    """A compiled answer was wrong once, and right when the calls were run again.
+
+    ## Why
+    A race, memory that is read before it is written, or a kernel chosen by timing.
+
+    ## Bad
+        a kernel that max-autotune picks, and that is wrong
+
+    ## Good
+        torch.compile(model)               # the default mode
+
+    ## Fix safety
+    Another mode gives the same values up to rounding.
+    """
+
+    code = "NM409"
+
+    def matches(self, subject: Subject) -> bool:
+        return True
+
+    def message(self, subject: Subject) -> str:
+        return (
+            f"{subject.function} gave another answer compiled than in eager, and the"
+            " right one when it was compiled again"
+        )
+
+    def cause(self, subject: Subject) -> str:
+        return "not found: no layer of the compiler repeated the wrong answer"
+
+    def fix(self, subject: Subject) -> str:
+        return (
+            "run the check again; if it returns, compile with the default mode, and"
+            " report it to PyTorch"
+        )
+
+
+WRONG: tuple[WrongAnswer, ...] = (
+    UndeclaredMutation(),
+    CompilingBranch(),
+    OtherRandomNumbers(),
+    GeneratedCode(),
+    EarlierLayer(),
+    WrongOnce(),
+)

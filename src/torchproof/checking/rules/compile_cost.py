@@ -1,0 +1,297 @@
+"""SP51x: compilation that takes longer than what it compiles warrants."""
+
+from __future__ import annotations
+
+import ast
+import functools
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from torchproof.checking.rules import torch_pages
+from torchproof.checking.rules.rule import Facts, Subject, shorten
+from torchproof.checking.rules.speed import Speed, about, duration, named
+from torchproof.records import Event, Frame, Severity, blame, place_of
+
+_REPEATS = 16  # fewer iterations are a handful of layers or heads
+_COPIES = 16
+_BLOCK_NODES = 4  # smaller modules are not worth a graph of their own
+_SHARE = 0.5
+_LOOP_S = 2.0
+_BLOCKS_S = 10.0
+_STEPS = 100  # compiling that takes no longer than so many steps is in proportion
+_SOONER = 2.0
+_SOONER_S = 2.0
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
+_LOOPS = (
+    *(ast.For, ast.While, ast.AsyncFor),
+    *(ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp),
+)
+
+
+@dataclass(frozen=True)
+class Loop:
+    """A loop of the program, and what of a graph comes out of it."""
+
+    frame: Frame
+    nodes: int
+    repeats: int
+
+
+def _loops(event: Event) -> list[Loop]:
+    """The loops a graph was traced through, the one with most operations first."""
+    found: dict[tuple[str, int, str], list[Any]] = defaultdict(list)
+    for line in event.data["lines"]:
+        header = loop_at(line["file"], line["line"])
+        if header is not None:
+            found[line["file"], header, line["function"]].append(line)
+    loops = [
+        Loop(
+            Frame(*place),
+            sum(line["nodes"] for line in lines),
+            max(line["repeats"] for line in lines),
+        )
+        for place, lines in found.items()
+    ]
+    return sorted(loops, key=lambda loop: -loop.nodes)
+
+
+def loop_at(file: str, line: int) -> int | None:
+    """The line of the outermost loop around a line, within the line's function."""
+    return _loop_lines(file).get(line)
+
+
+@functools.lru_cache(maxsize=256)
+def _loop_lines(file: str) -> dict[int, int]:
+    try:
+        tree = ast.parse("".join(blame.lines_of(file)))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return {}
+    found: dict[int, int] = {}
+
+    def visit(node: ast.AST, loop: int | None) -> None:
+        for child in ast.iter_child_nodes(node):
+            inner = loop
+            if isinstance(child, _FUNCTIONS):
+                inner = None
+                for line in range(child.lineno, (child.end_lineno or 0) + 1):
+                    found.pop(line, None)
+            elif loop is None and isinstance(child, _LOOPS):
+                inner = child.lineno
+                for line in range(child.lineno, (child.end_lineno or 0) + 1):
+                    found[line] = child.lineno
+            visit(child, inner)
+
+    visit(tree, None)
+    return found
+
+
+def _in_proportion(data: Any) -> bool:
+    """Whether the graph's compilation is paid for by what a few steps take."""
+    eager_ms = data.get("eager_ms")
+    return eager_ms is not None and data["backend_s"] < _STEPS * eager_ms * 1e-3
+
+
+class UnrolledLoop(Speed):
+    """A Python loop is unrolled into the graph, and compiling it takes its time.
+
+    ## Why
+    Dynamo traces every iteration anew: a loop over 64 time steps is 64 copies of its
+    body in one graph. Compile time grows with the number of iterations, and another
+    number of them is another graph.
+
+    ## Bad
+        for t in range(x.shape[0]):
+            h = torch.tanh(x[t] + w @ h)
+
+    ## Good
+        h = cell(x[t], h)        # the loop outside, its body compiled
+
+    ## Fix safety
+    Compiling the body alone gives the same values up to rounding. A scan or a
+    vectorised form is another program: compare the outputs.
+    """
+
+    code = "SP511"
+    kind = "compile_time"
+
+    def subjects(self, facts: Facts) -> Iterator[Subject]:
+        found: dict[Frame, list[tuple[Event, Loop]]] = defaultdict(list)
+        for event in facts.events("graph_lines"):
+            data = event.data
+            for loop in _loops(event)[:1]:
+                if (
+                    loop.repeats >= _REPEATS
+                    and loop.nodes >= _SHARE * data["nodes"]
+                    and data["backend_s"] >= _LOOP_S
+                    and not _in_proportion(data)
+                ):
+                    found[loop.frame].append((event, loop))
+        for frame, pairs in found.items():
+            events = tuple(event for event, _ in pairs)
+            loop = max((loop for _, loop in pairs), key=lambda each: each.nodes)
+            extra = {"loop": loop, "seconds": sum(e.data["backend_s"] for e in events)}
+            place = place_of((frame,))
+            yield Subject(events, place, facts, len(events), None, extra)
+
+    def message(self, subject: Subject) -> str:
+        loop, nodes = subject.extra["loop"], self._graph(subject)["nodes"]
+        graphs = len(subject.events)
+        what = "it" if graphs == 1 else f"{graphs} graphs of it"
+        return (
+            f"the loop `{shorten(subject.expression)}` is unrolled: its body is traced"
+            f" {loop.repeats} times and makes {loop.nodes} of {nodes} operations;"
+            f" compiling {what} took {duration(subject.extra['seconds'])}"
+        )
+
+    def _graph(self, subject: Subject) -> Any:
+        return max((e.data for e in subject.events), key=lambda data: data["nodes"])
+
+    def cause(self, subject: Subject) -> str:
+        return (
+            "Dynamo runs a Python loop while tracing, so each iteration adds its"
+            " operations to the graph, and the backend compiles them all"
+        )
+
+    def fix(self, subject: Subject) -> str:
+        return (
+            "keep the loop outside the compiled function and compile its body only; or"
+            " vectorise it over the dimension it walks along; or, for a recurrence,"
+            " write it with scan or while_loop (torch's higher-order operators, one"
+            " copy of the body in the graph) or use torch.nn.RNN, GRU or LSTM"
+        )
+
+    def severity(self, subject: Subject) -> Severity:
+        return "medium" if subject.extra["seconds"] >= 2 * _LOOP_S else "low"
+
+    def evidence(self, subject: Subject) -> Iterable[str]:
+        for event in subject.events:
+            yield (
+                f"graph {event.data['graph']}: {event.data['nodes']} operations,"
+                f" {event.data['backend_s']:.1f} s in the backend"
+            )
+        if (eager_ms := subject.data.get("eager_ms")) is not None:
+            steps = subject.extra["seconds"] / (eager_ms * 1e-3)
+            yield f"that is as long as {steps:.0f} calls in eager"
+
+
+class RepeatedBlocks(Speed):
+    """Many blocks of one class are compiled one by one into one large graph.
+
+    ## Why
+    Inlined one after the other, equal blocks are traced and compiled as often as they
+    occur, though one compiled block would serve them all.
+
+    ## Bad
+        model = torch.compile(model)          # 48 equal blocks: 48 times the work
+
+    ## Good
+        for block in model.blocks:
+            block.compile()                   # compiled once, shared by all
+
+    ## Fix safety
+    The same values up to rounding; fusion across blocks is lost, so measure the step.
+    """
+
+    code = "SP513"
+    reference = torch_pages.REGIONS
+    kind = "compile_time"
+
+    def subjects(self, facts: Facts) -> Iterator[Subject]:
+        if facts.events("latency"):  # measured: see SP512
+            return
+        for event in facts.events("graph_lines"):
+            data = event.data
+            if data["backend_s"] < _BLOCKS_S or _in_proportion(data):
+                continue
+            for line in data["lines"]:
+                many = line["copies"] >= _COPIES and line["repeats"] < _REPEATS
+                large = line["nodes"] >= _BLOCK_NODES * line["copies"]
+                if many and large and line["nodes"] >= _SHARE * data["nodes"]:
+                    frame = Frame(line["file"], line["line"], line["function"])
+                    place = place_of((frame,))
+                    yield Subject((event,), place, facts, extra={"line": line})
+                    break
+
+    def message(self, subject: Subject) -> str:
+        line, data = subject.extra["line"], subject.data
+        return (
+            f"{line['copies']} {line['block']} modules are compiled into one graph of"
+            f" {data['nodes']} operations, {line['nodes']} of them from here, in"
+            f" {duration(data['backend_s'])}"
+        )
+
+    def cause(self, subject: Subject) -> str:
+        return (
+            "compiling the whole model inlines every block, and the backend compiles"
+            " each as if it were the only one"
+        )
+
+    def fix(self, subject: Subject) -> str:
+        return (
+            f"compile the {subject.extra['line']['block']} modules instead of the whole"
+            " (regional compilation: block.compile() for each), so that one compiled"
+            " block serves all; `torchproof bench --latency` measures how much sooner"
+            " the first call then ends"
+        )
+
+    def severity(self, subject: Subject) -> Severity:
+        return "low"
+
+
+class LateStart(Speed):
+    """Compiling the repeated block alone starts much sooner than compiling everything.
+
+    ## Why
+    Equal blocks can share one compiled graph; compiled as one whole model, each is
+    compiled anew.
+
+    ## Bad
+        model = torch.compile(model)
+
+    ## Good
+        for block in model.blocks:
+            block.compile()
+
+    ## Fix safety
+    The same values up to rounding; fusion across blocks is lost, so measure the step.
+    """
+
+    code = "SP512"
+    reference = torch_pages.REGIONS
+    kind = "compile_time"
+
+    def subjects(self, facts: Facts) -> Iterator[Subject]:
+        for event in facts.events("latency"):
+            full, regional = event.data["full_s"], event.data["regional_s"]
+            if full is None or regional is None or not event.data["shared"]:
+                continue
+            if full >= _SOONER * regional and full - regional >= _SOONER_S:
+                yield about(event, facts)
+
+    def message(self, subject: Subject) -> str:
+        data = subject.data
+        return (
+            f"the first call of {named(subject)} takes {duration(data['full_s'])}"
+            f" compiled whole and {duration(data['regional_s'])} with its"
+            f" {data['blocks']} {data['block_class']} blocks compiled:"
+            f" {data['full_s'] / data['regional_s']:.1f}x sooner"
+        )
+
+    def cause(self, subject: Subject) -> str:
+        data = subject.data
+        return (
+            f"the {data['blocks']} blocks are alike and shared one compiled graph;"
+            " compiled whole, each is compiled anew"
+        )
+
+    def fix(self, subject: Subject) -> str:
+        return (
+            f"where starting fast matters, compile each {subject.data['block_class']}"
+            " (regional compilation: block.compile()) instead of the whole, and compare"
+            " the steps with `torchproof bench --latency`"
+        )
+
+    def severity(self, subject: Subject) -> Severity:
+        return "low"

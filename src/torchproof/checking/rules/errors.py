@@ -1,0 +1,268 @@
+"""CE7xx: compilations that raise where eager runs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+from torchproof.checking.rules import torch_pages
+from torchproof.checking.rules.breaks import GraphBreak, is_error
+from torchproof.checking.rules.python_breaks import OtherBreak
+from torchproof.checking.rules.rule import Facts, Rule, Subject, shorten
+from torchproof.records import Event, Place, definition, place_of, whose
+
+
+def subjects(facts: Facts) -> Iterator[Subject]:
+    """One subject a place and error."""
+    groups: dict[tuple[Place, str], list[Event]] = {}
+    failures = [e for e in facts.events("compile_failure") if is_error(e)]
+    for event in [*failures, *facts.events("call_error")]:
+        groups.setdefault((_place(event), event.data["error"]), []).append(event)
+    placed = {error for place, error in groups if place.frame is not None}
+    for (place, error), group in groups.items():
+        if place.frame is None and error in placed:
+            continue  # the same failure, met again by torch's own code further in
+        runs = [e.data["skip_runs"] for e in group if e.data.get("skip_runs")]
+        count = sum(r[0] for r in runs) if runs else len(group)
+        steps = sum(r[1] for r in runs) if runs else None
+        yield Subject(tuple(group), place, facts, count, steps)
+
+
+def _place(event: Event) -> Place:
+    """The user's line the error names, else the function that was compiled."""
+    place = place_of(event.frames)
+    if place.frame is None and event.function and whose(event.function.file) == "user":
+        return place_of((definition(event.function),))
+    return place
+
+
+class CompileError(Rule):
+    """Base of the rules that know one way a compilation fails."""
+
+    kind = "compile_error"
+    errors: tuple[str, ...] = ()
+    told: str | None = None
+
+    def matches(self, subject: Subject) -> bool:
+        if subject.data["error"] not in self.errors:
+            return False
+        return (
+            self.told is None
+            or re.search(self.told, subject.data["message"]) is not None
+        )
+
+    def message(self, subject: Subject) -> str:
+        what = f"`{subject.expression}`" if subject.expression else subject.function
+        often = f" ({subject.often})" if subject.often else ""
+        return (
+            f"compiling fails at {what} in {subject.function}{often}, though eager runs"
+            f" it: {self.short(subject)}"
+        )
+
+    def short(self, subject: Subject) -> str:
+        """The shortest true sentence about the error."""
+        return shorten(_innermost_error(subject.data["message"]), 160)
+
+    def cause(self, subject: Subject) -> str:
+        return f"{subject.data['error']}: {self.short(subject)}"
+
+    def fix(self, subject: Subject) -> str:
+        what = f"`{subject.expression}`" if subject.expression else subject.function
+        return (
+            f"rewrite {what}, or move it into a function marked @torch.compiler.disable"
+            " so that it runs eagerly"
+        )
+
+    def evidence(self, subject: Subject) -> Iterable[str]:
+        yield shorten(f"{subject.data['error']}: {subject.data['message']}", 400)
+        if subject.data.get("gb_id"):
+            yield f"{subject.data['gb_id']} {subject.data['page']}"
+        yield from user_stack(subject)
+
+
+def user_stack(subject: Subject) -> Iterator[str]:
+    """The innermost frames of the stack torch recorded, outermost first."""
+    for frame in subject.first.frames[-4:]:
+        yield f"in {frame.file}:{frame.line} {frame.function}: {frame.code}"
+
+
+def _innermost_error(message: str) -> str:
+    """`shape '[3, 3]' is invalid` out of torch's "failed to run FX node ..."."""
+    got = re.search(r"got \w+\((?P<q>['\"])(?P<text>.+?)(?P=q)\)", message, re.DOTALL)
+    if got:
+        return got["text"]
+    lines = [line.strip() for line in message.strip().splitlines() if line.strip()]
+    raised = re.match(r"backend=.* raised:$", lines[0]) if lines else None
+    return (
+        lines[1]
+        if raised and len(lines) > 1
+        else (lines[0] if lines else "unknown error")
+    )
+
+
+class FailsOnFakeTensors(CompileError):
+    """An operation fails while tracing, where eager code copes with the failure.
+
+    ## Why
+    Dynamo runs each operation on tensors without data. An error there ends the
+    compilation: it is not handed to an `except` in the traced code.
+
+    ## Bad
+        try:
+            y = x.view(3, 3)
+        except RuntimeError:
+            y = x.view(2, 4)
+
+    ## Good
+        y = x.view(3, 3) if x.numel() == 9 else x.view(2, 4)
+
+    ## Fix safety
+    Same values, if the test and the exception agree.
+    """
+
+    code = "CE701"
+    reference = torch_pages.FAKE_TENSORS
+    errors = ("TorchRuntimeError", "IndexError", "RuntimeError")
+
+    def fix(self, subject: Subject) -> str:
+        return (
+            "check the shape first, e.g. `if x.numel() == n:` before"
+            f" `{subject.expression}`, instead of catching the error; or move the"
+            " try/except into a function marked @torch.compiler.disable"
+        )
+
+
+class MissingFakeKernel(CompileError):
+    """A custom operator has no fake implementation.
+
+    ## Why
+    Without one, torch cannot know the shape of its output while tracing.
+
+    ## Bad
+        @torch.library.custom_op("lib::scale", mutates_args=())
+        def scale(x: Tensor) -> Tensor: ...
+
+    ## Good
+        @scale.register_fake
+        def _(x): return torch.empty_like(x)
+
+    ## Fix safety
+    A wrong fake gives wrong graphs: torch.library.opcheck tests it.
+    """
+
+    code = "CE702"
+    reference = torch_pages.CUSTOM_OPERATORS
+    errors = (
+        "TorchRuntimeError",
+        "UnsupportedOperatorException",
+        "Unsupported",
+        "RuntimeError",
+    )
+    told = (
+        r"fake impl|register_fake|no fake|fake kernel|Meta tensors|meta"
+        r" kernel|NotImplementedError"
+    )
+
+    def fix(self, subject: Subject) -> str:
+        operator = re.search(
+            r"[\w]+(?:\.|::)[\w]+(?=\.default)", subject.data["message"]
+        )
+        name = operator[0].replace(".", "::") if operator else "the operator"
+        return (
+            f'give {name} a fake implementation: @torch.library.register_fake("{name}")'
+            " def _(x): return torch.empty_like(x); it is called at"
+            f" `{subject.expression}`"
+        )
+
+
+class BackendError(CompileError):
+    """The backend raises while it compiles a captured graph.
+
+    ## Why
+    Tracing worked; the compiler behind it did not.
+
+    ## Bad
+        torch.compile(f, backend=broken)
+
+    ## Good
+        torch.compile(f, backend="eager")       # to see that tracing is not the trouble
+
+    ## Fix safety
+    Another backend gives the same values up to rounding.
+    """
+
+    code = "CE703"
+    errors = ("BackendCompilerFailed", "InductorError", "LoweringException")
+
+    def message(self, subject: Subject) -> str:
+        backend = re.search(r"backend='(.+?)'", subject.data["message"])
+        name = backend[1] if backend else "the backend"
+        return (
+            f"the backend {name} fails on the graph of {subject.compiled}:"
+            f" {self.short(subject)}"
+        )
+
+    def fix(self, subject: Subject) -> str:
+        backend = re.search(r"backend='(.+?)'", subject.data["message"])
+        name = backend[1] if backend else "the backend"
+        return (
+            f"fix the error in the backend {name} ({self.short(subject)}), or compile "
+            f'{subject.compiled} with another one (backend="inductor", "aot_eager",'
+            ' "eager")'
+        )
+
+
+class BreakUnderFullgraph(CompileError):
+    """A graph break where fullgraph=True forbids one.
+
+    ## Why
+    fullgraph=True turns every graph break into an error.
+
+    ## Bad
+        torch.compile(f, fullgraph=True)       # f prints
+
+    ## Good
+        remove what breaks, or drop fullgraph=True
+
+    ## Fix safety
+    That of the break's own cause.
+    """
+
+    code = "CE704"
+    reference = torch_pages.FULLGRAPH
+    errors = ("Unsupported", "UserError", "UncapturedHigherOrderOpError")
+    breaks: tuple[GraphBreak, ...] = (OtherBreak(),)
+
+    def cause(self, subject: Subject) -> str:
+        return (
+            "with fullgraph=True a graph break is an error, and"
+            f" {self._behind(subject).why(subject)}"
+        )
+
+    def fix(self, subject: Subject) -> str:
+        return f"{self._behind(subject).remedy(subject)}; or drop fullgraph=True"
+
+    def _behind(self, subject: Subject) -> GraphBreak:
+        return next(rule for rule in self.breaks if rule.matches(subject))
+
+
+class OtherError(CompileError):
+    """A compilation fails in a way torchproof has no special rule for.
+
+    ## Why
+    Torch names the error; the finding carries its words.
+
+    ## Bad
+        anything the compiler cannot handle
+
+    ## Good
+        the same inside a function marked @torch.compiler.disable
+
+    ## Fix safety
+    Disabling compilation there changes no value.
+    """
+
+    code = "CE799"
+
+    def matches(self, subject: Subject) -> bool:
+        return True

@@ -1,0 +1,346 @@
+"""CG30x: tensors that outlive the memory they live in.
+
+Comes in: events `dead_read` and `dead_held`, one for each tensor. What one line
+produced is one finding.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+from torchproof.checking.rules.rule import Facts, Rule, Subject, plural, shorten
+from torchproof.records import (
+    Event,
+    Frame,
+    Place,
+    Severity,
+    definition,
+    place_of,
+    source_line,
+)
+
+_SHOWN = 3  # holders, in a message
+_SCALARS = {"_local_scalar_dense", "item", "tolist", "numpy", "equal", "is_nonzero"}
+_INDEX = re.compile(r"(\[[^]]*\])+$")
+_GRAPH, _BACKWARD = "a compiled graph", "the backward"
+
+
+def subjects(facts: Facts) -> Iterator[Subject]:
+    """What one line produced and how it was used, in the order of the first use."""
+    groups: dict[tuple[object, ...], list[Event]] = {}
+    for event in facts.events("dead_read", "dead_held"):
+        line = event.frames[-1:] or (event.function,)
+        groups.setdefault((line, event.data["role"], _saved(event)), []).append(event)
+    for events in groups.values():
+        used = [event for event in events if event.kind == "dead_read"]
+        told = tuple(used or events)
+        calls = {event.call for event in told if event.call is not None}
+        times = sum(event.data["times"] for event in told)
+        yield Subject(
+            told, _place(told[0]), facts, count=times, steps=len(calls) or None
+        )
+
+
+def _saved(event: Event) -> bool:
+    """Whether it was saved for the backward and is used by nobody else."""
+    read = event.data["operation"] == _BACKWARD
+    return bool(read and event.data["role"] == "output")
+
+
+def _place(event: Event) -> Place:
+    """The line to change: where it is kept, else where it was produced.
+
+    For a backward that comes too late, where a step begins before it.
+    """
+    first = event.data["overwriter"] if _saved(event) else event.data["stored"]
+    for frames in (first, event.frames):
+        place = place_of(frames)
+        if place.frame is not None:
+            return place
+    return place_of((definition(event.function),) if event.function else ())
+
+
+class Outlived(Rule):
+    """What the rules about dead memory share."""
+
+    kind = "cudagraph_lifetime"
+
+    def evidence(self, subject: Subject) -> Iterable[str]:
+        for event in subject.events[:_SHOWN]:
+            data = event.data
+            yield "; ".join(
+                f"{what} {where}"
+                for what, where in (
+                    (f"{data['holder'] or 'one'} was produced at", _made_at(event)),
+                    ("stored at", _at(data["stored"])),
+                    ("overwritten by the step of", _at(data["overwriter"])),
+                    (f"used by {data['operation']} at", _at(data["reader"])),
+                )
+                if where
+            )
+        if (subject.count or 0) > _SHOWN:
+            yield f"and {(subject.count or 0) - _SHOWN} more"
+
+
+class OutputRead(Outlived):
+    """An output of a CUDA graph is read after a later call has overwritten it.
+
+    ## Why
+    Outputs of a graph live in memory that the next step writes to again. While torch
+    warms up and records, such a read raises "accessing tensor output of CUDAGraphs that
+    has been overwritten"; in replays nothing is raised and the values are of another
+    call.
+
+    ## Bad
+        outs = [compiled(x) for x in batches]
+        torch.stack(outs)
+
+    ## Good
+        outs = [compiled(x).clone() for x in batches]
+
+    ## Fix safety
+    A clone gives the same values and costs one copy of what is kept.
+    """
+
+    code = "CG301"
+
+    def matches(self, subject: Subject) -> bool:
+        return subject.first.kind == "dead_read" and subject.data["role"] == "output"
+
+    def message(self, subject: Subject) -> str:
+        reader = _at(subject.data["reader"], short=True)
+        return (
+            f"{_holders(subject)} {_is(subject)} read after the memory is gone"
+            + (f", at {reader}" if reader else "")
+            + f": {_by(subject)}"
+        )
+
+    def cause(self, subject: Subject) -> str:
+        fed = subject.data["operation"] == _GRAPH
+        kept = "is handed to the next compiled call" if fed else "is kept"
+        return (
+            f"{_produced(subject)} is memory of a CUDA graph, which {kept} past the"
+            " step it belongs to; torch raises while it warms up and records, and reads"
+            " other values silently once it replays"
+        )
+
+    def fix(self, subject: Subject) -> str:
+        if all(event.data["operation"] in _SCALARS for event in subject.events):
+            return (
+                "consume it now: take the number (.item() or float()) before the next"
+                " compiled call, and keep that; or clone what must stay a tensor"
+            )
+        kept = _keeper(subject)
+        if subject.data["operation"] == _GRAPH:
+            return (
+                f"clone at the boundary: hand `.clone()` of the output{kept} to the"
+                " next call, or compile the chained calls as one function, so that"
+                " nothing crosses. State of a fixed size can be a buffer, written with"
+                " copy_()"
+            )
+        return (
+            f"clone at the boundary: keep `.clone()` of the output{kept}, not the"
+            " output itself. Or consume it before the next compiled call"
+        )
+
+
+class GradientKept(Outlived):
+    """`.grad` is memory of a CUDA graph, and the next step overwrites it.
+
+    ## Why
+    Where `.grad` is None, autograd keeps the tensor that the compiled backward returns
+    instead of copying it. The next step writes there again, so what is accumulated or
+    read later is wrong.
+
+    ## Bad
+        for batch in batches:
+            compiled(batch).backward()          # .grad is never reset
+
+    ## Good
+        for batch in batches:
+            optimizer.zero_grad(set_to_none=True)
+            compiled(batch).backward()
+
+    ## Fix safety
+    Setting gradients to None before each step changes nothing where each step uses its
+    own. To accumulate over steps, `.grad` must be memory of its own.
+    """
+
+    code = "CG302"
+
+    def matches(self, subject: Subject) -> bool:
+        return subject.first.kind == "dead_read" and subject.data["role"] == "gradient"
+
+    def message(self, subject: Subject) -> str:
+        return (
+            f"{_holders(subject)} {_is(subject)} used after the memory is gone:"
+            f" {_by(subject)}"
+        )
+
+    def cause(self, subject: Subject) -> str:
+        return (
+            "autograd took the compiled backward's own buffer as .grad, which was None;"
+            " the next step writes there again while .grad still holds it"
+        )
+
+    def fix(self, subject: Subject) -> str:
+        return (
+            "consume gradients within their step: optimizer.step(), then"
+            " optimizer.zero_grad(set_to_none=True) before the next forward. To"
+            " accumulate over several steps, give each .grad memory of its own first:"
+            " p.grad = torch.zeros_like(p), or clone it after the first backward"
+        )
+
+
+class BackwardTooLate(Outlived):
+    """A backward runs after the memory of what its forward saved is gone.
+
+    ## Why
+    A forward in a CUDA graph saves its activations in the graph's memory. A mark, or
+    another forward after some backward has run, begins a new step and gives that memory
+    away, although this backward is still to come.
+
+    ## Bad
+        loss = compiled(x)
+        torch.compiler.cudagraph_mark_step_begin()
+        loss.backward()
+
+    ## Good
+        torch.compiler.cudagraph_mark_step_begin()
+        compiled(x).backward()
+
+    ## Fix safety
+    Another order of the same calls gives the same values; running the forward again
+    costs a forward, and draws other random numbers.
+    """
+
+    code = "CG303"
+
+    def matches(self, subject: Subject) -> bool:
+        return _saved(subject.first)
+
+    def message(self, subject: Subject) -> str:
+        reader = _at(subject.data["reader"], short=True)
+        where = f" at {reader}" if reader else ""  # none where torchproof calls it
+        what = plural(subject.count or 0, "tensor")
+        return (
+            f"the backward{where} reads {what} that the forward"
+            f" {_produced(subject)} saved, and whose memory is gone: {_by(subject)}"
+        )
+
+    def cause(self, subject: Subject) -> str:
+        return (
+            "what the forward saved for its backward lives in the memory of a CUDA"
+            " graph; a step that begins between the two gives it away"
+        )
+
+    def fix(self, subject: Subject) -> str:
+        return (
+            "run backward() before the next step begins: move"
+            " cudagraph_mark_step_begin() and other compiled calls behind it. Where"
+            " that is not possible, run the forward again right before its backward;"
+            " a clone of the loss does not help, since what was saved is gone"
+        )
+
+
+class OutputHeld(Outlived):
+    """An output of a CUDA graph is held after its memory is gone, and not read.
+
+    ## Why
+    Nothing is wrong yet. Whoever reads it gets an error or the values of another call.
+
+    ## Bad
+        self.last_scores = compiled(x)          # and nobody looks at it again
+
+    ## Good
+        self.last_scores = compiled(x).clone()  # or do not keep it
+
+    ## Fix safety
+    A clone gives the same values and costs one copy of what is kept.
+    """
+
+    code = "CG304"
+
+    def matches(self, subject: Subject) -> bool:
+        return subject.first.kind == "dead_held"
+
+    def severity(self, subject: Subject) -> Severity:
+        return "low"
+
+    def message(self, subject: Subject) -> str:
+        return (
+            f"{_holders(subject)} {_is(subject)} held after the memory is gone, and"
+            f" not read in this run: {_by(subject)}"
+        )
+
+    def cause(self, subject: Subject) -> str:
+        return "the memory belongs to a CUDA graph, and a later step writes to it again"
+
+    def fix(self, subject: Subject) -> str:
+        if subject.data["role"] == "gradient":
+            return (
+                "reset gradients as soon as they are used:"
+                " optimizer.zero_grad(set_to_none=True)"
+            )
+        return "clone it if it will be read, or do not keep it"
+
+
+LIFETIMES: tuple[Outlived, ...] = (
+    BackwardTooLate(),
+    OutputRead(),
+    GradientKept(),
+    OutputHeld(),
+)
+
+
+def _keeper(subject: Subject) -> str:
+    """` in history` for `history['x'][3]`; nothing where nobody is known."""
+    named = [event.data["holder"] for event in subject.events]
+    first = next(filter(None, named), None)
+    return f" in `{_INDEX.sub('', first)}`" if first else ""
+
+
+def _holders(subject: Subject) -> str:
+    names = dict.fromkeys(e.data["holder"] for e in subject.events if e.data["holder"])
+    shown = ", ".join(f"`{name}`" for name in list(names)[:_SHOWN])
+    if not shown:
+        what = "gradient" if subject.data["role"] == "gradient" else "output"
+        return plural(subject.count or 0, what)
+    more = (subject.count or 0) - min(len(names), _SHOWN)
+    return shown + (f" and {more} more" if more > 0 else "")
+
+
+def _produced(subject: Subject) -> str:
+    """The call that produced it, in the program's own words."""
+    frame = place_of(subject.first.frames).frame
+    if frame is None:
+        function = subject.first.function
+        return f"what {function.function} returns" if function else "it"
+    return f"`{shorten(frame.expression)}` at line {frame.line}"
+
+
+def _is(subject: Subject) -> str:
+    return "is" if subject.count == 1 else "are"
+
+
+def _by(subject: Subject) -> str:
+    at = _at(subject.data["overwriter"], short=True)
+    begins = f"the step that begins at {at}" if at else "the next call"
+    return f"{begins} overwrites {'it' if subject.count == 1 else 'them'}"
+
+
+def _at(frames: Iterable[Frame], *, short: bool = False) -> str:
+    """`model.py:12`, and the line itself where there is room for it."""
+    frame = place_of(tuple(frames)).frame
+    if frame is None:
+        return ""
+    where = f"{frame.file.rpartition('/')[2] if short else frame.file}:{frame.line}"
+    code = source_line(frame.file, frame.line).strip()
+    return where if short or not code else f"{where}: {shorten(code)}"
+
+
+def _made_at(event: Event) -> str:
+    function = event.function
+    inside = f"{function.file}:{function.line}: {function.function}" if function else ""
+    return _at(event.frames) or inside or "-"

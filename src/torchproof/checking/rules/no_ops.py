@@ -1,0 +1,277 @@
+"""NC8xx: compiled code that is not what runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from torchproof.checking.rules import torch_pages
+from torchproof.checking.rules.rule import Facts, Rule, Subject, plural
+from torchproof.records import Event, Place, Severity, place_of
+
+
+class NoOp(Rule):
+    """Base of the rules about calls that pass the compiled code by."""
+
+    kind = "no_op"
+
+    def subjects(self, facts: Facts) -> Iterator[Subject]:
+        raise AssertionError
+
+
+def by_site(events: Iterable[Event], facts: Facts) -> Iterator[Subject]:
+    """One subject for all wrappers made at one line for one function."""
+    groups: dict[tuple[object, ...], list[Event]] = {}
+    for event in events:
+        place = place_of(event.frames)
+        where = (place.frame.file, place.frame.line) if place.frame else None
+        groups.setdefault(
+            (where, event.data.get("name") or event.data.get("model")), []
+        ).append(event)
+    for group in groups.values():
+        yield Subject(tuple(group), _site(group[0]), facts, len(group), None)
+
+
+def _site(event: Event) -> Place:
+    place = place_of(event.frames)
+    return (
+        place if place.frame or event.function is None else place_of((event.function,))
+    )
+
+
+class NeverCalled(NoOp):
+    """What torch.compile returned is never called.
+
+    ## Why
+    torch.compile does not change the function it is given; it returns a compiled one.
+
+    ## Bad
+        torch.compile(model)
+        model(x)
+
+    ## Good
+        torch.compile(model)(x)      # or model.compile(); model(x)
+
+    ## Fix safety
+    Calling the compiled one gives the same values up to rounding.
+    """
+
+    code = "NC801"
+
+    def subjects(self, facts: Facts) -> Iterator[Subject]:
+        if not facts.complete:
+            return
+        called = {e.data["model"] for e in facts.events("original_call", "method_call")}
+        yield from by_site(
+            (
+                e
+                for e in facts.events("wrapper")
+                if e.data["calls"] == 0
+                and not e.data["inlined"]
+                and not e.data["off"]
+                and e.data["name"] not in called
+            ),
+            facts,
+        )
+
+    def message(self, subject: Subject) -> str:
+        times = f" ({subject.count} of them)" if (subject.count or 1) > 1 else ""
+        return (
+            f"{subject.data['name']} is compiled here{times}, but the compiled"
+            f" {subject.data['what']} is never called"
+        )
+
+    def cause(self, subject: Subject) -> str:
+        return (
+            f"torch.compile leaves {subject.data['name']} as it is and returns a"
+            f" compiled {subject.data['what']}, which nothing calls"
+        )
+
+    def fix(self, subject: Subject) -> str:
+        name = subject.data["name"]
+        if subject.data["what"] == "module":
+            return (
+                f"use the result: model = torch.compile(model), or compile {name} in"
+                " place with model.compile()"
+            )
+        return (
+            f"use the result: {name} = torch.compile({name}), or decorate {name} with"
+            " @torch.compile"
+        )
+
+
+class OtherMethod(NoOp):
+    """A method other than forward is called on a compiled module.
+
+    ## Why
+    torch.compile(module) wraps forward alone; other methods run on the original.
+
+    ## Bad
+        compiled = torch.compile(model)
+        compiled.encode(x)
+
+    ## Good
+        model.encode = torch.compile(model.encode)
+        model.encode(x)
+
+    ## Fix safety
+    Compiling the method gives the same values up to rounding.
+    """
+
+    code = "NC802"
+
+    def subjects(self, facts: Facts) -> Iterator[Subject]:
+        groups: dict[tuple[object, ...], list[Event]] = {}
+        for event in facts.events("method_call"):
+            place = place_of(event.frames)
+            where = (place.frame.file, place.frame.line) if place.frame else None
+            groups.setdefault(
+                (where, event.data["model"], event.data["method"]), []
+            ).append(event)
+        for group in groups.values():
+            count = group[0].data["count"] or len(group)
+            yield Subject(tuple(group), _site(group[0]), facts, count, None)
+
+    def message(self, subject: Subject) -> str:
+        model, method = subject.data["model"], subject.data["method"]
+        return (
+            f"{model}.{method}() is called on the compiled module and runs uncompiled,"
+            f" {plural(subject.count or 1, 'time')}"
+        )
+
+    def cause(self, subject: Subject) -> str:
+        return (
+            f"torch.compile(module) compiles forward only; {subject.data['method']} is"
+            " the original's own method"
+        )
+
+    def fix(self, subject: Subject) -> str:
+        method = subject.data["method"]
+        return (
+            f"if {method} calls forward, compile in place with model.compile(), so that"
+            " forward inside it is compiled; else compile the method itself:"
+            f" model.{method} = torch.compile(model.{method})"
+        )
+
+
+class OriginalCalled(NoOp):
+    """The uncompiled original is called instead of the compiled module.
+
+    ## Why
+    torch.compile(module) returns a new module; the one it was given stays eager.
+
+    ## Bad
+        compiled = torch.compile(model)
+        loss = model(x)
+
+    ## Good
+        loss = compiled(x)
+
+    ## Fix safety
+    Same values up to rounding.
+    """
+
+    code = "NC803"
+
+    def subjects(self, facts: Facts) -> Iterator[Subject]:
+        for subject in by_site(facts.events("original_call"), facts):
+            yield Subject(
+                subject.events,
+                subject.place,
+                facts,
+                subject.data["count"] or subject.count,
+                None,
+            )
+
+    def message(self, subject: Subject) -> str:
+        times = plural(subject.count or 1, "time")
+        return (
+            f"the uncompiled {subject.data['model']} is called, {times}, though a"
+            " compiled one exists"
+        )
+
+    def cause(self, subject: Subject) -> str:
+        return (
+            f"`{subject.expression}` calls the module that was given to torch.compile,"
+            " not what it returned"
+        )
+
+    def fix(self, subject: Subject) -> str:
+        return (
+            f"call the compiled module at `{subject.expression}`: model ="
+            " torch.compile(model), or compile in place with model.compile()"
+        )
+
+    def severity(self, subject: Subject) -> Severity:
+        model = subject.data["model"]
+        used = any(
+            w.data["calls"]
+            for w in subject.facts.events("wrapper")
+            if w.data["name"] == model
+        )
+        return "medium" if used else "high"
+
+    def evidence(self, subject: Subject) -> Iterable[str]:
+        for wrapper in subject.facts.events("wrapper"):
+            site = place_of(wrapper.frames).frame
+            if site is not None and wrapper.data["name"] == subject.data["model"]:
+                yield (
+                    f"compiled at {site.file}:{site.line}, called"
+                    f" {wrapper.data['calls']} times"
+                )
+
+
+class SwitchedOff(NoOp):
+    """Compilation is switched off by the environment, a setting or a stance.
+
+    ## Why
+    TORCH_COMPILE_DISABLE, torch._dynamo.config.disable and
+    set_stance("force_eager") make torch.compile do nothing, silently.
+
+    ## Bad
+        TORCH_COMPILE_DISABLE=1 python train.py
+
+    ## Good
+        unset TORCH_COMPILE_DISABLE
+
+    ## Fix safety
+    Same values up to rounding.
+    """
+
+    code = "NC804"
+    reference = torch_pages.STANCES
+
+    def subjects(self, facts: Facts) -> Iterator[Subject]:
+        yield from by_site(
+            (
+                e
+                for e in facts.events("wrapper")
+                if e.data["off"] or e.data["eager_stance"]
+            ),
+            facts,
+        )
+
+    def message(self, subject: Subject) -> str:
+        return (
+            f"{subject.data['name']} is not compiled: compilation is switched off by"
+            f" {self._switch(subject)}"
+        )
+
+    def cause(self, subject: Subject) -> str:
+        return f"{self._switch(subject)} makes torch.compile do nothing"
+
+    def fix(self, subject: Subject) -> str:
+        if subject.data["off"]:
+            return f"unset {self._switch(subject)}"
+        return (
+            'remove torch.compiler.set_stance("force_eager"), or set the stance back to'
+            ' "default" before the call'
+        )
+
+    def _switch(self, subject: Subject) -> str:
+        if not subject.data["off"]:
+            return 'the stance "force_eager"'
+        variables = subject.facts.observation.environment.get("variables") or {}
+        for name in ("TORCH_COMPILE_DISABLE", "TORCHDYNAMO_DISABLE"):
+            if variables.get(name, "0") not in {"", "0"}:
+                return f"{name}={variables[name]}"
+        return "torch._dynamo.config.disable"

@@ -1,0 +1,156 @@
+"""NC80x: programs in which no compiled code runs at all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torchproof.checking.rules import torch_pages
+from torchproof.checking.rules.breaks import is_error
+from torchproof.checking.rules.no_ops import NoOp, by_site
+from torchproof.checking.rules.rule import Facts, Subject, plural
+from torchproof.records import Event, Place, Severity, place_of, whose
+
+
+class NothingCompiled(NoOp):
+    """A compiled function is called, and no compiled code runs.
+
+    ## Why
+    Every frame was skipped, disabled or had nothing to compile: all of it runs eagerly,
+    and torch.compile only adds its overhead.
+
+    ## Bad
+        for x in xs: total += x.sum().item()     # a break in a loop skips the frame
+
+    ## Good
+        total = torch.stack(xs).sum()
+
+    ## Fix safety
+    That of the break it names.
+    """
+
+    code = "NC805"
+    reference = torch_pages.SKIPPED
+
+    def subjects(self, facts: Facts) -> Iterator[Subject]:
+        failed = {e.function for e in facts.events("compile_failure") if is_error(e)}
+        errors = facts.events("call_error")
+        yield from by_site(
+            (
+                e
+                for e in facts.events("wrapper")
+                if e.data["calls"]
+                and not e.data["compiled_calls"]
+                and not e.data["off"]
+                and not e.data["eager_stance"]
+                and e.function not in failed
+                and not errors
+            ),
+            facts,
+        )
+
+    def message(self, subject: Subject) -> str:
+        calls = sum(e.data["calls"] for e in subject.events)
+        return (
+            f"{subject.data['name']} is compiled and called {plural(calls, 'time')},"
+            " but no compiled code ever ran"
+        )
+
+    def cause(self, subject: Subject) -> str:
+        breaks, name = self._breaks(subject), subject.data["name"]
+        if self._torch_own(subject):
+            return (
+                f"{name}.forward is torch's own code, which compiling in place does not"
+                " trace"
+            )
+        if not breaks:
+            return (
+                f"no tensor operation of {name} was captured: there is nothing to"
+                " compile"
+            )
+        if all("disable" in b.data["type"] for b in breaks):
+            return "everything in it is inside functions marked torch.compiler.disable"
+        if not any(b.data.get("skips") for b in breaks):
+            return (
+                f"its graph breaks leave nothing to compile: {breaks[0].data['type']}"
+            )
+        return f"every frame was skipped, first because of: {breaks[0].data['type']}"
+
+    def fix(self, subject: Subject) -> str:
+        breaks, name = self._breaks(subject), subject.data["name"]
+        if self._torch_own(subject):
+            return f"use model = torch.compile(model) for a {name}, not model.compile()"
+        if not breaks:
+            return (
+                f"do not compile {name}, or compile the function that does the tensor"
+                " work"
+            )
+        place = place_of(breaks[0].frames).frame
+        where = f" at line {place.line} (`{place.expression}`)" if place else ""
+        if all("disable" in b.data["type"] for b in breaks):
+            return (
+                f"remove torch.compiler.disable from what is called{where}, or do not"
+                f" compile {name}"
+            )
+        if breaks[0].kind == "compile_failure" and not breaks[0].data[
+            "type"
+        ].startswith("Attempt"):
+            return (
+                f"torch._dynamo.config.suppress_errors hides a compile error{where}:"
+                " fix it first"
+            )
+        return (
+            f"fix the break{where} first, then check again: it hides what comes"
+            " after it"
+        )
+
+    def _torch_own(self, subject: Subject) -> bool:
+        """Module.compile() on a class of torch.nn compiles nothing, silently."""
+        function = subject.first.function
+        own = function is not None and whose(function.file) == "torch"
+        return own and bool(subject.data["in_place"]) and not self._breaks(subject)
+
+    def severity(self, subject: Subject) -> Severity:
+        known = self._breaks(subject) or self._torch_own(subject)
+        return "high" if known else "medium"
+
+    def _breaks(self, subject: Subject) -> list[Event]:
+        return subject.facts.events("graph_break", "compile_failure")
+
+
+class NoCompileCall(NoOp):
+    """Nothing in the program calls torch.compile.
+
+    ## Why
+    There is nothing to check.
+
+    ## Bad
+        model(x)
+
+    ## Good
+        model = torch.compile(model)
+        model(x)
+
+    ## Fix safety
+    Same values up to rounding.
+    """
+
+    code = "NC806"
+
+    def subjects(self, facts: Facts) -> Iterator[Subject]:
+        live = facts.calls is not None
+        if live and facts.complete and not facts.events("wrapper"):
+            yield Subject(
+                (Event("nothing"),), Place(None, None, None), facts, None, None
+            )
+
+    def message(self, subject: Subject) -> str:
+        return "the program never calls torch.compile: everything runs eagerly"
+
+    def cause(self, subject: Subject) -> str:
+        return "no call of torch.compile was made, by the program or what it imports"
+
+    def fix(self, subject: Subject) -> str:
+        return (
+            "compile the model (model.compile(), or model = torch.compile(model)); for"
+            " a factory, leave out --as-written"
+        )

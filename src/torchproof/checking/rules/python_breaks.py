@@ -1,0 +1,258 @@
+"""GB1xx: breaks on Python constructs that Dynamo does not trace."""
+
+from __future__ import annotations
+
+import re
+
+from torchproof.checking.rules import torch_pages
+from torchproof.checking.rules.breaks import GraphBreak, move_out, own_hints
+from torchproof.checking.rules.rule import Subject, shorten
+
+
+class ContextManager(GraphBreak):
+    """A `with` block that Dynamo cannot enter, or cannot resume inside.
+
+    ## Why
+    Dynamo rebuilds only the context managers it knows; a break inside another cannot be
+    resumed, so the whole frame is skipped.
+
+    ## Bad
+        with timer("attention"):
+            y = attend(x)
+            print(y)
+
+    ## Good
+        with timer("attention"):       # around the compiled call
+            y = compiled_attend(x)
+
+    ## Fix safety
+    The block then covers the whole call rather than a part of it.
+    """
+
+    code = "GB111"
+    types = (
+        r"[Cc]ontext manager|ContextWrapping|contextlib|contextmanager|WITH_EXCEPT",
+    )
+
+    def matches(self, subject: Subject) -> bool:
+        entered = subject.frame is not None and subject.frame.code.startswith("with ")
+        return entered or super().matches(subject)
+
+    def why(self, subject: Subject) -> str:
+        return (
+            f"`{subject.expression}` is inside, or is, a context manager Dynamo cannot"
+            f" handle: {shorten(subject.data['explanation'], 160)}"
+        )
+
+    def remedy(self, subject: Subject) -> str:
+        return (
+            "put the `with` outside the compiled function, or take what breaks out of"
+            f" the block; here it is `{subject.expression}`"
+        )
+
+
+class SymbolicArgument(GraphBreak):
+    """A comparison of dynamic sizes is given to an operator that wants a plain value.
+
+    ## Why
+    Where a size is dynamic, `x.shape[1] > 1` is a symbol rather than True or False, and
+    an argument such as `is_causal` or `keepdim` takes no symbol.
+
+    ## Bad
+        attention(query, key, value, is_causal=query.shape[2] > 1)
+
+    ## Good
+        attention(query, key, value, is_causal=True)
+
+    ## Fix safety
+    A value decided once is wrong for the sizes it was not decided for: keep a second
+    path for them, or a condition (`True if length > 1 else False`), which is guarded.
+    """
+
+    code = "GB118"
+    reference = torch_pages.DYNAMIC_SHAPES
+    symbol = re.compile(
+        r"argument '(\w+)'.* must be (\w+), not Sym\w+|(\w+)=Sym(?:Bool|Int|Float)\b"
+    )
+
+    def matches(self, subject: Subject) -> bool:
+        data = subject.data
+        return "fake tensor call" in data["type"] and bool(
+            self.symbol.search(data["context"])
+        )
+
+    def _argument(self, subject: Subject) -> str:
+        found = self.symbol.search(subject.data["context"])
+        return (found and (found[1] or found[3])) or "the argument"
+
+    def why(self, subject: Subject) -> str:
+        return (
+            f"`{self._argument(subject)}` comes from a size that is dynamic here: it is"
+            " a symbol while tracing, and the operator takes a plain value only"
+        )
+
+    def remedy(self, subject: Subject) -> str:
+        name = self._argument(subject)
+        return (
+            f"give `{name}` as a plain value (`{name}=True`, or an attribute set"
+            " once); or choose it with a condition, which becomes a guard: `True if"
+            " length > 1 else False` (bool(...) stays a symbol)"
+        )
+
+
+class ExceptionFlow(GraphBreak):
+    """An exception is raised or caught in a way Dynamo does not follow.
+
+    ## Why
+    Tracing follows one path; an exception it cannot model ends it.
+
+    ## Bad
+        try:
+            y = table[key]
+        except KeyError:
+            y = default
+
+    ## Good
+        y = table.get(key, default)
+
+    ## Fix safety
+    Check that the test and the exception agree on every input.
+    """
+
+    code = "GB112"
+    types = (
+        (
+            r"[Ee]xception|[Aa]ssertion|Failed to raise|TypeError from user"
+            r" code|EXCEPT_HANDLER|traceback"
+        ),
+    )
+
+    def matches(self, subject: Subject) -> bool:
+        # The line itself, or one near that raises what is being built here.
+        file = subject.frame.file if subject.frame else ""
+        near = [frame for frame in subject.first.frames[-4:] if frame.file == file]
+        raising = any(re.match(r"(try|except|raise)\b", frame.code) for frame in near)
+        return raising or "traceback." in subject.expression or super().matches(subject)
+
+    def why(self, subject: Subject) -> str:
+        return (
+            f"`{subject.expression}` raises or handles an exception while it is traced:"
+            f" {shorten(subject.data['explanation'], 200)}"
+        )
+
+    def remedy(self, subject: Subject) -> str:
+        return (
+            "test the condition with an `if` on shapes or Python values instead of"
+            f" relying on an exception at `{subject.expression}`, or move the"
+            " try/except outside the compiled function"
+        )
+
+
+class GeneratorUse(GraphBreak):
+    """Generators, async code or class definitions in a compiled region.
+
+    ## Why
+    Their frames suspend or build types, which Dynamo does not trace.
+
+    ## Bad
+        def pieces(x):
+            for part in x.split(2): yield part * 2
+
+    ## Good
+        def pieces(x):
+            return [part * 2 for part in x.split(2)]
+
+    ## Fix safety
+    A list holds all items at once, where the generator held one.
+    """
+
+    code = "GB113"
+    types = (r"[Gg]enerator|async|BUILD_CLASS|build_class|YIELD|SEND|\byield\b",)
+
+    def matches(self, subject: Subject) -> bool:
+        iterates = re.search(r"tp_iter(next)?\b", subject.data["type"])
+        written = re.match(r"class |for |async |yield\b|next\(", subject.expression)
+        return bool(iterates or written) or super().matches(subject)
+
+    def why(self, subject: Subject) -> str:
+        return (
+            f"`{subject.expression}` uses a generator, a coroutine or a class body:"
+            f" {shorten(subject.data['explanation'], 160)}"
+        )
+
+    def remedy(self, subject: Subject) -> str:
+        return (
+            f"build a list instead of a generator at `{subject.expression}`, and define"
+            " classes outside the compiled function"
+        )
+
+
+class UnsupportedPython(GraphBreak):
+    """An operation on a Python object that Dynamo does not model.
+
+    ## Why
+    Sets of tensors, repr of a tensor, unusual special methods, metaclasses: Dynamo
+    knows the common operations of the common types.
+
+    ## Bad
+        label = str(x)
+
+    ## Good
+        label = f"{tuple(x.shape)}"
+
+    ## Fix safety
+    Depends on the operation: compare the outputs before and after.
+    """
+
+    code = "GB117"
+    types = (
+        r"repr|str\(\)|str_impl",
+        r"set with tensors|sort with|id\(\)|call_id|hash|richcompare|__eq__",
+        r"builtin|bytecode|unpack|deque|itertools|functools|namedtuple|dataclass|Enum|dict|list",
+        r"hasattr|getattr|setattr|__\w+__|attribute|isinstance|issubclass|super",
+        r"nb_|sq_|tp_|mp_|next\(\)|iter",
+        r"user-defined|user defined|metaclass|Reconstruct",
+        r"numpy|ndarray|method call",
+        r"comparison|slot|constant",
+    )
+
+    def remedy(self, subject: Subject) -> str:
+        if re.search(r"\b(sorted|max|min|\.sort)\(", subject.expression):
+            return (
+                "order tensors with tensor operations (torch.sort, torch.argsort,"
+                f" topk) instead of `{subject.expression}`; or {move_out(subject)}"
+            )
+        hints = own_hints(subject)
+        advice = move_out(subject)
+        return f"{hints}; or {advice}" if hints else advice
+
+
+class OtherBreak(GraphBreak):
+    """A graph break of a kind torchproof has no special rule for.
+
+    ## Why
+    Torch names the cause; the finding carries its words, its id and its page.
+
+    ## Bad
+        anything Dynamo does not support
+
+    ## Good
+        the same outside the compiled function
+
+    ## Fix safety
+    Unknown: compare the outputs before and after.
+    """
+
+    code = "GB199"
+
+    def matches(self, subject: Subject) -> bool:
+        return True
+
+    def remedy(self, subject: Subject) -> str:
+        if re.search(r"torch\.jit|Script", subject.data["type"]):
+            return (
+                "use the original module instead of its torch.jit.script version at"
+                f" `{subject.expression}`: TorchScript does not go into a graph"
+            )
+        hints = own_hints(subject)
+        return f"{hints}; or {move_out(subject)}" if hints else move_out(subject)

@@ -1,0 +1,507 @@
+"""RC2xx: recompiles because an input tensor is not like the one before."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from torchproof.checking.rules import torch_pages
+from torchproof.checking.rules.breaks import told_at
+from torchproof.checking.rules.recompiles import (
+    Mark,
+    Marks,
+    Recompile,
+    call_frame,
+    is_marked_at_call,
+    made,
+    marks,
+    sources_passed_by_library,
+    values_seen,
+)
+from torchproof.checking.rules.rule import Subject, expression_of, shorten
+from torchproof.checking.rules.shapes import fixed_sizes
+from torchproof.observe import Argument, Guard
+from torchproof.records import Frame, shown_briefly
+
+
+class SizeChange(Recompile):
+    """A dimension of a tensor changes its size between calls.
+
+    ## Why
+    The first compile takes every size as fixed. The second makes the changed dimension
+    dynamic, unless dynamic=False forbids it.
+
+    ## Bad
+        step(torch.randn(8, 16)); step(torch.randn(9, 16))
+
+    ## Good
+        torch._dynamo.maybe_mark_dynamic(x, 0)      # before the first call
+
+    ## Fix safety
+    Same values; a dynamic graph may be a little slower than one for a fixed size.
+    """
+
+    code = "RC201"
+    reference = torch_pages.DYNAMIC_SHAPES
+    causes = ("size",)
+
+    def changed(self, guard: Guard, subject: Subject) -> str:
+        return f"size {guard.dim} of `{guard.source}` changed ({values_seen(subject)})"
+
+    def why(self, guard: Guard, subject: Subject) -> str:
+        static = " and stays static" if _stays_static(guard, subject) else ""
+        return (
+            f"size {guard.dim} of `{guard.source}` was compiled in as"
+            f" {guard.expected}{static}"
+        )
+
+    def remedy(self, guard: Guard, subject: Subject) -> str:
+        if is_marked_at_call(subject.first):
+            return _at_the_call(subject)
+        if sources := sources_passed_by_library(subject):
+            return (
+                "before the first call: torch.compiler.config.dynamic_sources ="
+                f' "{",".join(sources)}"; or pad to a few bucket sizes where the'
+                " batches are made"
+            )
+        sizes = [size for each in marks(subject)[:1] for size in each.sizes]
+        marked = _marked(sizes) or _mark(guard.source, guard.dim)
+        if _stays_static(guard, subject):
+            return (
+                f"let size {guard.dim} of `{guard.source}` be dynamic: drop"
+                " dynamic=False (dynamic=None and dynamic=True allow it), call"
+                f" {marked} before the first call, or pad to a few bucket sizes"
+            )
+        return (
+            f"{marked} before the first call (one graph from the start), dynamic=True,"
+            " or pad to a few bucket sizes"
+        )
+
+
+def _at_the_call(subject: Subject) -> str:
+    """What to write before each call of the compiled function."""
+    changing = marks(subject)
+    if not any(each.sizes for each in changing):  # a trace does not record sizes
+        changing = [_guarded(subject)]
+    fixed = _fixed(changing, subject)
+    marked = [each for m in changing if (each := _without(m, fixed)).sizes]
+    guards = [event.data["guard"] for event in subject.events]
+    if all((guard.source, guard.dim) in fixed for guard in guards):
+        marked = []
+    steps = [_before(each, subject) for each in marked]
+    every = [mark for each in marked for mark in each.sizes]
+    computed = [mark.argument.words for mark in every if not mark.argument.fixed]
+    if computed:
+        named = ", ".join(f"`{shorten(words)}`" for words in dict.fromkeys(computed))
+        steps.insert(0, f"give {named} a name before the call and pass that")
+    if subject.facts.compile_arguments.get("dynamic") == "False":
+        steps.insert(0, "drop dynamic=False")
+    if every[1:]:
+        steps[-1] += " (all of them: one fixed size fixes the others)"
+    steps += [
+        f"a mark on size {dim} of `{words}` does not help, since {told_at(frame)} fixes"
+        " it: keep it the same, by padding or with drop_last=True in a DataLoader"
+        for (words, dim), frame in fixed.items()
+    ]
+    return "; ".join(steps if fixed else [*steps, "or pad to a few bucket sizes"])
+
+
+def _fixed(changing: list[Marks], subject: Subject) -> dict[tuple[str, int], Frame]:
+    """The sizes that a line of the compiled code fixes, whether marked or not."""
+    sizes = [(m.argument.words, m.dim) for each in changing for m in each.sizes]
+    lines = fixed_sizes(subject.facts)
+    return {size: lines[size] for size in sizes if size in lines}
+
+
+def _without(marks: Marks, fixed: Mapping[tuple[str, int], Frame]) -> Marks:
+    """The sizes that a mark keeps dynamic."""
+    kept = [m for m in marks.sizes if (m.argument.words, m.dim) not in fixed]
+    return Marks(marks.call, tuple(kept))
+
+
+def _guarded(subject: Subject) -> Marks:
+    guard: Guard = subject.data["guard"]
+    argument = Argument(guard.source, fixed=subject.data["fixed"])
+    seen = (1,) if guard.cause == "size_one" else ()
+    return Marks(subject.data["entry_call"], (Mark(argument, guard.dim or 0, seen),))
+
+
+def _before(marks: Marks, subject: Subject) -> str:
+    frame = call_frame(marks.call)
+    call = f"`{expression_of(frame)}`" if frame else "the call"
+    at, place = (marks.call.file, marks.call.line), subject.frame
+    here = place is not None and (place.file, place.line) == at
+    where = "" if here else f" at {shown_briefly(at[0])}:{at[1]}"
+    return f"before {call}{where}, each time: {_marked(marks.sizes)}"
+
+
+def _marked(changing: Sequence[Mark]) -> str:
+    """The statements that make sizes dynamic.
+
+    Torch compiles sizes 0 and 1 apart from others unless they are unbacked, and then
+    must be told which of them are the same. Sizes that are equal at first it takes for
+    one, unless mark_dynamic says that they are not.
+    """
+    series = list(dict.fromkeys(mark.seen for mark in changing))
+    first = [seen[:1] for seen in series]
+    statements = []
+    for argument, dim, seen in changing:
+        if {0, 1} & set(seen):
+            same = f'shape_id="s{series.index(seen)}"'
+            unbacked = "torch._dynamo.decorators.mark_unbacked"
+            statements.append(f"{unbacked}({argument.words}, {dim}, {same})")
+        elif first.count(seen[:1]) > 1:
+            statements.append(f"torch._dynamo.mark_dynamic({argument.words}, {dim})")
+        else:
+            statements.append(_mark(argument.words, dim))
+    return "; ".join(statements)
+
+
+def _mark(words: str, dim: int | None) -> str:
+    return f"torch._dynamo.maybe_mark_dynamic({words}, {dim})"
+
+
+def _stays_static(guard: Guard, subject: Subject) -> bool:
+    """A size that changed once is dynamic from then on, unless something forbids it."""
+    same = [
+        event
+        for event in subject.facts.events("recompile", "recompile_limit")
+        if event.function == subject.first.function
+        and event.data["guard"] is not None
+        and event.data["guard"].cause == "size"
+        and (event.data["guard"].source, event.data["guard"].dim)
+        == (guard.source, guard.dim)
+    ]
+    return len(same) > 1
+
+
+class SizeOne(Recompile):
+    """A dimension is 0 or 1 on some calls.
+
+    ## Why
+    Torch specialises sizes 0 and 1 always, even under dynamic=True and mark_dynamic,
+    because broadcasting makes them special.
+
+    ## Bad
+        model(batch_of_8); model(batch_of_1)
+
+    ## Good
+        torch._dynamo.decorators.mark_unbacked(x, 0)     # one graph for every size
+        # or: warm up with batch size 1 as well as with a larger one
+
+    ## Fix safety
+    An unbacked size raises where the code branches on it; warm-up is always safe.
+    """
+
+    code = "RC202"
+    reference = torch_pages.DYNAMIC_SHAPES
+    causes = ("size_one",)
+
+    def changed(self, guard: Guard, subject: Subject) -> str:
+        return (
+            f"size {guard.dim} of `{guard.source}` is 0 or 1 on some calls (0/1"
+            " specialisation)"
+        )
+
+    def why(self, guard: Guard, subject: Subject) -> str:
+        return (
+            f"torch compiles sizes 0 and 1 of `{guard.source}` apart from all others,"
+            f" even when dimension {guard.dim} is dynamic"
+        )
+
+    def remedy(self, guard: Guard, subject: Subject) -> str:
+        if is_marked_at_call(subject.first):
+            return _at_the_call(subject)
+        return (
+            f"warm up with both kinds before serving: one call with size {guard.dim} of"
+            f" `{guard.source}` at 1 and a first call with size >= 2; or one graph for"
+            f" all: torch._dynamo.decorators.mark_unbacked({guard.source},"
+            f" {guard.dim}); or pad batch size 1 to 2"
+        )
+
+
+class EqualSizes(Recompile):
+    """Two dimensions were equal at first, and torch took them for one.
+
+    ## Why
+    Under duck sizing, dimensions of equal size share a symbol until they differ.
+
+    ## Bad
+        f(torch.randn(8), torch.randn(8)); f(torch.randn(8), torch.randn(9))
+
+    ## Good
+        warm up with different sizes
+
+    ## Fix safety
+    Same values.
+    """
+
+    code = "RC203"
+    reference = torch_pages.DYNAMIC_SHAPES
+    causes = ("equal_sizes",)
+
+    def changed(self, guard: Guard, subject: Subject) -> str:
+        return (
+            f"size {guard.dim} of `{guard.source}` and {guard.other} were equal at"
+            " first, and are not any more (duck sizing)"
+        )
+
+    def why(self, guard: Guard, subject: Subject) -> str:
+        return (
+            f"duck sizing gave `{guard.source}`.size({guard.dim}) and {guard.other} one"
+            f" symbol because both were {guard.expected}"
+        )
+
+    def remedy(self, guard: Guard, subject: Subject) -> str:
+        return (
+            "make the first call with sizes that differ, or switch duck sizing off:"
+            " torch.fx.experimental._config.use_duck_shape = False;"
+            f" torch._dynamo.mark_dynamic({guard.source}, {guard.dim}) says that it"
+            " varies on its own"
+        )
+
+
+class ShapeCondition(Recompile):
+    """The code compares, divides or slices by a size, and the answer changed.
+
+    ## Why
+    A condition on a size becomes a guard; a size on the other side of it needs a graph
+    of its own.
+
+    ## Bad
+        if x.shape[0] > 64: ...
+
+    ## Good
+        pad so that the condition is always the same, or use torch.where
+
+    ## Fix safety
+    Padding must not change the result: mask what was added.
+    """
+
+    code = "RC220"
+    reference = torch_pages.DYNAMIC_SHAPES
+    causes = ("shape_condition",)
+
+    def changed(self, guard: Guard, subject: Subject) -> str:
+        return f"the condition `{guard.other}` on a size changed"
+
+    def why(self, guard: Guard, subject: Subject) -> str:
+        by = f" at `{guard.code}`" if guard.code else ""
+        told = f"the code decides by a size{by}, and each answer is a graph"
+        return f"{told}; so are the sizes 0 and 1" if _from_two(guard) else told
+
+    def remedy(self, guard: Guard, subject: Subject) -> str:
+        by = f"`{guard.code}`" if guard.code else f"`{guard.other}`"
+        told = (
+            f"avoid deciding by the size at {by}: pad `{guard.source}` so that it"
+            " always holds, or compute both sides; warm up one call for each answer if"
+            " both are needed"
+        )
+        if _from_two(guard):
+            # Torch names both ends of the range, and not the one that failed.
+            told += (
+                f"; if it was a size of 0 or 1:"
+                f" torch._dynamo.decorators.mark_unbacked({guard.source}, {guard.dim})"
+            )
+        return told
+
+
+def _from_two(guard: Guard) -> bool:
+    return guard.other.startswith("2 <= ")
+
+
+class LayoutChange(Recompile):
+    """The strides or the memory format of a tensor change between calls.
+
+    ## Why
+    Compiled kernels are made for one layout.
+
+    ## Bad
+        f(a); f(b.t())
+
+    ## Good
+        f(b.t().contiguous())
+
+    ## Fix safety
+    .contiguous() copies when the layout differs: same values, one copy.
+    """
+
+    code = "RC204"
+    causes = ("stride",)
+
+    def changed(self, guard: Guard, subject: Subject) -> str:
+        return (
+            f"the memory layout of `{guard.source}` changed (stride {guard.dim}:"
+            f" {values_seen(subject)})"
+        )
+
+    def remedy(self, guard: Guard, subject: Subject) -> str:
+        return (
+            f"give `{guard.source}` one layout before the call:"
+            f" {made(guard, subject, '.contiguous()')} (or a fixed memory_format), so"
+            " that its strides are the same"
+        )
+
+
+class DtypeChange(Recompile):
+    """A tensor's dtype changes between calls.
+
+    ## Why
+    Every dtype needs kernels of its own.
+
+    ## Bad
+        f(x); f(x.double())
+
+    ## Good
+        f(x); f(x.double().to(x.dtype))
+
+    ## Fix safety
+    Converting rounds: choose the dtype the model is meant for.
+    """
+
+    code = "RC205"
+    causes = ("dtype",)
+
+    def changed(self, guard: Guard, subject: Subject) -> str:
+        return f"the dtype of `{guard.source}` changed ({values_seen(subject)})"
+
+    def remedy(self, guard: Guard, subject: Subject) -> str:
+        dtype = {
+            "Float": "torch.float32",
+            "Double": "torch.float64",
+            "Half": "torch.float16",
+        }
+        wanted = dtype.get(guard.expected or "", f"the dtype it had ({guard.expected})")
+        return (
+            "convert before the call so that the dtype is always the same:"
+            f" {made(guard, subject, f'.to({wanted})')}"
+        )
+
+
+class DeviceChange(Recompile):
+    """A tensor comes from another device, or with other dispatch keys.
+
+    ## Why
+    Compiled code belongs to one device.
+
+    ## Bad
+        f(x_on_gpu); f(x_on_cpu)
+
+    ## Good
+        f(x_on_cpu.to("cuda"))
+
+    ## Fix safety
+    Same values; the copy takes time.
+    """
+
+    code = "RC206"
+    causes = ("device", "dispatch_key")
+
+    def changed(self, guard: Guard, subject: Subject) -> str:
+        return f"the device of `{guard.source}` changed ({values_seen(subject)})"
+
+    def remedy(self, guard: Guard, subject: Subject) -> str:
+        return (
+            "move it before the call so that the device is always the same:"
+            f" {made(guard, subject, '.to(device)')}"
+        )
+
+
+class RankChange(Recompile):
+    """A tensor has another number of dimensions.
+
+    ## Why
+    The number of dimensions is never dynamic.
+
+    ## Bad
+        f(torch.randn(4)); f(torch.randn(4, 4))
+
+    ## Good
+        f(torch.randn(1, 4)); f(torch.randn(4, 4))
+
+    ## Fix safety
+    Same values once the added dimension is squeezed away.
+    """
+
+    code = "RC207"
+    causes = ("rank",)
+
+    def changed(self, guard: Guard, subject: Subject) -> str:
+        return (
+            f"`{guard.source}` has another number of dimensions"
+            f" ({values_seen(subject)})"
+        )
+
+    def remedy(self, guard: Guard, subject: Subject) -> str:
+        return (
+            f"always pass `{guard.source}` with the same rank, e.g."
+            f" {guard.source}.unsqueeze(0) for the smaller one, or compile one function"
+            " per rank"
+        )
+
+
+class RequiresGradChange(Recompile):
+    """A tensor requires a gradient on some calls only.
+
+    ## Why
+    With a gradient the graph has a backward; without, it has none.
+
+    ## Bad
+        f(x); f(x.requires_grad_())
+
+    ## Good
+        f(x.detach()) for inference
+
+    ## Fix safety
+    detach() cuts the gradient: only where none is wanted.
+    """
+
+    code = "RC208"
+    causes = ("requires_grad",)
+
+    def changed(self, guard: Guard, subject: Subject) -> str:
+        return f"requires_grad of `{guard.source}` changed ({values_seen(subject)})"
+
+    def remedy(self, guard: Guard, subject: Subject) -> str:
+        return (
+            f"keep requires_grad of `{guard.source}` the same: {guard.source}.detach()"
+            " where no gradient is needed, or run those calls under torch.no_grad();"
+            " warm up both if both are needed"
+        )
+
+
+class Aliasing(Recompile):
+    """Two inputs are the same tensor on some calls and not on others.
+
+    ## Why
+    A write to one must be seen in the other, so the two cases are compiled apart.
+
+    ## Bad
+        f(x, y); f(x, x)
+
+    ## Good
+        f(x, x.clone())
+
+    ## Fix safety
+    A clone no longer shares writes with the original.
+    """
+
+    code = "RC209"
+    causes = ("alias",)
+
+    def changed(self, guard: Guard, subject: Subject) -> str:
+        return (
+            f"`{guard.source}` and `{guard.other}` are the same tensor on some calls"
+            " only"
+        )
+
+    def why(self, guard: Guard, subject: Subject) -> str:
+        return (
+            f"whether `{guard.source}` and `{guard.other}` alias is part of what was"
+            " compiled"
+        )
+
+    def remedy(self, guard: Guard, subject: Subject) -> str:
+        return (
+            f"pass different tensors: {guard.other}.clone() where `{guard.other}` is"
+            f" the same tensor as `{guard.source}`; or always pass the same one"
+        )

@@ -1,0 +1,174 @@
+"""RC219, RC29x: a new backend, guards without a rule, and the recompile limit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from torchproof.checking.rules import recompile_inputs as inputs
+from torchproof.checking.rules import recompile_state as state
+from torchproof.checking.rules.recompiles import Recompile
+from torchproof.checking.rules.rule import Rule, Subject, shorten
+from torchproof.observe import Guard
+
+
+class BackendChange(Recompile):
+    """torch.compile is called anew, with another backend object, for the same function.
+
+    ## Why
+    Compiled code belongs to the backend it was compiled with.
+
+    ## Bad
+        for x in data: torch.compile(f, backend=lambda gm, _: gm)(x)
+
+    ## Good
+        compiled = torch.compile(f)
+        for x in data: compiled(x)
+
+    ## Fix safety
+    Same values.
+    """
+
+    code = "RC219"
+    causes = ("backend",)
+
+    def changed(self, guard: Guard, subject: Subject) -> str:
+        return "torch.compile was called again with another backend object"
+
+    def why(self, guard: Guard, subject: Subject) -> str:
+        return (
+            "each torch.compile call with a new backend object starts a cache of"
+            " its own"
+        )
+
+    def remedy(self, guard: Guard, subject: Subject) -> str:
+        return (
+            f"call torch.compile({subject.compiled}, ...) once, outside the loop, and"
+            " reuse what it returns; use one backend object"
+        )
+
+
+class OtherGuard(Recompile):
+    """A guard failed that torchproof has no special rule for.
+
+    ## Why
+    Torch names the guard; the finding carries its words.
+
+    ## Bad
+        anything that is read while tracing and changes later
+
+    ## Good
+        pass it as a tensor, or keep it the same
+
+    ## Fix safety
+    Unknown: compare the outputs before and after.
+    """
+
+    code = "RC299"
+
+    def matches(self, subject: Subject) -> bool:
+        return subject.data["guard"] is not None
+
+    def changed(self, guard: Guard, subject: Subject) -> str:
+        return (
+            "a condition of the compiled code no longer held:"
+            f" `{shorten(guard.source)}`"
+        )
+
+
+RECOMPILES: tuple[Recompile, ...] = (
+    inputs.SizeChange(),
+    inputs.SizeOne(),
+    inputs.EqualSizes(),
+    inputs.LayoutChange(),
+    inputs.DtypeChange(),
+    inputs.DeviceChange(),
+    inputs.RankChange(),
+    inputs.RequiresGradChange(),
+    inputs.Aliasing(),
+    state.ScalarArgument(),
+    state.TypeChange(),
+    state.ContainerShape(),
+    state.AttributeChange(),
+    state.GlobalValue(),
+    state.NewObject(),
+    state.GlobalState(),
+    state.TrainingFlag(),
+    state.LearningRate(),
+    BackendChange(),
+    inputs.ShapeCondition(),
+    OtherGuard(),
+)
+
+
+class RecompileLimit(Rule):
+    """The recompile limit is hit, and the function runs eagerly from then on.
+
+    ## Why
+    After 8 graphs of one function torch stops compiling it. Nothing fails, it is only
+    slow.
+
+    ## Bad
+        a value that changes every call and is compiled in
+
+    ## Good
+        a tensor in its place; or recompile_limit raised, if the variants are bounded
+
+    ## Fix safety
+    That of the cause it names.
+    """
+
+    code = "RC290"
+    kind = "recompile_limit"
+
+    def matches(self, subject: Subject) -> bool:
+        return subject.first.kind == "recompile_limit"
+
+    def message(self, subject: Subject) -> str:
+        limit = subject.data["limit"]
+        facts = subject.facts.observation
+        eager = ""
+        if (
+            facts.calls
+            and facts.compiled_calls is not None
+            and facts.compiled_calls < facts.calls
+        ):
+            eager = (
+                f"; {facts.calls - facts.compiled_calls} of {facts.calls} calls ran no"
+                " compiled code"
+            )
+        return (
+            f"{subject.compiled} hit the recompile limit ({limit or '-'}) and runs"
+            f" eagerly from then on{eager}"
+        )
+
+    def cause(self, subject: Subject) -> str:
+        rule = self._behind(subject)
+        if rule is None:
+            return "too many recompilations"
+        return (
+            "it recompiled for each change:"
+            f" {rule.changed(subject.data['guard'], subject)}"
+        )
+
+    def fix(self, subject: Subject) -> str:
+        rule = self._behind(subject)
+        advice = (
+            rule.fix(subject)
+            if rule
+            else "find what changes with TORCH_LOGS=recompiles"
+        )
+        return (
+            f"{advice}; if the variants are few and wanted, raise"
+            f" torch._dynamo.config.{subject.data['setting']}"
+        )
+
+    def evidence(self, subject: Subject) -> Iterable[str]:
+        if subject.data["guard"] is not None:
+            yield f"last guard to fail: {shorten(subject.data['guard'].text, 200)}"
+        yield (
+            "GB0039"
+            " https://meta-pytorch.github.io/compile-graph-break-site/gb/gb0039.html"
+        )
+
+    def _behind(self, subject: Subject) -> Recompile | None:
+        return next((rule for rule in RECOMPILES if rule.matches(subject)), None)

@@ -1,0 +1,282 @@
+"""What every rule is: a class whose docstring is its documentation."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import re
+import textwrap
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from torchproof.checking.rules import torch_pages
+from torchproof.records import (
+    Event,
+    Finding,
+    Frame,
+    Observation,
+    Place,
+    Severity,
+    Status,
+    definition,
+    qualified_name,
+    source_line,
+    user_frame,
+    whose,
+)
+
+SECTIONS = ("Why", "Bad", "Good", "Fix safety")
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What rules may know of the whole run."""
+
+    observation: Observation
+
+    @property
+    def calls(self) -> int | None:
+        return self.observation.calls
+
+    @property
+    def complete(self) -> bool:
+        """Whether the program ran to its end: else what is missing says nothing."""
+        return self.observation.ending == "finished" and not self.observation.error
+
+    def events(self, *kinds: str) -> list[Event]:
+        return [event for event in self.observation.events if event.kind in kinds]
+
+    @functools.cached_property
+    def compiled_callables(self) -> dict[tuple[str, int, str], Frame]:
+        """What each code object that stands around a compiled function stands for."""
+        return {
+            _code(around): event.function
+            for event in self.events("wrapper")
+            if event.function is not None
+            for around in (*event.data["around"], event.function)
+        }
+
+    @functools.cached_property
+    def compile_arguments(self) -> dict[str, str]:
+        """The arguments of torch.compile, where all its calls agree on them."""
+        seen = [w.data["arguments"] for w in self.events("wrapper")]
+        return {
+            k: v
+            for k, v in (seen[0] if seen else {}).items()
+            if all(s.get(k) == v for s in seen)
+        }
+
+
+_READABLE = {"user", "library"}
+
+
+def _code(frame: Frame) -> tuple[str, int, str]:
+    return frame.file, frame.line, frame.function
+
+
+@dataclass(frozen=True)
+class Subject:
+    """The events that make one finding: one cause at one place."""
+
+    events: tuple[Event, ...]
+    place: Place
+    facts: Facts
+    count: int | None = None
+    steps: int | None = None
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def first(self) -> Event:
+        return self.events[0]
+
+    @property
+    def data(self) -> Any:
+        return self.first.data
+
+    @property
+    def frame(self) -> Frame | None:
+        return self.place.frame
+
+    @property
+    def expression(self) -> str:
+        """The code at the place: what the traceback underlines.
+
+        Where only torch's own code is involved there is no place, and it is torch's.
+        """
+        frames = self.first.frames
+        frame = self.frame or (frames[-1] if frames else None)
+        return "" if frame is None else expression_of(frame)
+
+    @property
+    def function(self) -> str:
+        """The user's function at the place, qualified."""
+        if self.frame is not None:
+            return qualified_name(self.frame)
+        compiled = {event.data["name"] for event in self.facts.events("wrapper")}
+        if len(compiled) == 1:
+            return str(compiled.pop())
+        return self.first.function.function if self.first.function else "the target"
+
+    @property
+    def compiled(self) -> str:
+        """The function whose graph it is about, by the name its author gave it."""
+        function = self.first.function
+        if function is None:
+            return self.function
+        entry = self.facts.compiled_callables.get(_code(function))
+        if entry is None and whose(function.file) not in _READABLE:
+            return self._beside(function)
+        return qualified_name(definition(entry or function))
+
+    def _beside(self, function: Frame) -> str:
+        """The function that generated code, or torch's own, calls or is called by."""
+        frames = self.first.frames
+        own = [i for i, f in enumerate(frames) if f.file == function.file]
+        start = own[0] if own else 0
+        around = (*frames[start:], *reversed(frames[:start]))
+        readable = [frame for frame in around if whose(frame.file) in _READABLE]
+        if readable:
+            return qualified_name(readable[0])
+        if entry := self.data.get("entry"):
+            return qualified_name(definition(entry))
+        names = {event.data["name"] for event in self.facts.events("wrapper")}
+        return str(names.pop()) if len(names) == 1 else "the compiled callable"
+
+    @property
+    def often(self) -> str:
+        """How often it happened, as far as it was counted."""
+        calls = self.facts.calls
+        if self.steps is None or not calls:
+            return ""
+        if self.steps >= calls:
+            each = "in every call" if calls > 1 else "in the only call"
+            times = f" ({self.count} times)" if (self.count or 0) > calls else ""
+            return f"{each}{times}"
+        return f"in {self.steps} of {calls} calls"
+
+
+class Rule:
+    """Knows one bad pattern. Subclasses say when it matches and what to do."""
+
+    code: ClassVar[str]
+    kind: ClassVar[str]
+    reference: ClassVar[str] = ""  # PyTorch's page; empty: the one of its kind
+
+    def matches(self, subject: Subject) -> bool:
+        raise AssertionError(f"{type(self).__name__} does not say when it matches")
+
+    def message(self, subject: Subject) -> str:
+        raise AssertionError(f"{type(self).__name__} has no message")
+
+    def cause(self, subject: Subject) -> str:
+        raise AssertionError(f"{type(self).__name__} has no cause")
+
+    def fix(self, subject: Subject) -> str:
+        raise AssertionError(f"{type(self).__name__} has no fix")
+
+    def severity(self, subject: Subject) -> Severity:
+        return "high"
+
+    def status(self, subject: Subject) -> Status:
+        return "open"
+
+    def evidence(self, subject: Subject) -> Iterable[str]:
+        return ()
+
+    def finding(self, subject: Subject) -> Finding:
+        frame = subject.frame
+        column, end = _columns(frame)
+        return Finding(
+            code=self.code,
+            kind=subject.extra.get("kind", self.kind),
+            severity=self.severity(subject),
+            message=self.message(subject),
+            cause=self.cause(subject),
+            fix=self.fix(subject),
+            file=_shown(frame.file) if frame else None,
+            line=frame.line if frame else None,
+            function=subject.function if frame else None,
+            owner=subject.place.owner,
+            count=subject.count,
+            steps=subject.steps,
+            status=self.status(subject),
+            evidence=(*self.evidence(subject), *_call_site(subject)),
+            column=column,
+            end_column=end,
+            source=(
+                (source_line(frame.file, frame.line) or frame.code) if frame else None
+            ),
+        )
+
+    @classmethod
+    def summary(cls) -> str:
+        return inspect.cleandoc(cls.__doc__ or "").split("\n")[0]
+
+    @classmethod
+    def page(cls) -> str:
+        """Where PyTorch's own documentation speaks of it."""
+        return cls.reference or torch_pages.OF_KIND[cls.kind]
+
+    @classmethod
+    def section(cls, name: str) -> str:
+        """A section of the documentation, without its heading and indent."""
+        text = inspect.cleandoc(cls.__doc__ or "")
+        _, _, rest = f"{text}\n".partition(f"\n## {name}\n")
+        return textwrap.dedent(rest.partition("\n## ")[0]).strip("\n")
+
+    @classmethod
+    def documentation(cls) -> str:
+        return (
+            f"# {cls.code}: {cls.summary()}\n"
+            + inspect.cleandoc(cls.__doc__ or "").partition("\n")[2]
+            + f"\n\n## Reference\n{cls.page()}"
+        )
+
+
+def _call_site(subject: Subject) -> Iterator[str]:
+    """Where the user's code calls what the finding is about, if it is not theirs."""
+    caller = user_frame(subject.first.callers)
+    if subject.place.owner != "user" and caller is not None:
+        where = f"{_shown(caller.file)}:{caller.line} {caller.function}"
+        yield f"called at {where}: {caller.code}"
+
+
+def _columns(frame: Frame | None) -> tuple[int | None, int | None]:
+    """Columns in the file (1-based, end exclusive); a record's are without indent."""
+    if frame is None or frame.columns is None:
+        return None, None
+    text = source_line(frame.file, frame.line)
+    if text.strip() != frame.code:
+        return None, None
+    indent = len(text) - len(text.lstrip())
+    return indent + frame.columns[0] + 1, indent + frame.columns[1] + 1
+
+
+def _shown(file: str) -> str:
+    """Relative to where the user stands if it is below, else as it is."""
+    here = os.getcwd() + os.sep
+    return file.removeprefix(here)
+
+
+def expression_of(frame: Frame) -> str:
+    """What a frame's line underlines; brackets that close further down are closed."""
+    words = frame.expression or frame.code
+    closing = {"(": ")", "[": "]", "{": "}"}.get(words[-1:], "")
+    return shorten(f"{words}...{closing}" if closing else words)
+
+
+def shorten(text: str, limit: int = 70) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
+def sentence(text: str) -> str:
+    """First letter small, no full stop: to be put inside another sentence."""
+    text = re.sub(r"\.$", "", text.strip())
+    return text[:1].lower() + text[1:] if text[1:2].islower() else text
+
+
+def plural(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

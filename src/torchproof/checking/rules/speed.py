@@ -1,0 +1,291 @@
+"""SP50x: steps that compiling makes slower, or no faster.
+
+The numbers come in with the events; nothing here measures. A ratio is eager time over
+compiled time, so 0.5 is twice as slow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from torchproof.checking.rules.rule import Facts, Rule, Subject, plural, shorten
+from torchproof.records import (
+    Event,
+    Finding,
+    Severity,
+    definition,
+    original_name,
+    place_of,
+    source_line,
+)
+
+# Less is within what two honest measurements of one program differ by.
+_NOTICEABLE = 0.05
+_MOST_GAIN = 1.10
+_MANY_GRAPHS = 4
+_TELLING = 0.25  # of what is lost explains the loss
+
+
+class Speed(Rule):
+    """Base of the rules about what was measured."""
+
+    kind = "slowdown"
+
+    def subjects(self, facts: Facts) -> Iterator[Subject]:
+        raise AssertionError(f"{type(self).__name__} does not say what it is about")
+
+    def cost_us(self, subject: Subject) -> float | None:
+        """What it costs per call, where that was measured."""
+        return None
+
+    def finding(self, subject: Subject) -> Finding:
+        return replace(super().finding(subject), cost_us=self.cost_us(subject))
+
+
+def about(event: Event, facts: Facts, **extra: Any) -> Subject:
+    """An event at the function it is about."""
+    frames = (definition(event.function),) if event.function else ()
+    return Subject((event,), place_of(frames), facts, extra=extra)
+
+
+def duration(seconds: float) -> str:
+    """Three digits, in the unit that suits them."""
+    for unit, scale in (("s", 1.0), ("ms", 1e-3)):
+        if seconds >= scale:
+            return f"{seconds / scale:.3g} {unit}"
+    return f"{seconds / 1e-6:.3g} us"
+
+
+def named(subject: Subject) -> str:
+    function = subject.first.function
+    if subject.frame is None and function is not None:
+        return original_name(function.function)
+    return subject.function
+
+
+def is_judged(data: Any) -> bool:
+    """Whether the times of both are there, and steady enough to be compared."""
+    return bool(data.get("stable", True)) and data.get("low") is not None
+
+
+def is_slower(data: Any) -> bool:
+    certain = is_judged(data) and data["high"] < 1
+    return bool(certain and data["ratio"] <= 1 - _NOTICEABLE)
+
+
+class Reason(NamedTuple):
+    """Why compiled code is slow, and what to do about that."""
+
+    cause: str
+    fix: str
+
+
+def _reason(data: Any) -> Reason:
+    """The first explanation that the measured facts carry."""
+    loss_us = (data["compiled_ms"] - data["eager_ms"]) * 1e3
+    gaps = data.get("gaps") or []
+    if data.get("recompiles_in_steps"):
+        return _recompiling(data)
+    if data.get("graphs") == 0:
+        return _NOTHING_RUNS
+    many = (data.get("graphs") or 0) >= _MANY_GRAPHS
+    if gaps and (many or sum(gap["us"] for gap in gaps) >= _TELLING * loss_us):
+        return _breaking(data, gaps)
+    overhead = data.get("overhead_us")
+    if overhead is not None and overhead >= min(0.3 * loss_us, data["eager_ms"] * 1e3):
+        return _small_work(data, overhead)
+    if many:
+        return _many_graphs(data)
+    return _UNEXPLAINED
+
+
+def _recompiling(data: Any) -> Reason:
+    times = plural(data["recompiles_in_steps"], "time")
+    return Reason(
+        f"it was compiled again {times} while its steps were timed: it does not settle",
+        "cure what makes it recompile first (the RC findings name it), then measure"
+        " again",
+    )
+
+
+def _breaking(data: Any, gaps: list[Any]) -> Reason:
+    worst = max(gaps, key=lambda gap: gap["us"])
+    total = duration(sum(gap["us"] for gap in gaps) * 1e-6)
+    code = shorten(source_line(worst["file"], worst["line"]).strip(), 50)
+    what = f" (`{code}`)" if code else ""
+    cause = f"{total} of each call are spent in graph breaks, between one graph and"
+    cause += " the next"
+    loss_us = (data["compiled_ms"] - data["eager_ms"]) * 1e3
+    if sum(gap["us"] for gap in gaps) < _TELLING * loss_us:
+        lost = duration(loss_us * 1e-6)
+        cause += f"; the rest of the {lost} is lost inside the graphs they cut it into"
+    return Reason(
+        cause,
+        f"remove the graph breaks, first the one at line {worst['line']}{what}, which"
+        f" takes {duration(worst['us'] * 1e-6)} a call; until then do not compile this",
+    )
+
+
+def _small_work(data: Any, overhead_us: float) -> Reason:
+    work = duration(data["eager_ms"] * 1e-3)
+    return Reason(
+        f"the work of one call is too small: eager does it in {work}, and a compiled"
+        f" call spends {duration(overhead_us * 1e-6)} on guards, unpacking of arguments"
+        " and dispatch besides",
+        "do not compile this by itself: compile a larger region that contains it, or"
+        " batch the work of several calls into one",
+    )
+
+
+def _many_graphs(data: Any) -> Reason:
+    return Reason(
+        f"each call runs {data['graphs']} small graphs, and each pays for its guards"
+        " and its dispatch",
+        "compile a larger region, so that one graph holds the work, or do not compile"
+        " this",
+    )
+
+
+_NOTHING_RUNS = Reason(
+    "no compiled code runs: all frames are skipped, and looking for compiled code is"
+    " all that was added",
+    "cure what makes Dynamo skip the frames (the GB findings name it), or do not"
+    " compile this",
+)
+_UNEXPLAINED = Reason(
+    "neither breaks, recompilations nor the cost of a call explain it: the generated"
+    " code itself is slower than torch's own kernels here",
+    "do not compile this, or measure `torchproof bench --modes` and `--backends"
+    " aot_eager,inductor` to see which layer loses the time",
+)
+
+
+class SlowerThanEager(Speed):
+    """Compiled, the steps take longer than in eager.
+
+    ## Why
+    Compiled code pays for guards and dispatch in every call, and for each graph break.
+    Where a call does little work, or breaks often, that is more than fusion saves.
+
+    ## Bad
+        add = torch.compile(lambda x: x + 1)       # called on four numbers
+
+    ## Good
+        step = torch.compile(whole_step)           # enough work in one call
+
+    ## Fix safety
+    Not compiling gives the values of eager, which were compared.
+    """
+
+    code = "SP501"
+
+    def subjects(self, facts: Facts) -> Iterator[Subject]:
+        for event in facts.events("timing"):
+            if is_slower(event.data):
+                yield about(event, facts)
+
+    def message(self, subject: Subject) -> str:
+        data = subject.data
+        eager, compiled = (
+            duration(data[key] * 1e-3) for key in ("eager_ms", "compiled_ms")
+        )
+        return (
+            f"{named(subject)} takes {compiled} a call compiled and {eager} in eager:"
+            f" {1 / data['ratio']:.2f}x slower"
+        )
+
+    def cause(self, subject: Subject) -> str:
+        return _reason(subject.data).cause
+
+    def fix(self, subject: Subject) -> str:
+        return _reason(subject.data).fix
+
+    def severity(self, subject: Subject) -> Severity:
+        data = subject.data
+        if data["ratio"] <= 0.5 and data["compiled_ms"] >= 1.0:
+            return "high"
+        return "low" if data["ratio"] > 0.9 else "medium"
+
+    def cost_us(self, subject: Subject) -> float | None:
+        return float(subject.data["compiled_ms"] - subject.data["eager_ms"]) * 1e3
+
+    def evidence(self, subject: Subject) -> Iterable[str]:
+        return _timings(subject.data)
+
+
+def _timings(data: Any) -> Iterator[str]:
+    yield (
+        f"eager/compiled {data['ratio']:.3f}, interval {data['low']:.3f} to"
+        f" {data['high']:.3f}"
+    )
+    if data.get("overhead_us") is not None:
+        yield f"outside its graph a call spends {data['overhead_us']:.1f} us (host)"
+    for gap in data.get("gaps") or ():
+        yield f"break at {gap['file']}:{gap['line']}: {gap['us']:.1f} us a call (host)"
+
+
+class NoGain(Speed):
+    """Compiled, the steps are no faster than in eager.
+
+    ## Why
+    Compiling took its time and gives none back: no number of steps will pay for it.
+
+    ## Bad
+        model = torch.compile(model)     # one large matmul, all in one kernel
+
+    ## Good
+        model                            # or a mode that was measured to help
+
+    ## Fix safety
+    Not compiling gives the values of eager, which were compared.
+    """
+
+    code = "SP502"
+
+    def subjects(self, facts: Facts) -> Iterator[Subject]:
+        for event in facts.events("timing"):
+            data = event.data
+            if (
+                is_judged(data)
+                and not is_slower(data)
+                and data["high"] < _MOST_GAIN
+                and data["ratio"] < 1 + _NOTICEABLE
+                and data.get("first_call_s") is not None
+            ):
+                yield about(event, facts)
+
+    def message(self, subject: Subject) -> str:
+        data = subject.data
+        return (
+            f"{named(subject)} is no faster compiled"
+            f" ({duration(data['compiled_ms'] * 1e-3)} a call,"
+            f" {duration(data['eager_ms'] * 1e-3)} in eager), and its first call takes"
+            f" {duration(data['first_call_s'])}: compiling never pays"
+        )
+
+    def cause(self, subject: Subject) -> str:
+        data = subject.data
+        gaps = data.get("gaps") or []
+        if gaps:
+            total = duration(sum(gap["us"] for gap in gaps) * 1e-6)
+            return f"graph breaks take {total} of each call and use up what is gained"
+        return (
+            "what is computed leaves nothing to gain: fusing saves no more than a"
+            " compiled call costs"
+        )
+
+    def fix(self, subject: Subject) -> str:
+        if subject.data.get("gaps"):
+            return "remove the graph breaks and measure again, or do not compile this"
+        return (
+            "do not compile this, or compile a larger region; `torchproof bench"
+            " --modes` measures whether another mode helps"
+        )
+
+    def severity(self, subject: Subject) -> Severity:
+        return "low"
+
+    def evidence(self, subject: Subject) -> Iterable[str]:
+        return _timings(subject.data)

@@ -1,0 +1,298 @@
+"""NM41x: compiled code that ignores a change which eager sees."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from torchproof.checking.rules import torch_pages
+from torchproof.checking.rules.rule import Rule, Subject
+from torchproof.records import Severity
+
+_RESET = "call torch.compiler.reset() after each change"
+
+
+class StaleAnswer(Rule):
+    """Base of the rules about one thing that is read while tracing and then kept."""
+
+    kind = "stale_state"
+    what: str
+
+    def matches(self, subject: Subject) -> bool:
+        return bool(subject.data["what"] == self.what)
+
+    def severity(self, subject: Subject) -> Severity:
+        """A change that the program itself never makes has done no harm yet."""
+        return "medium" if subject.data["replayed"] else "high"
+
+    def since(self, subject: Subject) -> str:
+        call = subject.first.call
+        return f"from call {call} on" if call else "in every call"
+
+    def evidence(self, subject: Subject) -> Iterable[str]:
+        if subject.data["replayed"]:
+            yield "the change was made by torchproof between two runs of the first call"
+        else:
+            yield (
+                f"the answers differ from eager's {self.since(subject)}; compiled anew"
+                " before each call they agree"
+            )
+        for frame in subject.first.frames[-4:]:
+            yield f"in {frame.file}:{frame.line} {frame.function}: {frame.code}"
+
+
+class FrozenEnvironment(StaleAnswer):
+    """Compiled code keeps the environment variable it read while tracing.
+
+    ## Why
+    Dynamo does not guard on os.environ: the value becomes a constant of the graph.
+
+    ## Bad
+        gain = 2.0 if os.environ.get("GAIN") == "hi" else 1.0      # in forward
+
+    ## Good
+        def forward(self, x, gain): ...          # read by the caller
+
+    ## Fix safety
+    Passing the value is safe; a new value compiles once more.
+    """
+
+    code = "NM411"
+    what = "environment"
+
+    def message(self, subject: Subject) -> str:
+        data = subject.data
+        old, new = (_quoted(data[each]) for each in ("old", "new"))
+        return (
+            f"{subject.function} reads the environment variable {data['name']}, and"
+            f" compiled code ignores that it changes from {old} to {new}"
+        )
+
+    def cause(self, subject: Subject) -> str:
+        return (
+            f"{subject.data['name']} is read while tracing and not guarded: its value"
+            " is a constant of the compiled code"
+        )
+
+    def fix(self, subject: Subject) -> str:
+        name = subject.data["name"]
+        return (
+            f"read {name} from os.environ outside of the compiled code and pass the"
+            f" value as an argument; or {_RESET} of {name}"
+        )
+
+
+def _quoted(value: str | None) -> str:
+    return "unset" if value is None else f"{value!r}"
+
+
+class LateHook(StaleAnswer):
+    """A hook that was registered or removed after compilation has no effect.
+
+    ## Why
+    Dynamo traces the hooks a module has and, by default, does not guard on them.
+
+    ## Bad
+        compiled(x)
+        model.layer.register_forward_hook(hook)
+        compiled(x)                              # runs without the hook
+
+    ## Good
+        model.layer.register_forward_hook(hook)
+        compiled(x)
+
+    ## Fix safety
+    The hook is then part of the graph, or breaks it if it cannot be traced.
+    """
+
+    code = "NM412"
+    reference = torch_pages.MODULES
+    what = "hook"
+
+    def message(self, subject: Subject) -> str:
+        return (
+            f"{subject.data['name']}() here comes after the module was compiled:"
+            f" compiled code does not see it, {self.since(subject)}"
+        )
+
+    def cause(self, subject: Subject) -> str:
+        return (
+            "Dynamo traces the hooks that a module has at its first call and does not"
+            " guard on them (skip_nnmodule_hook_guards is True)"
+        )
+
+    def fix(self, subject: Subject) -> str:
+        return (
+            "register hooks before the first call, or call torch._dynamo.reset() after"
+            " registering or removing one; or set"
+            " torch._dynamo.config.skip_nnmodule_hook_guards = False before compiling"
+        )
+
+
+class NumpySeed(StaleAnswer):
+    """Compiled code ignores numpy's seed.
+
+    ## Why
+    Dynamo turns np.random calls into torch's, which draw from torch's generator.
+
+    ## Bad
+        noise = np.random.randn(3)               # in forward
+
+    ## Good
+        noise = torch.randn(3)
+
+    ## Fix safety
+    Other random numbers, of the same distribution.
+    """
+
+    code = "NM413"
+    reference = torch_pages.RANDOMNESS
+    what = "numpy_seed"
+
+    def message(self, subject: Subject) -> str:
+        return (
+            f"{subject.function} draws from {subject.data['name']}, and compiled code"
+            " ignores np.random.seed: its numbers are not eager's"
+        )
+
+    def cause(self, subject: Subject) -> str:
+        return (
+            f"{subject.data['name']} is traced as torch's: it draws from torch's"
+            " generator and changes with torch.manual_seed instead"
+        )
+
+    def fix(self, subject: Subject) -> str:
+        return (
+            "draw with torch (torch.rand, torch.randn; seed with torch.manual_seed or"
+            " pass a generator), or draw with numpy outside of the compiled code and"
+            " pass the numbers as an argument"
+        )
+
+    def evidence(self, subject: Subject) -> Iterable[str]:
+        yield "with another torch.manual_seed the compiled answers change"
+
+
+class ConstantResult(StaleAnswer):
+    """A function under assume_constant_result does not return a constant.
+
+    ## Why
+    Its result is taken while tracing and never asked for again.
+
+    ## Bad
+        @torch.compiler.assume_constant_result
+        def gain(): return settings["gain"]      # which changes
+
+    ## Good
+        def forward(self, x, gain): ...
+
+    ## Fix safety
+    Without the decorator the function is traced and its inputs are guarded.
+    """
+
+    code = "NM414"
+    what = "constant_result"
+
+    def message(self, subject: Subject) -> str:
+        return (
+            f"{subject.data['name']}() is assumed to be constant, but its result"
+            f" changes in eager, {self.since(subject)}"
+        )
+
+    def cause(self, subject: Subject) -> str:
+        return (
+            f"assume_constant_result keeps what {subject.data['name']} returned while"
+            " tracing; without it compiled code gives eager's answers"
+        )
+
+    def fix(self, subject: Subject) -> str:
+        return (
+            f"remove assume_constant_result from {subject.data['name']}, or pass its"
+            f" result as an argument; or {_RESET}"
+        )
+
+
+class LeftOutGuards(StaleAnswer):
+    """The guard that would have seen a change is not checked.
+
+    ## Why
+    guard_filter_fn and skip_guard_eval_unsafe leave checks out: what they would have
+    caught goes unnoticed.
+
+    ## Bad
+        options={"guard_filter_fn": torch.compiler.skip_all_guards_unsafe}
+
+    ## Good
+        no filter, or one that keeps the guards on what changes
+
+    ## Fix safety
+    All guards cost some time in each call.
+    """
+
+    code = "NM415"
+    reference = torch_pages.GUARDS
+    what = "guards"
+
+    def message(self, subject: Subject) -> str:
+        return (
+            f"with {subject.data['name']}, set here, compiled code goes on where it no"
+            f" longer fits, {self.since(subject)}"
+        )
+
+    def cause(self, subject: Subject) -> str:
+        return (
+            f"{subject.data['name']} leaves out the guard on what has changed; with all"
+            " guards compiled code gives eager's answers"
+        )
+
+    def fix(self, subject: Subject) -> str:
+        return (
+            f"drop {subject.data['name']}, or keep the guards on what changes between"
+            f" calls; or {_RESET}"
+        )
+
+
+class OtherStaleState(StaleAnswer):
+    """Compiled code does not notice that something it depends on has changed.
+
+    ## Why
+    It was read while tracing, and no guard looks at it again.
+
+    ## Bad
+        a value that changes between calls and is neither argument nor attribute
+
+    ## Good
+        the same value as an argument
+
+    ## Fix safety
+    Passing a value is safe; a new value may compile once more.
+    """
+
+    code = "NM419"
+    what = "other"
+
+    def message(self, subject: Subject) -> str:
+        return (
+            f"{subject.function} gives an earlier call's answer when compiled,"
+            f" {self.since(subject)}: something has changed that only eager sees"
+        )
+
+    def cause(self, subject: Subject) -> str:
+        return (
+            f"what changed before call {subject.first.call} is read while tracing and"
+            " not guarded: compiled anew, the answers are eager's"
+        )
+
+    def fix(self, subject: Subject) -> str:
+        return (
+            "pass what changes between the calls as an argument, or keep it in a tensor"
+            f" or a module attribute; or {_RESET}"
+        )
+
+
+STALE: tuple[StaleAnswer, ...] = (
+    FrozenEnvironment(),
+    LateHook(),
+    NumpySeed(),
+    ConstantResult(),
+    LeftOutGuards(),
+    OtherStaleState(),
+)

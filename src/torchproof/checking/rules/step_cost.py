@@ -1,0 +1,230 @@
+"""SP52x, SP53x, SP54x: what compiled steps cost besides their work.
+
+Guards checked in every call, device memory, and compilations for sizes not seen before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from torchproof.checking.rules import torch_pages
+from torchproof.checking.rules.rule import Facts, Subject, plural
+from torchproof.checking.rules.speed import (
+    Speed,
+    about,
+    duration,
+    is_judged,
+    is_slower,
+    named,
+)
+from torchproof.records import Severity
+
+_GUARD_SHARE = 0.10
+_GUARDS_US = 25.0
+_OVERHEAD_SHARE = 0.20
+_OVERHEAD_US = 100.0
+_MEMORY_SHARE = 0.20
+_MEMORY_BYTES = 64 * 2**20
+
+
+class GuardCost(Speed):
+    """Guards and dispatch take a large share of each compiled step.
+
+    ## Why
+    Before compiled code runs, every condition it was compiled under is checked again:
+    one by one, for each module, attribute and tensor that was read while tracing.
+
+    ## Bad
+        a decode step of 200 us through 150 small modules
+
+    ## Good
+        several steps in one call; or guards left out that cannot fail
+
+    ## Fix safety
+    More work in a call is safe. Guards left out are conditions nobody checks: a change
+    they would have caught gives wrong answers silently.
+    """
+
+    code = "SP541"
+    reference = torch_pages.GUARDS
+
+    def subjects(self, facts: Facts) -> Iterator[Subject]:
+        measured = facts.events("guard_cost")
+        for event in measured:
+            share, cost = event.data["share"], event.data["lookup_us"]
+            if share is not None and share > _GUARD_SHARE and cost >= _GUARDS_US:
+                yield about(event, facts, cost_us=cost, share=share, what="guards")
+        for event in () if measured else facts.events("timing"):
+            cost, data = event.data.get("overhead_us"), event.data
+            if cost is None or is_slower(data) or not is_judged(data):
+                continue
+            share = cost / (data["compiled_ms"] * 1e3)
+            if share > _OVERHEAD_SHARE and cost >= _OVERHEAD_US:
+                what = "guards, unpacking of arguments and dispatch"
+                yield about(event, facts, cost_us=cost, share=share, what=what)
+
+    def message(self, subject: Subject) -> str:
+        cost = duration(self.cost_us(subject) * 1e-6)
+        return (
+            f"{subject.extra['what']} take {cost} of each call of {named(subject)}:"
+            f" {subject.extra['share']:.0%} of the step"
+        )
+
+    def cause(self, subject: Subject) -> str:
+        guards = subject.data.get("guards")
+        count = f" ({guards} of them)" if guards else ""
+        return (
+            f"every call checks all conditions it was compiled under{count} before it"
+            " runs, and the work behind them is short"
+        )
+
+    def fix(self, subject: Subject) -> str:
+        return (
+            "do more work in one call: compile a larger region or batch calls. If"
+            " modules and globals never change once it runs, leave their guards out:"
+            " torch.compile(..., options={'guard_filter_fn':"
+            " torch.compiler.skip_guard_on_all_nn_modules_unsafe}); `torchproof bench"
+            " --guards` measures what that saves and lists what is then unchecked"
+        )
+
+    def severity(self, subject: Subject) -> Severity:
+        measured = subject.first.kind == "guard_cost"
+        return "medium" if measured and subject.extra["share"] >= 0.3 else "low"
+
+    def cost_us(self, subject: Subject) -> float:
+        return float(subject.extra["cost_us"])
+
+
+class MoreMemory(Speed):
+    """Compiled, the target needs much more device memory than in eager.
+
+    ## Why
+    CUDA graphs keep a pool of memory for each recorded size, and fused kernels may keep
+    what eager frees. What no longer fits is found in production.
+
+    ## Bad
+        torch.compile(model, mode="reduce-overhead")    # and ten input sizes
+
+    ## Good
+        torch.compile(model)                            # or a few padded sizes
+
+    ## Fix safety
+    Another mode and padding give the same values up to rounding.
+    """
+
+    code = "SP521"
+    kind = "memory"
+
+    def subjects(self, facts: Facts) -> Iterator[Subject]:
+        for event in facts.events("memory"):
+            eager, compiled = event.data["eager_bytes"], event.data["compiled_bytes"]
+            if eager is None or compiled is None:
+                continue
+            more = compiled - eager
+            if more > _MEMORY_SHARE * eager and more > _MEMORY_BYTES:
+                yield about(event, facts, more=more)
+
+    def message(self, subject: Subject) -> str:
+        data, more = subject.data, subject.extra["more"]
+        return (
+            f"{named(subject)} needs {_mebibytes(data['compiled_bytes'])} compiled and"
+            f" {_mebibytes(data['eager_bytes'])} in eager: {_mebibytes(more)} more"
+        )
+
+    def cause(self, subject: Subject) -> str:
+        if "reduce-overhead" in str(subject.data.get("strategy")):
+            return "CUDA graphs keep their own pool of memory for each recorded size"
+        return "compiled code keeps memory at its peak that eager has freed by then"
+
+    def fix(self, subject: Subject) -> str:
+        return (
+            "compile without CUDA graphs (mode='default') where memory is short, pad"
+            " inputs to few sizes, or compile the repeated blocks only; measure each"
+            " with `torchproof bench`"
+        )
+
+    def severity(self, subject: Subject) -> Severity:
+        twice = subject.data["compiled_bytes"] >= 2 * subject.data["eager_bytes"]
+        return "high" if twice else "medium"
+
+
+class ShapeSweep(Speed):
+    """Other batch sizes or lengths are compiled again.
+
+    ## Why
+    A size that is compiled in makes each other size wait for the compiler. Torch
+    notices a size that varies and compiles for any size from then on; where it does
+    not, every size costs a compilation, and after 8 of them it gives up.
+
+    ## Bad
+        torch.compile(model, dynamic=False)      # and batches of 4, 8, 6, 10
+
+    ## Good
+        torch._dynamo.mark_dynamic(x, 0)         # before the first call
+
+    ## Fix safety
+    The same values up to rounding; a kernel for any size can be slower than for one.
+    """
+
+    code = "SP531"
+    reference = torch_pages.DYNAMIC_SHAPES
+    kind = "recompile"
+
+    def subjects(self, facts: Facts) -> Iterator[Subject]:
+        for event in facts.events("shape_sweep"):
+            again = [row for row in event.data["rows"][1:] if row["recompiles"]]
+            if again:
+                # Sizes 0 and 1 get code of their own once, by design.
+                storm = [row for row in again if row["value"] not in (0, 1)]
+                yield about(event, facts, again=again, storm=storm)
+
+    def message(self, subject: Subject) -> str:
+        data, again = subject.data, subject.extra["again"]
+        values = ", ".join(str(row["value"]) for row in again)
+        total = sum(row["recompiles"] for row in again)
+        seconds = [row["compile_s"] for row in again if row.get("compile_s")]
+        took = f", {duration(sum(seconds))} in all" if seconds else ""
+        return (
+            f"{named(subject)} was compiled again {plural(total, 'time')} over"
+            f" {len(data['rows'])} values of {data['dimension']}: at {values}{took}"
+        )
+
+    def cause(self, subject: Subject) -> str:
+        dimension, storm = subject.data["dimension"], subject.extra["storm"]
+        if len(storm) > 1:
+            return f"the {dimension} size is compiled in, so another one does not fit"
+        if storm:
+            return (
+                f"the first other {dimension} size shows that it varies; torch then"
+                " compiles for any size"
+            )
+        return f"{dimension} sizes 0 and 1 get code of their own, once"
+
+    def fix(self, subject: Subject) -> str:
+        dimension = subject.data["dimension"]
+        axis = {"batch": "0", "sequence": "1"}.get(dimension, "d")
+        if len(subject.extra["storm"]) <= 1:
+            return (
+                f"run each {dimension} size you serve once while warming up, or mark"
+                f" it with torch._dynamo.mark_dynamic(x, {axis}) before the first call"
+            )
+        return (
+            f"mark the {dimension} dimension with torch._dynamo.mark_dynamic(x, {axis})"
+            " before the first call, compile with dynamic=True, or pad to a few sizes"
+        )
+
+    def severity(self, subject: Subject) -> Severity:
+        storm = len(subject.extra["storm"])
+        if storm <= 1:
+            return "low"
+        values = {row["value"] for row in subject.data["rows"]}
+        return "high" if storm >= 3 and storm + 1 >= len(values - {0, 1}) else "medium"
+
+    def evidence(self, subject: Subject) -> Iterable[str]:
+        for row in subject.data["rows"]:
+            ms = f"{row['ms']:.3f} ms" if row.get("ms") is not None else "-"
+            yield f"{row['value']}: {ms}, {plural(row['recompiles'], 'recompilation')}"
+
+
+def _mebibytes(count: float) -> str:
+    return f"{count / 2**20:.0f} MiB"

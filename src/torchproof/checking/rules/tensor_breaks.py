@@ -1,0 +1,392 @@
+"""GB1xx: breaks on what the program does with a tensor."""
+
+from __future__ import annotations
+
+import re
+
+from torchproof.checking.rules import torch_pages
+from torchproof.checking.rules.breaks import GraphBreak, own_hints
+from torchproof.checking.rules.rule import Subject
+
+
+class TensorToPython(GraphBreak):
+    """A tensor's value is turned into a Python number, list or array.
+
+    ## Why
+    The value must reach Python before tracing can go on, so the graph ends here and,
+    on a GPU, the host waits for the device.
+
+    ## Bad
+        history.append(loss.item())
+
+    ## Good
+        history.append(loss.detach())     # torch.stack(history).tolist() after the loop
+
+    ## Fix safety
+    Keeping the tensor gives the same values; who reads them must convert later.
+    """
+
+    code = "GB101"
+    types = (
+        r"Tensor\.item\(\)",
+        r"Data dependent operator",
+        r"Tensor\.tolist",
+        r"Tensor\.numpy",
+        r"nb_(int|float|index)",
+        r"Attempted to wrap unbacked SymInt",
+        r"unsupported index\(Tensor\)",
+        r"with non-scalar tensor",
+    )
+
+    def why(self, subject: Subject) -> str:
+        return (
+            f"`{subject.expression}` needs the tensor's value in Python while the graph"
+            " is traced"
+        )
+
+    def remedy(self, subject: Subject) -> str:
+        expression = subject.expression
+        kept = re.sub(r"\.(item|tolist|numpy)\(\)", "", expression)
+        kept = re.sub(r"^(?:int|float|bool)\((.*)\)$", r"\1", kept)
+        if "numpy" in expression:
+            return (
+                f"use torch operations on `{kept}` instead of numpy, or move the numpy"
+                " part outside the compiled function"
+            )
+        if "tolist" in expression:
+            return (
+                f"pass lengths as Python ints instead of computing `{expression}` in"
+                " the graph, or set torch._dynamo.config.capture_scalar_outputs = True"
+                " (with torch._check on each value that becomes a size)"
+            )
+        return (
+            f"keep `{kept}` a tensor: drop the conversion (.item(), int(), float()),"
+            " collect tensors and read them after the compiled call, e.g."
+            " torch.stack(values).tolist(); or set"
+            " torch._dynamo.config.capture_scalar_outputs = True (and torch._check its"
+            " range if it becomes a size)"
+        )
+
+    def setting(self, subject: Subject) -> str:
+        if "numpy" in subject.expression:
+            return ""
+        return "torch._dynamo.config.capture_scalar_outputs = True"
+
+
+class TensorBranch(GraphBreak):
+    """Python control flow depends on the value of a tensor.
+
+    ## Why
+    `if`, `while`, `assert not`, `and` and `or` need True or False now; tracing has no
+    value to decide with.
+
+    ## Bad
+        if scores.max() > limit:
+            scores = scores / scores.max()
+
+    ## Good
+        scores = torch.where(scores.max() > limit, scores / scores.max(), scores)
+
+    ## Fix safety
+    torch.where computes both sides: guard divisions and logarithms against the other.
+    """
+
+    code = "GB102"
+    types = (
+        r"[Dd]ata-dependent branching",
+        r"Data-dependent assertion",
+        r"guard_scalar branch",
+        r"assert with non-string",
+    )
+
+    def matches(self, subject: Subject) -> bool:
+        data = subject.data
+        if "ssertion" in data["type"] and _about_sizes(subject):
+            return False  # an assert on shapes that fails, inside a try
+        comparison = re.search(r"allclose|aten\.equal|is_nonzero", data["context"])
+        return super().matches(subject) or comparison is not None
+
+    def why(self, subject: Subject) -> str:
+        return (
+            f"the {_statement(subject)} `{_condition(subject)}` depends on a tensor's"
+            " value, which tracing does not have"
+        )
+
+    def remedy(self, subject: Subject) -> str:
+        statement, code = (
+            _statement(subject),
+            subject.frame.code if subject.frame else "",
+        )
+        if statement == "assert":
+            return (
+                "write the assert so that its condition is the tensor itself (`assert"
+                " torch.isfinite(y).all(), ...` is captured, `assert not ...` is not),"
+                " use torch._assert_async(condition), or check outside the compiled"
+                " function"
+            )
+        if "allclose" in subject.expression or "torch.equal" in subject.expression:
+            return (
+                "keep the comparison a tensor, torch.isclose(a, b).all(), and choose"
+                " with torch.where; or decide outside the compiled function"
+            )
+        if _about_sizes(subject):
+            return (
+                f"a size known only at run time cannot decide `{_condition(subject)}`:"
+                " promise it with torch._check, use torch.cond, mask instead of"
+                " branching (torch.where), or mark the dimension with mark_dynamic"
+                " rather than mark_unbacked"
+            )
+        if statement == "while":
+            return (
+                "use torch.while_loop, or run a fixed number of iterations and mask"
+                f" the rest with torch.where, instead of `{code}`"
+            )
+        return (
+            f"compute both sides and choose with torch.where({_condition(subject)}, a,"
+            " b), or use torch.cond(condition, true_fn, false_fn, operands); if the"
+            " test is only a check, move it outside the compiled function"
+        )
+
+
+def _about_sizes(subject: Subject) -> bool:
+    return (
+        re.search(r"\.shape|\.size\(|\.numel\(|\.dim\(|len\(", subject.expression)
+        is not None
+    )
+
+
+def _statement(subject: Subject) -> str:
+    word = re.match(r"\w+", subject.frame.code if subject.frame else "")
+    known = {"if": "if", "elif": "if", "while": "while", "assert": "assert"}
+    return known.get(word[0] if word else "", "condition")
+
+
+def _condition(subject: Subject) -> str:
+    """The condition itself, where the traceback marks the whole statement."""
+    whole = re.match(r"(?:if|elif|while|assert)\s+(.+?):?$", subject.expression)
+    return whole[1] if whole else subject.expression
+
+
+class DataDependentShape(GraphBreak):
+    """An operation's output size depends on the values of its input.
+
+    ## Why
+    x[mask], nonzero, unique and their like have no shape until they run, so the default
+    graph cannot hold them.
+
+    ## Bad
+        return x[x > 0].mean()
+
+    ## Good
+        keep = x > 0
+        return torch.where(keep, x, 0).sum() / keep.sum()
+
+    ## Fix safety
+    The masked form keeps all positions: reductions must divide by the mask's sum.
+    """
+
+    code = "GB103"
+    reference = torch_pages.DYNAMIC_SHAPES
+    types = (
+        r"Dynamic shape operator",
+        r"Dynamic slicing",
+        r"one_hot.*data-dependent",
+        r"GuardOnDataDependent",
+    )
+
+    def why(self, subject: Subject) -> str:
+        return f"the size of `{subject.expression}` depends on the data"
+
+    def remedy(self, subject: Subject) -> str:
+        if "one_hot" in subject.expression:
+            return (
+                f"give the number of classes in `{subject.expression}`:"
+                " F.one_hot(labels, num_classes=n)"
+            )
+        return (
+            f"keep the size fixed: replace `{subject.expression}` by a masked form such"
+            " as torch.where(mask, x, 0) (or masked_fill, topk, nonzero_static); or"
+            " set torch._dynamo.config.capture_dynamic_output_shape_ops = True to keep"
+            " it in the graph"
+        )
+
+    def setting(self, subject: Subject) -> str:
+        if "one_hot" in subject.expression:
+            return ""
+        return "torch._dynamo.config.capture_dynamic_output_shape_ops = True"
+
+
+class RecurrentModule(GraphBreak):
+    """nn.RNN, nn.GRU or nn.LSTM inside a compiled region.
+
+    ## Why
+    Dynamo leaves recurrent modules to their own kernels and skips the frame that calls
+    them, so everything else in that frame runs eagerly too.
+
+    ## Bad
+        def forward(self, x):
+            h, _ = self.lstm(self.norm(x))
+            return self.head(h)
+
+    ## Good
+        compile self.norm and self.head, and call the LSTM between them
+
+    ## Fix safety
+    allow_rnn unrolls the sequence: compile time grows with its length.
+    """
+
+    code = "GB108"
+    types = (r"RNN, GRU, or LSTM",)
+
+    def matches(self, subject: Subject) -> bool:
+        called = re.search(r"\b(lstm|gru|rnn_tanh|rnn_relu)\b", subject.data["context"])
+        return called is not None or super().matches(subject)
+
+    def why(self, subject: Subject) -> str:
+        module = _recurrent(subject)
+        return f"`{subject.expression}` calls {module}, which Dynamo does not trace"
+
+    def remedy(self, subject: Subject) -> str:
+        module = _recurrent(subject)
+        return (
+            f"keep {module} outside: compile the layers before and after it and call"
+            f" `{subject.expression}` between them; or set"
+            " torch._dynamo.config.allow_rnn = True (experimental, unrolls the"
+            " sequence)"
+        )
+
+
+def _recurrent(subject: Subject) -> str:
+    named = re.search(r"LSTM|GRU|RNN|lstm|gru|rnn", subject.data["context"])
+    return f"an {named[0].upper()}" if named else "an RNN"
+
+
+class AutogradCall(GraphBreak):
+    """backward() or autograd.grad inside a compiled region.
+
+    ## Why
+    Dynamo captures the forward; the backward is compiled from it afterwards.
+
+    ## Bad
+        @torch.compile
+        def step(x):
+            loss = model(x).mean()
+            loss.backward()
+
+    ## Good
+        loss = compiled_forward(x)      # loss.backward() outside, it is compiled too
+
+    ## Fix safety
+    Moving backward() out changes nothing in the gradients.
+    """
+
+    code = "GB110"
+    types = (
+        r"backward\(\)",
+        r"autograd\.grad",
+        r"_autograd_grad",
+        r"_ImperativeEngine",
+        r"compiled autograd",
+    )
+
+    def why(self, subject: Subject) -> str:
+        return (
+            f"`{subject.expression}` runs autograd inside the region that is being"
+            " traced"
+        )
+
+    def remedy(self, subject: Subject) -> str:
+        return (
+            f"move `{subject.expression}` outside the compiled function and compile the"
+            " forward only (its backward is compiled with it); for gradients as values"
+            " use torch.func.grad, or set torch._dynamo.config.trace_autograd_ops ="
+            " True for autograd.grad"
+        )
+
+
+class OperatorWithoutFake(GraphBreak):
+    """An operator that cannot run on fake tensors.
+
+    ## Why
+    Dynamo learns shapes by running operators on tensors without data; this one offers
+    no such implementation.
+
+    ## Bad
+        @torch.library.custom_op("lib::scale", mutates_args=())
+        def scale(x: Tensor) -> Tensor: ...
+
+    ## Good
+        @scale.register_fake
+        def _(x): return torch.empty_like(x)
+
+    ## Fix safety
+    A fake that returns another shape or dtype than the operator gives wrong graphs:
+    torch.library.opcheck tests it.
+    """
+
+    code = "GB114"
+    reference = torch_pages.CUSTOM_OPERATORS
+    types = (
+        r"does not support running with fake tensors",
+        r"no meta kernel",
+        r"UnsupportedFakeTensor",
+        r"non-PT2-compliant",
+        r"Fake tensor propagation",
+        r"fake tensor call",
+    )
+
+    def why(self, subject: Subject) -> str:
+        return f"`{subject.expression}` has no implementation for tensors without data"
+
+    def remedy(self, subject: Subject) -> str:
+        return (
+            f"give the operator behind `{subject.expression}` a fake implementation"
+            " with register_fake (torch.library), and test it with"
+            " torch.library.opcheck; or call it outside the compiled function"
+        )
+
+
+class TensorInternals(GraphBreak):
+    """A tensor's storage, gradient state or type is changed by hand.
+
+    ## Why
+    set_, resize_, .data =, data_ptr, requires_grad_ on an intermediate, sparse tensors
+    and subclasses reach below what a graph can describe.
+
+    ## Bad
+        y.requires_grad_()
+
+    ## Good
+        y = y.detach().requires_grad_()    # before the compiled call
+
+    ## Fix safety
+    Depends on the operation: compare the outputs before and after.
+    """
+
+    code = "GB116"
+    types = (
+        r"requires_grad",
+        r"Tensor\.(set_|resize|retain_grad|share_memory|uniform_|random_|sparse)",
+        r"tensor (data )?attribute",
+        r"grad_fn",
+        r"[Ss]parse [Tt]ensor|NestedTensor",
+        r"subclass",
+        r"[Dd]ata pointer|data_ptr|\(delayed\)",
+        r"Inplace op on input|is_inference|inference_mode",
+        r"nn\.Parameter",
+        r"Unhandled tensor method|tensor method call|torch\.\* op returned non-Tensor",
+    )
+
+    def why(self, subject: Subject) -> str:
+        return (
+            f"`{subject.expression}` works on the tensor itself rather than its values:"
+            f" {subject.data['type']}"
+        )
+
+    def remedy(self, subject: Subject) -> str:
+        hints = own_hints(subject)
+        moved = (
+            f"do `{subject.expression}` outside the compiled function, before the"
+            " tensor goes in"
+        )
+        return f"{moved}; or {hints[:1].lower()}{hints[1:]}" if hints else moved

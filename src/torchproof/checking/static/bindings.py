@@ -1,0 +1,132 @@
+"""What each name of a file is bound to, scope by scope, as far as reading shows."""
+
+from __future__ import annotations
+
+import ast
+import functools
+from collections.abc import Iterator
+
+from torchproof.checking.static.source import Definition, Source
+
+Scope = ast.AST
+_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.Module, ast.ClassDef)
+_UNREADABLE = ast.Constant(value=None)  # a loop's variable, a parameter, an import
+
+
+class Bindings:
+    """Names and attributes of `self`, with the expressions they are given."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self._found: dict[Scope, dict[str, list[tuple[int, ast.AST]]]] = {}
+        for node in source.nodes:
+            for target, value in _bound(node):
+                self._bind(target, value, node)
+
+    def scope(self, node: ast.AST) -> Scope:
+        """The function, class or module that a node stands in."""
+        at = self.source.parents.get(node)
+        while at is not None and not isinstance(at, _SCOPES):
+            at = self.source.parents.get(at)
+        return at if at is not None else self.source.tree
+
+    def meaning(self, node: ast.expr) -> ast.AST | None:
+        """What a name holds where it is used: the expression, or the definition."""
+        name = self.source.dotted(node) if _is_own(node) else None
+        if isinstance(node, ast.Name):
+            name = node.id
+        if name is None:
+            return None
+        scope: Scope | None = self._start(node)
+        same = True
+        while scope is not None:
+            given = self._found.get(scope, {}).get(name)
+            if given and not (isinstance(scope, ast.ClassDef) and "." not in name):
+                return _last(given, node.lineno if same and "." not in name else None)
+            scope = None if scope is self.source.tree else self.scope(scope)
+            same = False
+        return None
+
+    def values(self, node: ast.expr) -> list[ast.AST]:
+        """Everything that the name is bound to in the scope that binds it."""
+        name = self.source.dotted(node)
+        scope: Scope | None = self._start(node)
+        while scope is not None and name is not None:
+            given = self._found.get(scope, {}).get(name)
+            if given:
+                return [value for _, value in given if value is not _UNREADABLE]
+            scope = None if scope is self.source.tree else self.scope(scope)
+        return []
+
+    def owner(self, name: ast.Name) -> Scope | None:
+        """The scope that binds a name, seen from where it is used."""
+        scope: Scope | None = self._start(name)
+        while scope is not None:
+            if name.id in self._found.get(scope, {}):
+                return scope
+            scope = None if scope is self.source.tree else self.scope(scope)
+        return None
+
+    def _start(self, node: ast.AST) -> Scope:
+        scope = self.scope(node)
+        return self._class(scope) if _is_own(node) else scope
+
+    def _class(self, scope: Scope) -> Scope:
+        while not isinstance(scope, ast.ClassDef | ast.Module):
+            scope = self.scope(scope)
+        return scope
+
+    def _bind(self, target: ast.expr | str, value: ast.AST, node: ast.AST) -> None:
+        if isinstance(target, ast.Tuple | ast.List):
+            same = isinstance(value, ast.Tuple | ast.List)
+            parts = value.elts if isinstance(value, ast.Tuple | ast.List) else []
+            for index, each in enumerate(target.elts):
+                known = same and len(parts) == len(target.elts)
+                self._bind(each, parts[index] if known else _UNREADABLE, node)
+            return
+        if isinstance(target, str):
+            name, scope = target, self.scope(node)
+        elif isinstance(target, ast.Name):
+            name, scope = target.id, self.scope(target)
+        elif _is_own(target):
+            name, scope = self.source.dotted(target) or "", self._start(target)
+        else:
+            return
+        line = getattr(node, "lineno", 0)
+        self._found.setdefault(scope, {}).setdefault(name, []).append((line, value))
+
+
+@functools.lru_cache(maxsize=4)
+def of(source: Source) -> Bindings:
+    return Bindings(source)
+
+
+def _bound(node: ast.AST) -> Iterator[tuple[ast.expr | str, ast.AST]]:
+    if isinstance(node, ast.Assign):
+        yield from ((target, node.value) for target in node.targets)
+    elif isinstance(node, ast.AnnAssign | ast.NamedExpr) and node.value is not None:
+        yield node.target, node.value
+    elif isinstance(node, ast.AugAssign | ast.For | ast.AsyncFor | ast.comprehension):
+        yield node.target, _UNREADABLE
+    elif isinstance(node, ast.withitem) and node.optional_vars is not None:
+        yield node.optional_vars, _UNREADABLE
+    elif isinstance(node, Definition | ast.ClassDef):
+        yield node.name, node
+    elif isinstance(node, ast.arg):
+        yield node.arg, _UNREADABLE
+
+
+def _is_own(node: ast.AST) -> bool:
+    """`self.name`."""
+    return (
+        isinstance(node, ast.Attribute)
+        and isinstance(node.value, ast.Name)
+        and node.value.id == "self"
+    )
+
+
+def _last(given: list[tuple[int, ast.AST]], line: int | None) -> ast.AST | None:
+    """The binding in force on a line; None where it cannot be read."""
+    before = [value for at, value in given if line is None or at < line]
+    found = before[-1] if before else None
+    return None if found is _UNREADABLE else found

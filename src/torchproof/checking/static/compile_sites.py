@@ -1,0 +1,139 @@
+"""Where a file compiles, with which arguments, and how DDP or FSDP lies to it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import Any
+
+from torchproof.checking.static import compiled
+from torchproof.checking.static.compiled import ARGUMENTS, is_true
+from torchproof.checking.static.patterns import parallel
+from torchproof.checking.static.program import COMPILE
+from torchproof.checking.static.source import Definition, Source
+from torchproof.records import CompileSite
+
+_OTHERS = ("torchproof.compile",)
+_PARTIAL = ("functools.partial", "partial")
+_PARALLEL = (*parallel.DDP, *parallel.FSDP, *parallel.SHARD, "DataParallel")
+# Whose objects have a method `compile()` that is not nn.Module's.
+_NOT_MODULES = ("keras", "tensorflow", "sqlalchemy", "jinja2", "jax")
+
+
+def of(source: Source) -> Iterator[CompileSite]:
+    """Each call, and each decorator, in the order of the file."""
+    if "compile" not in source.text:
+        return
+    found = []
+    for node in source.nodes:
+        if isinstance(node, ast.Call):
+            subject = _called(node, source)
+            if subject is not None:
+                found.append(_site(node, subject, source))
+        elif isinstance(node, Definition):
+            found += [
+                _site(each, node.name, source)
+                for each in node.decorator_list
+                if not isinstance(each, ast.Call)
+                and source.dotted(each) in (*COMPILE, *_OTHERS)
+            ]
+    yield from sorted(found, key=lambda site: site.line)
+
+
+def _called(node: ast.Call, source: Source) -> str | None:
+    """What a call compiles, in the source's words; None where it compiles nothing."""
+    dotted = source.dotted(node.func) or ""
+    if dotted in (*COMPILE, *_OTHERS):
+        return _given(node, source)
+    if dotted in _PARTIAL and node.args and source.dotted(node.args[0]) in COMPILE:
+        return _decorated(node, source)
+    if any(k.arg == "torch_compile" and is_true(k.value) for k in node.keywords):
+        return f"the model of {dotted.rpartition('.')[2]}"  # TrainingArguments
+    if isinstance(node.func, ast.Attribute) and node.func.attr == "compile":
+        return source.text_of(node.func.value) if _in_place(node, source) else None
+    return None
+
+
+def _in_place(node: ast.Call, source: Source) -> bool:
+    """`model.compile(...)`: of others only where the arguments are torch.compile's."""
+    assert isinstance(node.func, ast.Attribute)
+    if node.args or source.dotted(node.func.value) in ("re", "regex", "builtins"):
+        return False
+    if any(k.arg not in ARGUMENTS for k in node.keywords):
+        return False
+    others = any(word in source.text for word in _NOT_MODULES)
+    return bool(node.keywords) or not others
+
+
+def _given(node: ast.Call, source: Source) -> str:
+    given = node.args[0] if node.args else None
+    given = given or next((k.value for k in node.keywords if k.arg == "model"), None)
+    return source.text_of(given) if given is not None else _decorated(node, source)
+
+
+def _decorated(node: ast.expr, source: Source) -> str:
+    parent = source.parents.get(node)
+    return parent.name if isinstance(parent, Definition) else ""
+
+
+def _site(node: ast.expr, subject: str, source: Source) -> CompileSite:
+    keywords = node.keywords if isinstance(node, ast.Call) else []
+    given = {k.arg: source.text_of(k.value) for k in keywords if k.arg}
+    known: dict[str, Any] = {name: given.get(name) for name in ARGUMENTS}
+    order, observation = _order(node, subject, source)
+    return CompileSite(
+        file=str(source.path),
+        line=node.lineno,
+        end_line=node.end_lineno or node.lineno,
+        function=source.function_at(node),
+        subject=subject,
+        order=order,
+        observation=observation,
+        source=source.lines[node.lineno - 1],
+        **known,
+    )
+
+
+def _order(node: ast.expr, subject: str, source: Source) -> tuple[str | None, str]:
+    """Whether DDP or FSDP wrapped the model before this or after, and what of it."""
+    if not any(word in source.text for word in _PARALLEL):
+        return None, ""
+    file = compiled.of(source)
+    for site in file.sites if file else ():
+        wrapping = parallel.wrapped_before(site, file) if site.node is node else None  # type: ignore[arg-type]
+        if wrapping is not None:
+            name = _name(wrapping, source)
+            return "after", _AFTER["DDP" if name in parallel.DDP else "FSDP"]
+    later = _wraps_later(node, subject, source)
+    return ("before", f"wrapped by {later} afterwards") if later else (None, "")
+
+
+_AFTER = {
+    "DDP": "after DDP: its graphs are cut at the buckets of gradients",
+    "FSDP": "after FSDP: the hooks of sharded modules break its graphs",
+}
+
+
+def _wraps_later(node: ast.expr, subject: str, source: Source) -> str | None:
+    """The name of what wraps the compiled model further down in the same function."""
+    parent = source.parents.get(node)
+    if isinstance(parent, ast.Call) and _name(parent, source) in _PARALLEL:
+        return _name(parent, source)
+    names = {subject}
+    if isinstance(parent, ast.Assign):
+        names |= {source.dotted(target) or "" for target in parent.targets}
+    inside = source.function_at(node)
+    for other in source.nodes:
+        if not isinstance(other, ast.Call) or not other.args:
+            continue
+        called = _name(other, source)
+        if called not in _PARALLEL or other.lineno <= node.lineno:
+            continue
+        about = source.dotted(other.args[0]) or ""
+        if about in names - {""} and source.function_at(other) == inside:
+            return called
+    return None
+
+
+def _name(node: ast.Call, source: Source) -> str:
+    return (source.dotted(node.func) or "").rpartition(".")[2]

@@ -1,0 +1,161 @@
+"""What a file compiles: each torch.compile in it, and which calls run its result."""
+
+from __future__ import annotations
+
+import ast
+import functools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from torchproof.checking.static import bindings
+from torchproof.checking.static.program import COMPILE
+from torchproof.checking.static.source import Definition, Source, walk
+
+ARGUMENTS = ("backend", "mode", "dynamic", "fullgraph", "options")
+WITH_GRAPHS = ("reduce-overhead", "max-autotune")
+
+
+@dataclass(frozen=True, eq=False)
+class Compiled:
+    """A torch.compile: the call or decorator, what it is given, and as what."""
+
+    node: ast.expr
+    source: Source
+    subject: ast.expr | None = None
+    function: Definition | None = None  # that it decorates
+
+    @property
+    def arguments(self) -> Mapping[str, ast.expr]:
+        given = self.node.keywords if isinstance(self.node, ast.Call) else []
+        return {k.arg: k.value for k in given if k.arg}
+
+    @property
+    def mode(self) -> str | None:
+        return literal(self.arguments.get("mode"))
+
+    @property
+    def backend(self) -> str | None:
+        """Its name; "" where the backend is something else than a name."""
+        given = self.arguments.get("backend")
+        return "inductor" if given is None else literal(given) or ""
+
+    @property
+    def has_graphs(self) -> bool:
+        """Whether its calls are recorded into CUDA graphs, as written."""
+        if self.backend == "cudagraphs":
+            return True
+        if self.backend != "inductor":
+            return False
+        options = self.arguments.get("options")
+        if isinstance(options, ast.Dict):
+            for key, value in zip(options.keys, options.values, strict=True):
+                if literal(key) == "triton.cudagraphs":
+                    return isinstance(value, ast.Constant) and value.value is True
+        return self.mode in WITH_GRAPHS
+
+
+class Compilation:
+    """The torch.compile calls of a file, and what names stand for their results."""
+
+    def __init__(self, source: Source) -> None:
+        self.source, self.bindings = source, bindings.of(source)
+        self.sites = list(self._sites())
+        self._by_node = {site.node: site for site in self.sites}
+        self._by_function = {s.function: s for s in self.sites if s.function}
+
+    def _sites(self) -> Iterator[Compiled]:
+        source = self.source
+        for node in source.nodes:
+            if isinstance(node, ast.Call) and source.dotted(node.func) in COMPILE:
+                function = source.parents.get(node)
+                if isinstance(function, Definition) and node in function.decorator_list:
+                    yield Compiled(node, source, function=function)
+                else:
+                    yield Compiled(node, source, _subject(node))
+            elif isinstance(node, Definition):
+                for each in node.decorator_list:
+                    if source.dotted(each) in COMPILE or _is_partial(each, source):
+                        yield Compiled(each, source, function=node)
+
+    def of(self, node: ast.expr) -> Compiled | None:
+        """The torch.compile whose result an expression is."""
+        found: ast.AST | None = node
+        for _ in range(4):  # names of names
+            if isinstance(found, ast.expr) and found in self._by_node:
+                return self._by_node[found]
+            if isinstance(found, Definition):
+                return self._by_function.get(found)
+            if isinstance(found, ast.Call):
+                return self._returned(found)
+            if not isinstance(found, ast.Name | ast.Attribute):
+                return None
+            found = self.bindings.meaning(found)
+        return None
+
+    def _returned(self, call: ast.Call) -> Compiled | None:
+        """Of a function of the file that makes something compiled."""
+        function = self.bindings.meaning(call.func)
+        if not isinstance(function, Definition):
+            return None
+        for node in walk(function):
+            if isinstance(node, ast.Return) and node.value in self._by_node:
+                return self._by_node[node.value]
+        return None
+
+    def name(self, site: Compiled) -> ast.expr | None:
+        """What the result is bound to, if that is one name."""
+        parent = self.source.parents.get(site.node)
+        if isinstance(parent, ast.Assign) and len(parent.targets) == 1:
+            target = parent.targets[0]
+            return target if isinstance(target, ast.Name | ast.Attribute) else None
+        return None
+
+    def within(self, node: ast.AST) -> Iterator[tuple[ast.Call, Compiled]]:
+        """The calls of compiled things that a node contains."""
+        for each in walk(node):
+            if isinstance(each, ast.Call) and (site := self.of(each.func)) is not None:
+                yield each, site
+
+
+@functools.lru_cache(maxsize=4)
+def of(source: Source) -> Compilation | None:
+    """None for a file that compiles nothing."""
+    if "compile" not in source.text or not _compiles(source):
+        return None
+    found = Compilation(source)
+    return found if found.sites else None
+
+
+def _compiles(source: Source) -> bool:
+    """Whether torch.compile is named at all, found without a look at all names."""
+    if any(name in COMPILE for name in source.names.values()):
+        return True
+    return any(
+        isinstance(node, ast.Attribute)
+        and node.attr == "compile"
+        and source.dotted(node) in COMPILE
+        for node in source.nodes
+    )
+
+
+def literal(node: ast.AST | None) -> str | None:
+    known = isinstance(node, ast.Constant) and isinstance(node.value, str)
+    return node.value if known else None  # type: ignore[union-attr]
+
+
+def is_true(node: ast.AST | None) -> bool:
+    return isinstance(node, ast.Constant) and node.value is True
+
+
+def _subject(node: ast.Call) -> ast.expr | None:
+    if node.args:
+        return node.args[0]
+    return next((k.value for k in node.keywords if k.arg == "model"), None)
+
+
+def _is_partial(node: ast.expr, source: Source) -> bool:
+    """`functools.partial(torch.compile, ...)`."""
+    if not isinstance(node, ast.Call) or not node.args:
+        return False
+    partial = source.dotted(node.func) in ("functools.partial", "partial")
+    return partial and source.dotted(node.args[0]) in COMPILE

@@ -1,0 +1,377 @@
+"""What each expression of a function gives, from what its names hold at that point."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Mapping
+
+from torchproof.checking.static import kinds, tensor_signs
+from torchproof.checking.static.kinds import Kind, join
+from torchproof.checking.static.narrowing import narrowed
+from torchproof.checking.static.program import Program
+from torchproof.checking.static.source import Function
+
+# Calls whose answer is known while Dynamo traces.
+_TRUE = {"is_compiling", "is_dynamo_compiling", "is_torchdynamo_compiling"}
+_FALSE = {"is_scripting", "is_tracing", "is_in_onnx_export", "is_torch_fx_proxy"}
+_FALSE |= {"is_exporting", "is_torchdynamo_exporting", "is_jit_tracing"}
+_NUMBERS = ("int", "float", "len", "abs", "round", "min", "max", "sum", "pow", "divmod")
+_PLAIN = {"str", "repr", "isinstance", "hasattr", "getattr", "type", "range", "id"}
+_PLAIN |= {
+    "list",
+    "tuple",
+    "bool",
+    "callable",
+    "issubclass",
+    "format",
+    "ord",
+    "chr",
+    "hash",
+}
+
+
+class Values:
+    """The environment of a walk, and the kind of each node it has evaluated."""
+
+    def __init__(
+        self,
+        function: Function,
+        program: Program,
+        given: Mapping[str, Kind],
+        *,
+        returned: Callable[[Function], Kind],
+    ) -> None:
+        self.function, self.program, self._returned = function, program, returned
+        self.kinds: dict[ast.AST, Kind] = {}
+        self.environment: dict[str, Kind] = {}
+        looks, settings = tensor_signs.tensors(function), function.settings
+        for parameter in function.parameters:
+            name = parameter.arg
+            kind = kinds.of_annotation(parameter.annotation)
+            if kind is Kind.UNKNOWN and parameter.annotation is None:
+                kind = given.get(name, Kind.UNKNOWN)
+                if kind in (Kind.UNKNOWN, Kind.NONE) and name in looks:
+                    kind = Kind.TENSOR
+            if name in settings and kind.is_tensor:
+                kind = Kind.PYTHON  # whatever its annotation says
+            self.environment[name] = kind
+
+    def copy(self) -> dict[str, Kind]:
+        return dict(self.environment)
+
+    def merge(self, other: Mapping[str, Kind]) -> None:
+        """With what another way to this point holds."""
+        names = {**self.environment, **other}
+        self.environment = {
+            name: join(self.environment.get(name, kind), other.get(name, kind))
+            for name, kind in names.items()
+        }
+
+    # -- names -------------------------------------------------------------------------
+
+    def bind(self, target: ast.expr, value: ast.expr) -> None:
+        if isinstance(target, _LISTS):
+            self._unpack(target, value)
+            return
+        dotted = self.function.source.dotted(target)
+        if dotted is not None:
+            self.environment[dotted] = self.kinds.get(value, Kind.UNKNOWN)
+
+    def _unpack(self, target: ast.Tuple | ast.List, value: ast.expr) -> None:
+        if isinstance(value, ast.Tuple | ast.List) and len(value.elts) == len(
+            target.elts
+        ):
+            for each, given in zip(target.elts, value.elts, strict=True):
+                self.bind(each, given)
+            return
+        inner = _element(self.kinds.get(value, Kind.UNKNOWN))
+        for each in target.elts:
+            starred = isinstance(each, ast.Starred)
+            dotted = self.function.source.dotted(each.value if starred else each)  # type: ignore[attr-defined]
+            if dotted is not None:
+                self.environment[dotted] = Kind.UNKNOWN if starred else inner
+
+    def bind_element(self, target: ast.expr, iterable: ast.expr) -> None:
+        """A loop's variable."""
+        source = self.function.source
+        if isinstance(iterable, ast.Call):
+            called = source.dotted(iterable.func)
+            if called == "range" and isinstance(target, ast.Name):
+                self.environment[target.id] = Kind.SIZE
+                return
+            if (
+                called == "enumerate"
+                and isinstance(target, ast.Tuple)
+                and iterable.args
+            ):
+                self.forget(target)
+                self.environment[source.dotted(target.elts[0]) or ""] = Kind.SIZE
+                if len(target.elts) == 2:
+                    self.bind_element(target.elts[1], iterable.args[0])
+                return
+            if called == "zip" and isinstance(target, ast.Tuple):
+                for each, given in zip(target.elts, iterable.args, strict=False):
+                    self.bind_element(each, given)
+                return
+        self.forget(target)
+        dotted = source.dotted(target)
+        if dotted is not None:
+            kind = self.kinds.get(iterable, Kind.UNKNOWN)
+            self.environment[dotted] = _element(kind)
+
+    def forget(self, target: ast.expr) -> None:
+        for node in ast.walk(target):
+            if isinstance(node, ast.Name):
+                self.environment[node.id] = Kind.UNKNOWN
+
+    def update(self, node: ast.AugAssign) -> None:
+        dotted = self.function.source.dotted(node.target)
+        if dotted is not None:
+            pair = (self.kinds.get(node.target), self.kinds.get(node.value))
+            known = [kind or Kind.UNKNOWN for kind in pair]
+            self.environment[dotted] = _combined(known[0], known[1])
+
+    def walruses(self, node: ast.AST) -> dict[str, Kind]:
+        names = [n.target.id for n in ast.walk(node) if isinstance(n, ast.NamedExpr)]
+        return {name: self.environment.get(name, Kind.UNKNOWN) for name in names}
+
+    def narrow(self, test: ast.expr, *, holds: bool = True) -> None:
+        """What a test says about names where it holds, or where it does not."""
+        self.environment |= narrowed(test, self.function.source, holds=holds)
+
+    # -- what is known of a test -------------------------------------------------------
+
+    def truth(self, test: ast.expr) -> bool | None:
+        """The answer that a test has while Dynamo traces, where reading shows it."""
+        if isinstance(test, ast.Constant):
+            return bool(test.value)
+        if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+            inner = self.truth(test.operand)
+            return None if inner is None else not inner
+        if isinstance(test, ast.BoolOp):
+            found = [self.truth(operand) for operand in test.values]
+            decides = isinstance(test.op, ast.Or)
+            if decides in found:
+                return decides
+            return None if None in found else not decides
+        if isinstance(test, ast.Call):
+            dotted = self.function.source.dotted(test.func) or ""
+            called = dotted.rpartition(".")[2]
+            if called == "is_tracing" and not dotted.startswith("torch."):
+                return True  # a library's own, which knows Dynamo too
+            return True if called in _TRUE else False if called in _FALSE else None
+        if isinstance(test, ast.Name) and test.id not in self.environment:
+            if test.id == "TYPE_CHECKING":
+                return False
+            value = self.function.source.constants.get(test.id)
+            return value if isinstance(value, bool) else None
+        return None
+
+    # -- expressions -------------------------------------------------------------------
+
+    def evaluate(self, node: ast.expr) -> Kind:
+        found = getattr(self, f"_{type(node).__name__.lower()}", None)
+        kind: Kind = found(node) if found else Kind.UNKNOWN
+        self.kinds[node] = kind
+        return kind
+
+    def _of(self, node: ast.AST) -> Kind:
+        return self.kinds.get(node, Kind.UNKNOWN)
+
+    def _constant(self, node: ast.Constant) -> Kind:
+        if node.value is None:
+            return Kind.NONE
+        return Kind.SIZE if type(node.value) is int else Kind.PYTHON
+
+    def _joinedstr(self, node: ast.JoinedStr) -> Kind:
+        return Kind.PYTHON
+
+    def _name(self, node: ast.Name) -> Kind:
+        if node.id in self.environment:
+            return self.environment[node.id]
+        known = node.id in self.function.source.constants
+        return Kind.PYTHON if known else Kind.UNKNOWN
+
+    def _attribute(self, node: ast.Attribute) -> Kind:
+        base = self._of(node.value)
+        if base.is_tensor:
+            return kinds.ATTRIBUTES.get(node.attr, Kind.UNKNOWN)
+        if node.attr == "shape" and base is Kind.UNKNOWN:
+            return Kind.SIZES  # in a forward, of a tensor or an array
+        dotted = self.function.source.dotted(node)
+        if dotted is not None and dotted in self.environment:
+            return self.environment[dotted]
+        owner = self.function.owner
+        if owner and dotted and dotted.startswith("self.") and dotted.count(".") == 1:
+            return self.program.attribute(owner, node.attr)
+        if node.attr in ("weight", "bias") and base is Kind.LAYER:
+            return Kind.TENSOR
+        return Kind.PYTHON if base in (Kind.PYTHON, Kind.SIZE) else Kind.UNKNOWN
+
+    def _subscript(self, node: ast.Subscript) -> Kind:
+        base = self._of(node.value)
+        if base.is_tensor:
+            return base
+        if base is Kind.UNKNOWN and self._of(node.slice) is Kind.MASK:
+            return Kind.TENSOR
+        if base in (Kind.TENSORS, Kind.SIZES) and isinstance(node.slice, ast.Slice):
+            return base
+        return _element(base)
+
+    def _call(self, node: ast.Call) -> Kind:
+        dotted = self.function.source.dotted(node.func)
+        if isinstance(node.func, ast.Attribute):
+            base = self._of(node.func.value)
+            if base.is_tensor:
+                return self._method(node, node.func.attr)
+            if base is Kind.ARRAY:
+                return Kind.ARRAY
+        if self._of(node.func) is Kind.LAYER:
+            return Kind.TENSOR
+        if self._of(node.func) is Kind.RECURRENT:
+            return Kind.TENSORS
+        if dotted is None:
+            return Kind.UNKNOWN
+        if (kind := kinds.of_torch(dotted)) is not None:
+            on_tensors = any(self._of(argument).is_tensor for argument in node.args)
+            if dotted in _ARITHMETIC and not on_tensors:
+                return Kind.UNKNOWN  # of Python numbers, tracing knows the result
+            named = dotted.rpartition(".")[2]
+            return self._method(node, named, 1) if kind is Kind.TENSOR else kind
+        if dotted in _NUMBERS or dotted in _PLAIN:
+            return self._builtin(dotted, node)
+        if dotted.startswith(("numpy.", "np.")):
+            return Kind.ARRAY
+        return self._own(node)
+
+    def _method(self, node: ast.Call, name: str, operands: int = 0) -> Kind:
+        more = len(node.args) > operands or any(k.arg == "dim" for k in node.keywords)
+        if name == "size" and more:
+            return Kind.LENGTH
+        if name in kinds.WITH_INDICES and more:
+            # `torch.max(a, b)` compares two tensors, `torch.max(a, 1)` has a dimension.
+            pair = operands and len(node.args) > 1 and self._of(node.args[1]).is_tensor
+            return Kind.TENSOR if pair else Kind.TENSORS
+        if name == "where":
+            return (
+                Kind.TENSOR if len(node.args) + len(node.keywords) > 1 else Kind.TENSORS
+            )
+        if name == "nonzero" and node.keywords:
+            apart = self.truth(node.keywords[0].value)  # as_tuple
+            return Kind.TENSOR if apart is False else Kind.TENSORS
+        if name == "unique":
+            return Kind.TENSOR if not node.keywords else Kind.UNKNOWN
+        if operands:
+            return Kind.TENSOR
+        return kinds.of_method(name)
+
+    def _builtin(self, name: str, node: ast.Call) -> Kind:
+        given = [self._of(argument) for argument in node.args]
+        if name in ("int", "bool") and given[:1] in ([Kind.LENGTH], [Kind.CONDITION]):
+            return given[0]  # stays a symbol
+        if name in ("list", "tuple"):
+            held = any(kind.is_tensor or kind is Kind.TENSORS for kind in given)
+            return Kind.TENSORS if held else Kind.UNKNOWN
+        if name in _PLAIN:
+            return Kind.PYTHON
+        if name == "len" and any(kind.is_tensor for kind in given):
+            return Kind.LENGTH
+        if name in ("abs", "sum", "max", "min", "pow", "round") and any(
+            kind.is_tensor or kind is Kind.TENSORS for kind in given
+        ):
+            return Kind.TENSOR
+        if name in ("int", "float") and any(kind.is_tensor for kind in given):
+            return Kind.NUMBER
+        return Kind.SIZE if name != "float" else Kind.PYTHON
+
+    def _own(self, node: ast.Call) -> Kind:
+        """A function that can be read: what it promises, else what it returns."""
+        found = self.program.callee(node, self.function)
+        if found is None:
+            return Kind.UNKNOWN
+        if found.node.returns is not None:
+            return kinds.of_annotation(found.node.returns)
+        return self._returned(found)
+
+    def _binop(self, node: ast.BinOp) -> Kind:
+        return _combined(self._of(node.left), self._of(node.right))
+
+    def _unaryop(self, node: ast.UnaryOp) -> Kind:
+        return Kind.PYTHON if isinstance(node.op, ast.Not) else self._of(node.operand)
+
+    def _compare(self, node: ast.Compare) -> Kind:
+        if not all(isinstance(op, _ORDERS) for op in node.ops):
+            return Kind.PYTHON
+        given = [self._of(each) for each in (node.left, *node.comparators)]
+        texts = [each for each in node.comparators if isinstance(each, ast.Constant)]
+        if any(text.value is None or isinstance(text.value, str) for text in texts):
+            return Kind.PYTHON
+        if any(kind.is_tensor for kind in given):
+            return Kind.MASK
+        if Kind.LENGTH in given and all(kind.is_plain for kind in given):
+            return Kind.CONDITION
+        return Kind.PYTHON if Kind.UNKNOWN not in given else Kind.UNKNOWN
+
+    def _boolop(self, node: ast.BoolOp) -> Kind:
+        if self._of(node.values[-1]) is Kind.CONDITION:
+            return Kind.CONDITION  # those before it are decided while tracing
+        found = Kind.NONE
+        for each in node.values:
+            found = join(found, self._of(each))
+        return found
+
+    def _ifexp(self, node: ast.IfExp) -> Kind:
+        truth = self.truth(node.test)
+        if truth is not None:
+            return self._of(node.body if truth else node.orelse)
+        return join(self._of(node.body), self._of(node.orelse))
+
+    def _tuple(self, node: ast.Tuple | ast.List) -> Kind:
+        given = [self._of(each) for each in node.elts]
+        if given and all(kind.is_tensor for kind in given):
+            return Kind.TENSORS
+        if given and all(kind in (Kind.SIZE, Kind.LENGTH) for kind in given):
+            return Kind.SIZES
+        plain = given and all(kind.is_plain for kind in given)
+        return Kind.PYTHON if plain else Kind.UNKNOWN
+
+    _list = _tuple
+
+    def _listcomp(self, node: ast.ListComp | ast.GeneratorExp) -> Kind:
+        return Kind.TENSORS if self._of(node.elt).is_tensor else Kind.UNKNOWN
+
+    _generatorexp = _listcomp
+
+    def _namedexpr(self, node: ast.NamedExpr) -> Kind:
+        return self._of(node.value)
+
+    def _starred(self, node: ast.Starred) -> Kind:
+        return Kind.UNKNOWN
+
+
+_ARITHMETIC = {f"torch.{n}" for n in ("add", "sub", "mul", "div", "ceil", "floor")}
+_ARITHMETIC |= {"torch.floor_divide", "torch.true_divide", "torch.remainder"}
+_LISTS = (ast.Tuple, ast.List)
+_ORDERS = (ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE)
+
+
+def _element(kind: Kind) -> Kind:
+    """What indexing or iterating gives."""
+    if kind.is_tensor:
+        return kind
+    return {Kind.TENSORS: Kind.TENSOR, Kind.SIZES: Kind.LENGTH}.get(kind, Kind.UNKNOWN)
+
+
+def _combined(left: Kind, right: Kind) -> Kind:
+    """What an arithmetic operation gives."""
+    if left is right and left in (Kind.MASK, Kind.SIZE, Kind.LENGTH, Kind.NUMBER):
+        return left
+    if left.is_tensor or right.is_tensor:
+        return Kind.TENSOR
+    if Kind.NUMBER in (left, right):
+        return Kind.NUMBER
+    if {left, right} == {Kind.SIZE, Kind.LENGTH}:
+        return Kind.LENGTH
+    if left.is_plain and right.is_plain:
+        return Kind.PYTHON
+    return left if left is right else Kind.UNKNOWN

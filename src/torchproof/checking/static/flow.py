@@ -1,0 +1,340 @@
+"""Walks one function in the order it runs, and knows what each value is.
+
+Branches that tracing does not take are left out: what is under `is_compiling()`, under
+a constant of the module, or ends in an exception.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from torchproof.checking.static import kinds
+from torchproof.checking.static.evaluate import Values
+from torchproof.checking.static.kinds import Kind, join
+from torchproof.checking.static.program import Program
+from torchproof.checking.static.source import Function
+
+Look = Callable[[ast.AST, "Flow"], None]
+
+
+class Flow:
+    """The walk. `look` is shown every node, its operands before it."""
+
+    def __init__(
+        self,
+        function: Function,
+        program: Program,
+        *,
+        given: Mapping[str, Kind],
+        look: Look,
+    ) -> None:
+        self.function, self.program, self.source = function, program, function.source
+        self.values = Values(
+            function, program, given, returned=lambda f: returned(f, program)
+        )
+        self.loops = 0
+        self.conditions: list[ast.expr] = []  # what must hold to come here
+        self.tries = 0
+        self.told: set[str] = set()  # what patterns say once for a function
+        self._look = look
+        self._failing = 0
+
+    def run(self) -> None:
+        self.block(self.function.node.body)
+
+    # -- what patterns ask -------------------------------------------------------------
+
+    def kind(self, node: ast.AST) -> Kind:
+        return self.values.kinds.get(node, Kind.UNKNOWN)
+
+    def dotted(self, node: ast.AST | None) -> str | None:
+        return self.source.dotted(node)
+
+    def text(self, node: ast.expr | ast.stmt) -> str:
+        return self.source.text_of(node)
+
+    # -- statements --------------------------------------------------------------------
+
+    def block(self, body: Sequence[ast.stmt]) -> bool:
+        """Whether it leaves the block it is in, rather than fall out of its end."""
+        return any(self.statement(statement) for statement in body)
+
+    def statement(self, node: ast.stmt) -> bool:
+        known = getattr(self, f"_{type(node).__name__.lower()}", None)
+        ended = bool(known(node)) if known else self._plain(node)
+        self.show(node)
+        return ended
+
+    def show(self, node: ast.AST) -> None:
+        if not self._failing:
+            self._look(node, self)
+
+    def visit(self, node: ast.expr | None) -> Kind:
+        """Shows an expression, operands first, and says what it gives."""
+        if node is None:
+            return Kind.UNKNOWN
+        inner = getattr(self, f"_{type(node).__name__.lower()}", None)
+        if inner is not None:
+            inner(node)
+        else:
+            for child in ast.iter_child_nodes(node):
+                if isinstance(child, ast.expr):
+                    self.visit(child)
+                elif isinstance(child, ast.keyword):
+                    self.visit(child.value)
+        kind = self.values.evaluate(node)
+        self.show(node)
+        return kind
+
+    def _plain(self, node: ast.stmt) -> bool:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.expr):
+                self.visit(child)
+        return isinstance(node, ast.Return | ast.Break | ast.Continue)
+
+    def _raise(self, node: ast.Raise) -> bool:
+        return True  # its words are made where the program fails
+
+    def _assign(self, node: ast.Assign) -> None:
+        self.visit(node.value)
+        for target in node.targets:
+            self._bind(target, node.value)
+
+    def _annassign(self, node: ast.AnnAssign) -> None:
+        if node.value is not None:
+            self.visit(node.value)
+            self._bind(node.target, node.value)
+
+    def _augassign(self, node: ast.AugAssign) -> None:
+        self.visit(node.value)
+        self.visit(node.target)
+        self.values.update(node)
+
+    def _bind(self, target: ast.expr, value: ast.expr) -> None:
+        for inner in ast.walk(target):  # x[mask] = y
+            if isinstance(inner, ast.Subscript):
+                self.visit(inner.value)
+                self.visit(inner.slice)
+                self.show(inner)
+        self.values.bind(target, value)
+
+    def _if(self, node: ast.If) -> bool:
+        truth = self.values.truth(node.test)
+        if truth is not None:
+            return self.block(node.body if truth else node.orelse)
+        self.visit(node.test)
+        before = self.values.copy()
+        with self._under(node.test, node.body):
+            self.values.narrow(node.test)
+            ended = self.block(node.body)
+        after = self.values.environment
+        self.values.environment = before
+        self.values.narrow(node.test, holds=False)
+        with self._under(None, node.orelse):
+            other = self.block(node.orelse)
+        if other and not ended:
+            self.values.environment = after
+        elif not ended:
+            self.values.merge(after)
+        return ended and other
+
+    @contextlib.contextmanager
+    def _under(self, test: ast.expr | None, body: Sequence[ast.stmt]) -> Iterator[None]:
+        """A branch; one that ends in an exception is where the program fails."""
+        failing = bool(body) and isinstance(body[-1], ast.Raise)
+        self._failing += failing
+        if test is not None:
+            self.conditions.append(test)
+        yield
+        if test is not None:
+            self.conditions.pop()
+        self._failing -= failing
+
+    def _while(self, node: ast.While) -> None:
+        self.visit(node.test)
+        self._loop(node)
+
+    def _for(self, node: ast.For) -> None:
+        self.visit(node.iter)
+        self.values.bind_element(node.target, node.iter)
+        self._loop(node)
+
+    def _loop(self, node: ast.For | ast.While) -> None:
+        self.loops += 1
+        before = self.values.copy()
+        self.block(node.body)
+        self.loops -= 1
+        self.values.merge(before)
+        self.block(node.orelse)
+
+    def _with(self, node: ast.With) -> bool:
+        for item in node.items:
+            self.visit(item.context_expr)
+            if item.optional_vars is not None:
+                self.values.forget(item.optional_vars)
+        return self.block(node.body)
+
+    def _try(self, node: ast.Try) -> bool:
+        self.tries += 1
+        ended = self.block(node.body)
+        self.tries -= 1
+        for handler in node.handlers:
+            self._failing += 1  # reached only where the body fails
+            self.block(handler.body)
+            self._failing -= 1
+        self.block(node.orelse)
+        return self.block(node.finalbody) or ended
+
+    _trystar = _try
+
+    def _match(self, node: ast.Match) -> bool:
+        self.visit(node.subject)
+        before, after, falls = self.values.copy(), [], True
+        for case in node.cases:
+            self.values.environment = dict(before)
+            for inner in ast.walk(case.pattern):
+                bound = getattr(inner, "name", None) or getattr(inner, "rest", None)
+                if bound:
+                    self.values.environment[bound] = Kind.UNKNOWN
+            self.visit(case.guard)
+            if not self.block(case.body):
+                after.append(self.values.environment)
+            falls = not _is_default(case)
+        if falls:
+            after.append(before)
+        self.values.environment = after[0] if after else before
+        for way in after[1:]:
+            self.values.merge(way)
+        return not after
+
+    def _functiondef(self, node: ast.FunctionDef) -> None:
+        """A function inside is run by somebody: its body is looked at here."""
+        before = self.values.copy()
+        for parameter in (*node.args.posonlyargs, *node.args.args):
+            kind = kinds.of_annotation(parameter.annotation)
+            self.values.environment[parameter.arg] = kind
+        self.block(node.body)
+        self.values.environment = before
+
+    def _classdef(self, node: ast.ClassDef) -> None:
+        return None
+
+    # -- expressions that bind or choose -----------------------------------------------
+
+    def _lambda(self, node: ast.Lambda) -> None:
+        before = self.values.copy()
+        for parameter in node.args.args:
+            self.values.environment[parameter.arg] = Kind.UNKNOWN
+        self.visit(node.body)
+        self.values.environment = before
+
+    def _ifexp(self, node: ast.IfExp) -> None:
+        truth = self.values.truth(node.test)
+        if truth is None:
+            self.visit(node.test)
+        before = self.values.copy()
+        if truth is not False:
+            self.values.narrow(node.test)
+            self.visit(node.body)
+        self.values.environment = dict(before)
+        if truth is not True:
+            self.values.narrow(node.test, holds=False)
+            self.visit(node.orelse)
+        self.values.environment = {**before, **self.values.walruses(node)}
+
+    def _boolop(self, node: ast.BoolOp) -> None:
+        """Operands after one that decides are not evaluated."""
+        for operand in node.values:
+            truth = self.values.truth(operand)
+            if truth is None:
+                self.visit(operand)
+            elif truth is isinstance(node.op, ast.Or):
+                break
+
+    def _comprehension(
+        self, node: ast.ListComp | ast.GeneratorExp | ast.SetComp
+    ) -> None:
+        before = self.values.copy()
+        self._generators(node.generators)
+        self.visit(node.elt)
+        self.values.environment = {**before, **self.values.walruses(node)}
+
+    _listcomp = _generatorexp = _setcomp = _comprehension
+
+    def _dictcomp(self, node: ast.DictComp) -> None:
+        before = self.values.copy()
+        self._generators(node.generators)
+        self.visit(node.key)
+        self.visit(node.value)
+        self.values.environment = before
+
+    def _generators(self, generators: Sequence[ast.comprehension]) -> None:
+        for each in generators:
+            self.visit(each.iter)
+            self.values.bind_element(each.target, each.iter)
+            for condition in each.ifs:
+                self.visit(condition)
+
+    def _namedexpr(self, node: ast.NamedExpr) -> None:
+        self.visit(node.value)
+        self.values.bind(node.target, node.value)
+
+
+def _is_default(case: ast.match_case) -> bool:
+    known = isinstance(case.pattern, ast.MatchAs) and case.pattern.pattern is None
+    return known and case.guard is None
+
+
+_DEEPEST = 4  # calls inside calls whose results are looked for
+
+
+def returned(function: Function, program: Program) -> Kind:
+    """What a function without an annotation gives back, by its return statements."""
+    known = program.returned
+    if function in known or program.depth >= _DEEPEST:
+        return known.get(function, Kind.UNKNOWN)
+    known[function] = Kind.UNKNOWN  # for one that calls itself
+    own, is_generator = _ends(function.node)
+    if not own or is_generator:
+        return Kind.UNKNOWN
+    found: list[Kind] = []
+
+    def look(node: ast.AST, at: Flow) -> None:
+        if isinstance(node, ast.Return) and node in own:
+            found.append(at.kind(node.value) if node.value else Kind.NONE)
+
+    program.depth += 1
+    try:
+        Flow(function, program, given={}, look=look).run()
+    finally:
+        program.depth -= 1
+    kind = functools.reduce(join, found, Kind.NONE)
+    known[function] = Kind.UNKNOWN if kind is Kind.NONE else kind
+    return known[function]
+
+
+def _ends(function: ast.AST) -> tuple[set[ast.AST], bool]:
+    """The return statements of a function, and whether it yields; not of inner ones."""
+    found: set[ast.AST] = set()
+    yields = False
+    waiting = list(ast.iter_child_nodes(function))
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            continue
+        yields |= isinstance(node, ast.Yield | ast.YieldFrom | ast.Await)
+        if isinstance(node, ast.Return):
+            found.add(node)
+        waiting.extend(ast.iter_child_nodes(node))
+    return found, yields
+
+
+def joined(given: Mapping[str, Kind], more: Mapping[str, Kind]) -> dict[str, Kind]:
+    """What parameters are, over several calls."""
+    return {
+        name: join(given.get(name, kind), kind)
+        for name, kind in {**given, **more}.items()
+    }

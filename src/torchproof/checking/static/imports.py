@@ -1,0 +1,71 @@
+"""The files of the user's own modules that a file imports, found without importing."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from torchproof.checking.static.program import Program
+from torchproof.checking.static.source import Source, Unreadable
+from torchproof.records import located, whose
+
+_MOST_FILES = 500
+
+
+def followed(files: Iterable[Path]) -> list[Path]:
+    """The files, and what of the user's own code they import, directly or not."""
+    found = {path.resolve(): None for path in files}
+    waiting = list(found)
+    while waiting and len(found) < _MOST_FILES:
+        for path in _imported(waiting.pop()):
+            if path not in found and whose(str(path)) == "user":
+                found[path] = None
+                waiting.append(path)
+    return list(found)
+
+
+def taken_as_compiled(files: Iterable[Path]) -> dict[str, list[str]]:
+    """The functions that reading starts from where no run says what is compiled."""
+    found = {}
+    for path in files:
+        try:
+            source = Source.read(path)
+            found[str(path)] = [f.name for f in Program([source]).roots(source)]
+        except (Unreadable, RecursionError):
+            continue  # the reader names it
+    return found
+
+
+def _imported(path: Path) -> Iterator[Path]:
+    try:
+        tree = Source.read(path).tree
+    except Unreadable:
+        return  # the reader names it
+    names = {name for node in ast.walk(tree) for name in _names(node, path)}
+    folders = [str(_root(path))]
+    for name in sorted(names):
+        file = located(name, folders)
+        if file is not None:
+            yield file.resolve()
+
+
+def _names(node: ast.AST, path: Path) -> Iterator[str]:
+    """Dotted names of what may be modules; of `from a import b`, `a` and `a.b`."""
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom):
+        package = list(path.relative_to(_root(path)).parent.parts)
+        start = package[: len(package) - node.level + 1] if node.level else []
+        origin = ".".join([*start, *filter(None, [node.module])])
+        if origin:
+            yield origin
+        yield from (f"{origin}.{a.name}".lstrip(".") for a in node.names)
+
+
+def _root(path: Path) -> Path:
+    """The folder that absolute imports of a file start from."""
+    folder = path.parent
+    while (folder / "__init__.py").is_file() and folder != folder.parent:
+        folder = folder.parent
+    return folder

@@ -1,0 +1,54 @@
+"""The patterns that are looked for: in compiled code, and in whole files."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable
+
+from torchproof.checking.static.patterns import (
+    devices,
+    outputs,
+    outside,
+    sizes,
+    state,
+    tensors,
+)
+from torchproof.checking.static.patterns.files import FILE_PATTERNS
+from torchproof.checking.static.patterns.pattern import FilePattern, Pattern, Sighting
+
+__all__ = ["FILE_PATTERNS", "PATTERNS", "FilePattern", "Pattern", "Sighting", "by_node"]
+
+PATTERNS: tuple[Pattern, ...] = (
+    tensors.ToPython(),
+    tensors.Branch(),
+    tensors.Comparison(),
+    tensors.ToText(),
+    sizes.DynamicSize(),
+    sizes.SymbolicArgument(),
+    sizes.UnrolledLoop(),
+    outputs.Output(),
+    outside.OutsideWorld(),
+    outside.UntraceableCall(),
+    outside.Recurrent(),
+    outside.DeepCopy(),
+    outside.Autograd(),
+    outside.TensorInternals(),
+    outside.DeviceContext(),
+    outside.FrozenEnvironment(),
+    outside.NumpyRandom(),
+    devices.OnTheCpu(),
+    state.Counter(),
+    state.GlobalCounter(),
+    state.GrowingList(),
+    state.KeptOutput(),
+    state.ListArgument(),
+)
+
+
+def by_node(patterns: Iterable[Pattern]) -> dict[type[ast.AST], list[Pattern]]:
+    """Which patterns look at which nodes."""
+    found: dict[type[ast.AST], list[Pattern]] = {}
+    for pattern in patterns:
+        for node in pattern.nodes:
+            found.setdefault(node, []).append(pattern)
+    return found

@@ -1,0 +1,291 @@
+"""How a program compiles: when, in what order, and what it does with the result."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+from typing import ClassVar
+
+from torchproof.checking.static import compiled
+from torchproof.checking.static.compiled import Compilation, Compiled
+from torchproof.checking.static.patterns.pattern import FilePattern, Sighting, shorten
+from torchproof.checking.static.source import Definition, Source, walk
+
+# Exceptions that say whether torch.compile exists, not whether compiling works.
+_PROBES = ("ImportError", "ModuleNotFoundError", "AttributeError", "NameError")
+_CLOCKS = (
+    *("time.time", "time.perf_counter", "time.monotonic", "timeit.default_timer"),
+    *("time.perf_counter_ns", "time.time_ns", "time.process_time"),
+)
+_ALARMS = ("signal.alarm", "signal.setitimer")
+
+
+class _SitePattern(FilePattern):
+    """A bad pattern at a torch.compile, in files that have one of the `words`."""
+
+    words: ClassVar[tuple[str, ...]] = ("compile",)
+
+    def read(self, source: Source) -> Iterator[Sighting]:
+        file = compiled.of(source)
+        if file is None or not any(word in source.text for word in self.words):
+            return
+        for site in file.sites:
+            seen = self.at(site, file, shorten(source.text_of(site.node)))
+            if seen is not None:
+                yield seen
+
+    def at(self, site: Compiled, file: Compilation, text: str) -> Sighting | None:
+        raise AssertionError(f"{type(self).__name__} does not say what it looks for")
+
+
+class LazyTry(_SitePattern):
+    """try/except around torch.compile, and not around the first call."""
+
+    code, words = "CF101", ("except",)
+
+    def at(self, site: Compiled, file: Compilation, text: str) -> Sighting | None:
+        block = _enclosing_try(site, file)
+        if block is None or _mentions(file, site, block.body):
+            return None
+        return Sighting(
+            site.node,
+            f"the except around `{text}` catches no error of compiling",
+            "torch.compile only wraps: compiling happens at the first call, and what"
+            " goes wrong is raised there",
+            "put the first call, with real inputs, into the try as well and keep the"
+            " eager model in the except; or use torchproof.compile, which falls back"
+            " by itself",
+        )
+
+
+def _enclosing_try(site: Compiled, file: Compilation) -> ast.Try | None:
+    """The try whose body has the call, if its except is meant for compiling."""
+    parents = file.source.parents
+    at: ast.AST = site.node
+    while (up := parents.get(at)) is not None:
+        if isinstance(up, Definition | ast.Lambda | ast.With):
+            return None
+        if isinstance(up, ast.Try) and up.handlers and at in up.body:
+            meant = [h for h in up.handlers if _goes_on(h, file.source)]
+            return up if meant else None
+        at = up
+    return None
+
+
+def _goes_on(handler: ast.ExceptHandler, source: Source) -> bool:
+    """Whether the program goes on without compiling; one that raises only explains."""
+    kind = handler.type
+    kinds = kind.elts if isinstance(kind, ast.Tuple) else [kind] if kind else []
+    names = {source.dotted(each) or "" for each in kinds}
+    probes = bool(names) and names <= set(_PROBES)
+    return not probes and not any(isinstance(n, ast.Raise) for n in walk(handler))
+
+
+def _mentions(file: Compilation, site: Compiled, body: Sequence[ast.stmt]) -> bool:
+    """Whether the statements use the result: they may well call it."""
+    target = file.name(site)
+    parent = file.source.parents.get(site.node)
+    if isinstance(parent, ast.Call):  # torch.compile(f)(x), or given to something
+        return True
+    name = target and file.source.dotted(target)
+    if not name:
+        return not isinstance(parent, ast.Return | ast.Expr | ast.Assign)
+    for statement in body:
+        for node in walk(statement):
+            loads = isinstance(getattr(node, "ctx", None), ast.Load)
+            if node is site.subject or not loads:
+                continue
+            here = isinstance(node, ast.Name | ast.Attribute)
+            if here and file.source.dotted(node) == name and _after(node, site.node):
+                return True
+    return False
+
+
+def _after(node: ast.AST, other: ast.expr) -> bool:
+    end = (other.end_lineno or other.lineno, other.end_col_offset or 0)
+    place = (getattr(node, "lineno", 0), getattr(node, "col_offset", 0))
+    return place >= end
+
+
+class TimedNothing(_SitePattern):
+    """A clock or an alarm around torch.compile itself."""
+
+    code, words = "CF111", ("time", "signal")
+
+    def at(self, site: Compiled, file: Compilation, text: str) -> Sighting | None:
+        guard = self._guard(site, file)
+        if guard is None:
+            return None
+        what = "stops" if guard in _ALARMS else "times"
+        return Sighting(
+            site.node,
+            f"`{guard}` around `{text}` {what} no compiling",
+            "torch.compile only wraps: compiling happens at the first call, which is"
+            " outside of what is limited or timed here",
+            "put the first call with real inputs between the two; for a deadline that"
+            " works use torchproof.compile, for numbers torchproof bench",
+        )
+
+    def _guard(self, site: Compiled, file: Compilation) -> str | None:
+        statement, block = _statement(site.node, file.source)
+        if statement is None or not isinstance(statement, ast.Assign | ast.Expr):
+            return None
+        index = block.index(statement)
+        before = [_clock(each, file.source) for each in block[:index]]
+        started = next((clock for clock in reversed(before) if clock), None)
+        if started is None:
+            return None
+        for place, later in enumerate(block[index + 1 :], index + 1):
+            if _clock(later, file.source) == started:
+                between = block[index + 1 : place + 1]
+                return None if _mentions(file, site, between) else started
+            if not isinstance(later, ast.Assign | ast.Expr):
+                return None
+        return None
+
+
+def _statement(node: ast.AST, source: Source) -> tuple[ast.stmt | None, list[ast.stmt]]:
+    """The statement that a node is part of, and the block that has it."""
+    at: ast.AST | None = node
+    while at is not None and not isinstance(at, ast.stmt):
+        at = source.parents.get(at)
+    if at is None:
+        return None, []
+    up = source.parents.get(at)
+    for name in ("body", "orelse", "finalbody"):
+        block = getattr(up, name, [])
+        if isinstance(block, list) and at in block:
+            return at, block
+    return None, []
+
+
+def _clock(statement: ast.stmt, source: Source) -> str | None:
+    """What a plain statement starts, reads or stops; None for others."""
+    if not isinstance(statement, ast.Assign | ast.Expr):
+        return None
+    for node in walk(statement):
+        if isinstance(node, ast.Call):
+            dotted = source.dotted(node.func) or ""
+            if dotted in _CLOCKS or dotted in _ALARMS:
+                return dotted
+    return None
+
+
+class CompiledAnew(_SitePattern):
+    """torch.compile inside forward, or again in each turn of a loop."""
+
+    code, severity = "CF105", "low"
+
+    def at(self, site: Compiled, file: Compilation, text: str) -> Sighting | None:
+        where = _repeated(site, file)
+        if where is None or _fresh_backend(site, file):
+            return None
+        return Sighting(
+            site.node,
+            f"`{text}` wraps anew {where}",
+            "each torch.compile makes a wrapper and looks its backend and options up,"
+            " though what was compiled before is found again",
+            "call torch.compile once, outside, and keep its result",
+        )
+
+
+class FreshBackend(_SitePattern):
+    """torch.compile again and again, each time with another backend object."""
+
+    code, kind, certain = "RC219", "recompile", False
+    calls, words = 2, ("backend",)
+
+    def at(self, site: Compiled, file: Compilation, text: str) -> Sighting | None:
+        repeated = _repeated(site, file) or _in_inner_function(site, file)
+        if not repeated or not _fresh_backend(site, file):
+            return None
+        return Sighting(
+            site.node,
+            f"`{text}` would compile again each time",
+            "the backend is another object each time, so nothing that was compiled"
+            " before is used again",
+            "call torch.compile once, outside, or make the backend once",
+        )
+
+
+def _fresh_backend(site: Compiled, file: Compilation) -> bool:
+    given = site.arguments.get("backend")
+    if isinstance(given, ast.Lambda):
+        return True
+    if isinstance(given, ast.Call):
+        return file.source.dotted(given.func) in ("functools.partial", "partial")
+    if isinstance(given, ast.Name):
+        made = file.bindings.meaning(given)
+        inside = file.bindings.scope(site.node)
+        return isinstance(made, Definition) and file.bindings.scope(made) is inside
+    return False
+
+
+def _in_inner_function(site: Compiled, file: Compilation) -> str | None:
+    """A function inside a function, which is there to be called more than once."""
+    scope = file.bindings.scope(site.node)
+    if not isinstance(scope, Definition) or site.function is not None:
+        return None
+    outer = file.bindings.scope(scope)
+    returned = isinstance(file.source.parents.get(site.node), ast.Return)
+    inner = isinstance(outer, Definition) and not returned
+    return "at each call" if inner and scope.args.args else None
+
+
+def _repeated(site: Compiled, file: Compilation) -> str | None:
+    """Where a site is run again with the same subject; None where it is not."""
+    if site.function is not None or site.subject is None:
+        return None
+    scope = file.bindings.scope(site.node)
+    if isinstance(scope, Definition) and scope.name == "forward":
+        owner = file.bindings.scope(scope)
+        if isinstance(owner, ast.ClassDef) and not _is_cached(site, file):
+            return "at each forward"
+    at: ast.AST | None = site.node
+    while (at := file.source.parents.get(at)) is not None and at is not scope:  # type: ignore[arg-type]
+        if isinstance(at, ast.For | ast.While):
+            return "in each turn of the loop" if _invariant(site, at, file) else None
+    return None
+
+
+def _is_cached(site: Compiled, file: Compilation) -> bool:
+    """`if self.compiled is None: self.compiled = torch.compile(...)`."""
+    at: ast.AST | None = site.node
+    while (at := file.source.parents.get(at)) is not None:  # type: ignore[arg-type]
+        if isinstance(at, ast.If):
+            return True
+        if isinstance(at, Definition):
+            return False
+    return False
+
+
+def _invariant(site: Compiled, loop: ast.For | ast.While, file: Compilation) -> bool:
+    """Whether the loop changes neither what is compiled nor how, and uses the result.
+
+    A loop over blocks or over modes compiles something else each time.
+    """
+    changed = set()
+    for node in walk(loop):
+        stores = isinstance(getattr(node, "ctx", None), ast.Store)
+        if isinstance(node, ast.Name) and stores:
+            changed.add(node.id)
+        if isinstance(node, Definition):
+            changed.add(node.name)
+        if isinstance(node, ast.Call) and (
+            (file.source.dotted(node.func) or "").endswith(("_dynamo.reset", ".reset"))
+        ):
+            return False
+    used = {n.id for n in walk(site.node) if isinstance(n, ast.Name)}
+    name = file.name(site)
+    own = {name.id} if isinstance(name, ast.Name) else set()
+    if not isinstance(name, ast.Name) or name.id in used:
+        return False  # model = torch.compile(model): another model each time
+    guarded = any(
+        isinstance(each, ast.If | ast.Break) and _holds(each, site.node)
+        for each in walk(loop)
+    )
+    return not guarded and not (used - own) & changed
+
+
+def _holds(node: ast.AST, inner: ast.AST) -> bool:
+    return any(each is inner for each in walk(node))

@@ -1,0 +1,226 @@
+"""Calls that guides still show, and that torch has dropped, renamed or deprecated."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from torchproof.checking.static import compiled
+from torchproof.checking.static.compiled import Compiled, literal
+from torchproof.checking.static.patterns.pattern import FilePattern, Sighting, shorten
+from torchproof.checking.static.source import Definition, Source, walk
+from torchproof.records import Severity
+
+
+@dataclass(frozen=True)
+class Gone:
+    """A dotted name, what becomes of it, and what to write instead."""
+
+    instead: str
+    raises: bool = False  # else it works, with a warning
+
+    @property
+    def severity(self) -> Severity:
+        return "high" if self.raises else "low"
+
+
+GONE = {
+    "torch.cuda.amp.autocast": Gone('torch.amp.autocast("cuda", ...)'),
+    "torch.cuda.amp.GradScaler": Gone('torch.amp.GradScaler("cuda", ...)'),
+    "torch.cuda.amp.custom_fwd": Gone('torch.amp.custom_fwd(..., device_type="cuda")'),
+    "torch.cuda.amp.custom_bwd": Gone('torch.amp.custom_bwd(..., device_type="cuda")'),
+    "torch.cpu.amp.autocast": Gone('torch.amp.autocast("cpu", ...)'),
+    "torch.backends.cuda.sdp_kernel": Gone("torch.nn.attention.sdpa_kernel(...)"),
+    "torch.cuda.memory_cached": Gone("torch.cuda.memory_reserved()"),
+    "torch.cuda.max_memory_cached": Gone("torch.cuda.max_memory_reserved()"),
+    "torch.get_autocast_gpu_dtype": Gone('torch.get_autocast_dtype("cuda")'),
+    "torch._dynamo.mark_unbacked": Gone(
+        "torch._dynamo.decorators.mark_unbacked(...)", raises=True
+    ),
+    "torch._dynamo.utils.CompileProfiler": Gone(
+        "torchproof check, or torch._dynamo.utils.counters", raises=True
+    ),
+    "torch._dynamo.testing.CompileProfiler": Gone(
+        "torchproof check, or torch._dynamo.utils.counters", raises=True
+    ),
+    "torch._dynamo.skip": Gone("torch.compiler.disable(...)", raises=True),
+    "torch.export.dynamic_dim": Gone("torch.export.Dim(...)", raises=True),
+    "torch.export.export_for_training": Gone("torch.export.export(...)", raises=True),
+    "torch.export.export_for_inference": Gone(
+        "torch.export.export(...).run_decompositions()", raises=True
+    ),
+    "torch._export.capture_pre_autograd_graph": Gone(
+        "torch.export.export(...)", raises=True
+    ),
+    "torch.onnx.dynamo_export": Gone(
+        "torch.onnx.export(..., dynamo=True)", raises=True
+    ),
+}
+# One of these is in every file that has one of those names.
+_WORDS = (
+    *("cuda.amp", "cpu.amp", "sdp_kernel", "memory_cached", "autocast_gpu_dtype"),
+    *("_dynamo", "torch.export", "torch._export", "dynamo_export", "pad_sequence"),
+)
+# Keywords that a function does not take, and what to do instead.
+_KEYWORDS = {
+    "torch.nn.utils.rnn.pad_sequence": {
+        "max_length": "pad to a fixed length with torch.nn.functional.pad afterwards"
+    },
+    "torch.export.export": {"constraints": "pass dynamic_shapes=..."},
+}
+MODES = (
+    *("default", "lite", "reduce-overhead", "max-autotune"),
+    "max-autotune-no-cudagraphs",
+)
+# The parameters of torch.compile in torch 2.11 to 2.15 together.
+_COMPILE = {"model", "fullgraph", "dynamic", "backend", "mode", "options", "disable"}
+_COMPILE |= {"recompile_limit", "isolate_recompiles", "shapes_spec", "dynamic_shapes"}
+_COMPILE |= {"name"}
+
+
+class GoneApi(FilePattern):
+    """A function, keyword or mode that torch does not have, or is about to drop."""
+
+    code, severity = "CF108", "low"
+
+    def read(self, source: Source) -> Iterator[Sighting]:
+        if any(word in source.text for word in _WORDS):
+            for node in source.nodes:
+                if isinstance(node, ast.Call):
+                    yield from self._name(node, source)
+                    yield from self._keywords(node, source)
+        if "_dynamo.explain" in source.text or "_dynamo.export" in source.text:
+            yield from self._old_signatures(source)
+        file = compiled.of(source)
+        for site in file.sites if file else ():
+            yield from self._arguments(site, source)
+
+    def _name(self, node: ast.Call, source: Source) -> Iterator[Sighting]:
+        dotted = source.dotted(node.func) or ""
+        gone = GONE.get(dotted)
+        if gone is None or _is_probed(node, source):
+            return
+        what = "does not exist" if gone.raises else "is deprecated"
+        cause = (
+            f"torch 2.11, 2.13 and 2.15 have no {dotted}: this raises AttributeError"
+            if gone.raises
+            else f"torch warns of {dotted} and will drop it"
+        )
+        yield Sighting(
+            node.func, f"{dotted} {what}", cause, f"use {gone.instead}", gone.severity
+        )
+
+    def _keywords(self, node: ast.Call, source: Source) -> Iterator[Sighting]:
+        dotted = source.dotted(node.func) or ""
+        for keyword in node.keywords if dotted in _KEYWORDS else ():
+            cure = _KEYWORDS[dotted].get(keyword.arg or "")
+            if cure:
+                yield Sighting(
+                    keyword.value,
+                    f"{dotted} takes no {keyword.arg}: this raises TypeError",
+                    f"torch 2.11, 2.13 and 2.15 have no {keyword.arg} here",
+                    cure,
+                    "high",
+                )
+
+    def _old_signatures(self, source: Source) -> Iterator[Sighting]:
+        """`explain(f, x)`, where it is `explain(f)(x)`."""
+        for node in source.nodes:
+            if not isinstance(node, ast.Call) or len(node.args) < 2:
+                continue
+            dotted = source.dotted(node.func) or ""
+            if dotted in ("torch._dynamo.explain", "torch._dynamo.export"):
+                name = dotted.rpartition(".")[2]
+                yield Sighting(
+                    node,
+                    f"{name}(f, *args) is deprecated",
+                    f"torch warns of {dotted} with arguments beside the function",
+                    f"write torch._dynamo.{name}(f)(*args)",
+                )
+
+    def _arguments(self, site: Compiled, source: Source) -> Iterator[Sighting]:
+        given = site.arguments
+        text = shorten(source.text_of(site.node))
+        mode = literal(given.get("mode"))
+        if mode is not None and mode not in MODES and site.backend == "inductor":
+            yield Sighting(
+                given["mode"],
+                f'torch.compile has no mode "{mode}": this raises',
+                f"the modes are {', '.join(MODES)}",
+                "choose one of them; torchproof bench measures which is fastest",
+                "high",
+            )
+        if _is_given(given.get("mode")) and _is_given(given.get("options")):
+            yield Sighting(
+                given["options"],
+                f"`{text}` raises: mode and options exclude each other",
+                "a mode is a preset of options, and torch.compile takes one of the two",
+                "leave mode out and give its options:"
+                " torch._inductor.list_mode_options(mode) names them",
+                "high",
+            )
+        for name in sorted(set(given) - _COMPILE):
+            yield Sighting(
+                given[name],
+                f"torch.compile takes no {name}: this raises TypeError",
+                f"torch 2.11, 2.13 and 2.15 have no parameter {name} there",
+                "write fullgraph=True" if name == "nopython" else "leave it out",
+                "high",
+            )
+
+
+def _is_given(node: ast.expr | None) -> bool:
+    """As something that is surely no None."""
+    return isinstance(node, ast.Dict) or literal(node) is not None
+
+
+def _is_probed(node: ast.AST, source: Source) -> bool:
+    """Where the program asks what torch has, it may be one of two ways."""
+    at: ast.AST | None = node
+    while (at := source.parents.get(at)) is not None:  # type: ignore[arg-type]
+        if isinstance(at, ast.Try | ast.If | ast.IfExp):
+            return True
+        if isinstance(at, Definition) and "hasattr" in source.text_of(at):
+            return True
+    return False
+
+
+class ScaledBfloat16(FilePattern):
+    """A GradScaler beside autocast to bfloat16."""
+
+    code, severity = "CF109", "low"
+
+    def read(self, source: Source) -> Iterator[Sighting]:
+        if "GradScaler" not in source.text or "bfloat16" not in source.text:
+            return
+        if "float16" in source.text.replace("bfloat16", "") or "fp16" in source.text:
+            return  # the program has both ways
+        if not self._casts(source):
+            return
+        for node in source.nodes:
+            if not isinstance(node, ast.Call):
+                continue
+            name = (source.dotted(node.func) or "").rpartition(".")[2]
+            switched = any(k.arg == "enabled" for k in node.keywords)
+            if name == "GradScaler" and not switched:
+                yield Sighting(
+                    node,
+                    "GradScaler has nothing to do: autocast is to bfloat16",
+                    "scaling keeps small gradients of float16 from vanishing; bfloat16"
+                    " has the range of float32",
+                    "leave the scaler out: loss.backward() and optimizer.step()",
+                )
+
+    def _casts(self, source: Source) -> bool:
+        for node in source.nodes:
+            if not isinstance(node, ast.Call):
+                continue
+            if not (source.dotted(node.func) or "").endswith("autocast"):
+                continue
+            words = {
+                source.dotted(n) for n in walk(node) if isinstance(n, ast.Attribute)
+            }
+            if "torch.bfloat16" in words:
+                return True
+        return False

@@ -1,0 +1,247 @@
+"""What a program does with the result of torch.compile, and with the original."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from torchproof.checking.static import compiled
+from torchproof.checking.static.compiled import Compilation, Compiled
+from torchproof.checking.static.patterns.pattern import FilePattern, Sighting, shorten
+from torchproof.checking.static.source import Class, Definition, Source, walk
+
+# Methods by which models are run besides forward; nn.Module has none of them.
+_METHODS = {"generate", "encode", "decode", "predict", "sample", "embed", "infer"}
+_METHODS |= {"encode_image", "encode_text", "forward_features", "transcribe", "rollout"}
+_METHODS |= {"get_image_features", "get_text_features", "training_step", "act"}
+_METHODS |= {"validation_step", "test_step", "predict_step", "log_prob", "translate"}
+
+
+class ThrownAway(FilePattern):
+    """The result of torch.compile is used by nothing."""
+
+    code, kind, severity = "NC801", "no_op", "high"
+    shown_by = ("NC801", "NC803")
+
+    def read(self, source: Source) -> Iterator[Sighting]:
+        file = compiled.of(source)
+        for site in file.sites if file else ():
+            statement = source.parents.get(site.node)
+            if not isinstance(statement, ast.Expr) or site.subject is None:
+                continue
+            if _may_raise_on_purpose(statement, source):
+                continue
+            subject = source.text_of(site.subject)
+            yield Sighting(
+                site.node,
+                f"`{shorten(source.text_of(site.node))}` compiles nothing: its result"
+                " is thrown away",
+                f"torch.compile leaves {shorten(subject)} as it is and returns a"
+                " compiled one, which nothing calls",
+                f"use the result: {subject} = torch.compile({subject}), or compile a"
+                f" module in place with {subject}.compile()",
+            )
+
+
+def _may_raise_on_purpose(node: ast.AST, source: Source) -> bool:
+    """Inside a `with` or `try`, what is asked may be whether it raises."""
+    at: ast.AST | None = node
+    while (at := source.parents.get(at)) is not None:  # type: ignore[arg-type]
+        if isinstance(at, ast.With | ast.Try):
+            return True
+        if isinstance(at, Definition):
+            return False
+    return False
+
+
+class OtherMethod(FilePattern):
+    """A method other than forward is called on a compiled module."""
+
+    code, kind, certain = "NC802", "no_op", False
+    shown_by = ("NC802",)
+
+    def read(self, source: Source) -> Iterator[Sighting]:
+        file = compiled.of(source)
+        if file is None:
+            return
+        for node in source.nodes:
+            if not isinstance(node, ast.Call) or not isinstance(
+                node.func, ast.Attribute
+            ):
+                continue
+            site = file.of(node.func.value)
+            if site is None or site.subject is None:
+                continue
+            if not _is_other(node.func.attr, site, file):
+                continue
+            text = shorten(source.text_of(node.func))
+            name = node.func.attr
+            yield Sighting(
+                node,
+                f"`{text}()` on the compiled module would run uncompiled",
+                f"torch.compile(module) compiles forward only; {name} is the"
+                " original's own method",
+                f"if {name} calls forward, compile in place with model.compile(); else"
+                f" compile the method itself: model.{name} ="
+                f" torch.compile(model.{name})",
+            )
+
+
+def _is_other(name: str, site: Compiled, file: Compilation) -> bool:
+    """Whether a method runs the model's own code, and is not what was compiled."""
+    cls = _class(site, file)
+    if cls is None:
+        return name in _METHODS and not _is_function(site, file)
+    own = cls.methods.get(name)
+    if own is None:
+        return name in _METHODS
+    plain = name.startswith("_") or name in ("forward", "train", "eval", "compile")
+    runs = any("compile" in each for each in own.decorators)
+    known = {"property", "staticmethod", "classmethod"} & set(own.decorators)
+    return not plain and not runs and not known and _computes(own.node)
+
+
+def _computes(function: Definition) -> bool:
+    """Whether a method is given something to work on, as those that run a model."""
+    return len(function.args.args) > 1
+
+
+def _class(site: Compiled, file: Compilation) -> Class | None:
+    """The class of the compiled module, where the file says it."""
+    made: ast.AST | None = site.subject
+    for _ in range(4):
+        if isinstance(made, ast.Call):
+            dotted = file.source.dotted(made.func) or ""
+            if isinstance(made.func, ast.Attribute) and made.func.attr in _SAME:
+                made = made.func.value
+                continue
+            return file.source.classes.get(dotted)
+        if not isinstance(made, ast.Name | ast.Attribute):
+            return None
+        made = file.bindings.meaning(made)
+    return None
+
+
+# Methods of a module that give the module itself.
+_SAME = {"to", "cuda", "cpu", "eval", "train", "half", "float", "bfloat16", "double"}
+_SAME |= {"requires_grad_"}
+
+
+def _is_function(site: Compiled, file: Compilation) -> bool:
+    subject = site.subject
+    if not isinstance(subject, ast.Name):
+        return isinstance(subject, ast.Lambda | ast.Attribute) and not (
+            isinstance(subject, ast.Attribute) and "model" in subject.attr
+        )
+    return isinstance(file.bindings.meaning(subject), Definition)
+
+
+class OriginalCalled(FilePattern):
+    """The original is called, and what torch.compile made of it is not used at all."""
+
+    code, kind, certain = "NC803", "no_op", False
+    shown_by = ("NC803", "NC801")
+
+    def read(self, source: Source) -> Iterator[Sighting]:
+        file = compiled.of(source)
+        for site in file.sites if file else ():
+            assert file is not None
+            result, subject = file.name(site), site.subject
+            if result is None or not isinstance(subject, ast.Name | ast.Attribute):
+                continue
+            names = source.dotted(result), source.dotted(subject)
+            if None in names or names[0] == names[1] or _is_read(result, file):
+                continue
+            call = _first_call(subject, site, file)
+            if call is not None:
+                text = shorten(source.text_of(call))
+                yield Sighting(
+                    call,
+                    f"`{text}` runs uncompiled: {names[0]} is the compiled one, and"
+                    " nothing uses it",
+                    f"torch.compile leaves {names[1]} as it is and returns a compiled"
+                    " one",
+                    f"call {names[0]} here, or name the result {names[1]}",
+                )
+
+
+def _first_call(
+    subject: ast.Name | ast.Attribute, site: Compiled, file: Compilation
+) -> ast.Call | None:
+    """Of the original: after it is compiled, or in another method of its object."""
+    own = isinstance(subject, ast.Attribute)
+    scope = file.bindings.scope(site.node)
+    if own:
+        while not isinstance(scope, ast.ClassDef | ast.Module):
+            scope = file.bindings.scope(scope)
+    name = file.source.dotted(subject)
+    for node in walk(scope):
+        if isinstance(node, ast.Call) and file.source.dotted(node.func) == name:
+            later = node.lineno > site.node.lineno
+            if later or (own and file.bindings.scope(node) is not scope):
+                return node
+    return None
+
+
+def _is_read(name: ast.expr, file: Compilation) -> bool:
+    """Whether anything in the file reads the name, or may from outside."""
+    last = name.id if isinstance(name, ast.Name) else getattr(name, "attr", "")
+    if last in _exported(file.source):
+        return True
+    return any(
+        isinstance(node, ast.Name | ast.Attribute)
+        and (node.id if isinstance(node, ast.Name) else node.attr) == last
+        and isinstance(node.ctx, ast.Load | ast.Del)
+        for node in file.source.nodes
+    )
+
+
+def _exported(source: Source) -> set[str]:
+    declared = {n for g in source.nodes if isinstance(g, ast.Global) for n in g.names}
+    for node in source.tree.body:
+        targets = node.targets if isinstance(node, ast.Assign) else []
+        if any(isinstance(t, ast.Name) and t.id == "__all__" for t in targets):
+            declared |= {compiled.literal(each) or "" for each in walk(node)}
+    return declared
+
+
+class PrefixedCheckpoint(FilePattern):
+    """A compiled module's state_dict is saved: its keys begin with `_orig_mod.`."""
+
+    code = "CF112"
+
+    def read(self, source: Source) -> Iterator[Sighting]:
+        file = compiled.of(source)
+        if file is None or "state_dict" not in source.text:
+            return
+        if "_orig_mod" in source.text:  # the program knows
+            return
+        for node in source.nodes:
+            if (
+                not isinstance(node, ast.Call)
+                or source.dotted(node.func) != "torch.save"
+            ):
+                continue
+            for inner in walk(node):
+                if self._is_state(inner, file):
+                    assert isinstance(inner, ast.Call)
+                    yield self._sighting(inner, source)
+
+    def _is_state(self, node: ast.AST, file: Compilation) -> bool:
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+            return False
+        if node.func.attr != "state_dict":
+            return False
+        site = file.of(node.func.value)
+        return site is not None and site.subject is not None
+
+    def _sighting(self, node: ast.Call, source: Source) -> Sighting:
+        text = shorten(source.text_of(node))
+        return Sighting(
+            node,
+            f"`{text}` saves keys that begin with `_orig_mod.`",
+            "a compiled module holds the original under the name _orig_mod, so a plain"
+            " model finds none of its keys in what is saved",
+            "compile in place with model.compile(), which keeps the names, or save the"
+            " state of the original model",
+        )

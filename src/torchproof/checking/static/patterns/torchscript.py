@@ -1,0 +1,324 @@
+"""TorchScript: what tracing gets wrong, what scripting refuses, what mixes badly."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from torchproof.checking.static import bindings
+from torchproof.checking.static.bindings import Bindings
+from torchproof.checking.static.flow import Flow
+from torchproof.checking.static.kinds import Kind
+from torchproof.checking.static.patterns.pattern import FilePattern, Sighting, shorten
+from torchproof.checking.static.patterns.tensors import Branch, ToPython
+from torchproof.checking.static.program import COMPILE, Program
+from torchproof.checking.static.source import Class, Function, Source, walk
+
+TRACE = ("torch.jit.trace",)
+SCRIPT = ("torch.jit.script",)
+_DEPRECATED = (
+    *(*TRACE, *SCRIPT, "torch.jit.trace_module", "torch.jit.freeze"),
+    "torch.jit.optimize_for_inference",
+)
+# Methods of a module that give the module itself.
+_SAME = {"to", "cuda", "cpu", "half", "float", "bfloat16", "double", "requires_grad_"}
+_WAY_OUT = "torch.compile for speed in Python, torch.export for a file without Python"
+
+
+def _calls(source: Source, names: tuple[str, ...]) -> Iterator[ast.Call]:
+    if "jit" not in source.text:
+        return
+    for node in source.nodes:
+        if isinstance(node, ast.Call) and source.dotted(node.func) in names:
+            yield node
+
+
+def _code(node: ast.AST | None, names: Bindings) -> Function | Class | None:
+    """The function or class of what is traced or scripted, if the file has it."""
+    source = names.source
+    for _ in range(4):
+        if isinstance(node, ast.Call):
+            called = node.func
+            if isinstance(called, ast.Attribute) and called.attr in (*_SAME, "eval"):
+                node = called.value
+                continue
+            return source.classes.get(source.dotted(called) or "")
+        if isinstance(node, ast.ClassDef):
+            return source.classes.get(node.name)
+        if isinstance(node, ast.FunctionDef):
+            inside = source.function_at(node)
+            name = f"{inside}.{node.name}" if inside else node.name
+            return source.functions.get(name)
+        if not isinstance(node, ast.Name | ast.Attribute):
+            return None
+        node = names.meaning(node)
+    return None
+
+
+class TracedBranch(FilePattern):
+    """torch.jit.trace of code that depends on the values of tensors."""
+
+    code, severity = "TS101", "high"
+
+    def read(self, source: Source) -> Iterator[Sighting]:
+        for call in _calls(source, TRACE):
+            subject = call.args[0] if call.args else None
+            code = _code(subject, bindings.of(source))
+            if isinstance(code, Class):
+                code = code.methods.get("forward")
+            if code is None or "is_tracing" in source.text:
+                continue
+            for place, text in _decided(code, source):
+                yield Sighting(
+                    call,
+                    f"the trace of {code.name} keeps what `{text}` (line {place}) gave"
+                    " for the example: other inputs get wrong answers, silently",
+                    "torch.jit.trace records the operations of one call; what Python"
+                    " decides from a tensor's value is not among them",
+                    f"compute it with torch.where, then use {_WAY_OUT}",
+                )
+                break
+
+
+def _decided(function: Function, source: Source) -> Iterator[tuple[int, str]]:
+    """Where the function, or one it calls, takes a tensor's value into Python."""
+    program = Program([source])
+    waiting, done = [function], {function}
+    found: list[tuple[int, str]] = []
+    patterns = (Branch(), ToPython())
+
+    def look(node: ast.AST, at: Flow) -> None:
+        for pattern in patterns:
+            if isinstance(node, pattern.nodes):
+                for sighting in pattern.look(node, at):
+                    place = sighting.node
+                    assert isinstance(place, ast.expr | ast.stmt)
+                    found.append((place.lineno, shorten(at.text(place), 40)))
+        if isinstance(node, ast.Call):
+            callee = program.callee(node, at.function)
+            if callee is not None and callee not in done:
+                done.add(callee)
+                waiting.append(callee)
+
+    while waiting:
+        each = waiting.pop()
+        Flow(each, program, given=_tensors(each, each is function), look=look).run()
+    return iter(sorted(found))
+
+
+def _tensors(function: Function, is_traced: bool) -> dict[str, Kind]:
+    """What is traced is given tensors, for parameters without a default."""
+    if not is_traced:
+        return {}
+    arguments = function.node.args
+    plain = [*arguments.posonlyargs, *arguments.args]
+    if function.is_bound:
+        plain = plain[1:]
+    return {each.arg: Kind.TENSOR for each in plain if each.annotation is None}
+
+
+class Deprecated(FilePattern):
+    """torch.jit.script and torch.jit.trace, which torch is about to drop."""
+
+    code, severity = "TS102", "low"
+
+    def read(self, source: Source) -> Iterator[Sighting]:
+        for call in _calls(source, _DEPRECATED):
+            yield self._sighting(call.func, source)
+        if "jit" not in source.text:
+            return
+        for function in source.functions.values():
+            for each in function.node.decorator_list:
+                if source.dotted(each) in SCRIPT:
+                    yield self._sighting(each, source)
+
+    def _sighting(self, node: ast.expr, source: Source) -> Sighting:
+        name = source.dotted(node)
+        return Sighting(
+            node,
+            f"{name} is deprecated",
+            "torch warns of TorchScript on every use and develops it no further",
+            f"use {_WAY_OUT}",
+        )
+
+
+class Unscriptable(FilePattern):
+    """Scripted code with something that torch.jit.script refuses."""
+
+    code, severity = "TS103", "high"
+
+    def read(self, source: Source) -> Iterator[Sighting]:
+        seen: set[Function] = set()
+        for function in _scripted(source):
+            for each in _reached(function, source):
+                if each not in seen:
+                    seen.add(each)
+                    yield from self._refused(each)
+
+    def _refused(self, function: Function) -> Iterator[Sighting]:
+        for node, what, cure in _unsupported(function):
+            yield Sighting(
+                node,
+                f"torch.jit.script refuses {function.name}: {what}",
+                "TorchScript is a part of Python, and the whole function must be"
+                " written in it, branches that are never taken too",
+                f"{cure}; or use torch.compile, which takes Python as it is",
+            )
+
+
+def _scripted(source: Source) -> Iterator[Function]:
+    if "jit" not in source.text:
+        return
+    for function in source.functions.values():
+        if any(source.dotted(d) in SCRIPT for d in function.node.decorator_list):
+            yield function
+    for call in _calls(source, SCRIPT):
+        code = _code(call.args[0] if call.args else None, bindings.of(source))
+        if isinstance(code, Class):
+            forward = code.methods.get("forward")
+            if forward is not None:
+                yield forward
+        elif code is not None:
+            yield code
+
+
+def _reached(function: Function, source: Source) -> Iterator[Function]:
+    """A function and those of the file that it calls, as far as they are scripted."""
+    program = Program([source])
+    waiting, done = [function], {function}
+    while waiting:
+        each = waiting.pop()
+        if set(each.decorators) & {"torch.jit.ignore", "torch.jit.unused"}:
+            continue
+        yield each
+        for node in walk(each.node):
+            callee = program.callee(node, each) if isinstance(node, ast.Call) else None
+            if callee is not None and callee not in done:
+                done.add(callee)
+                waiting.append(callee)
+
+
+_REFUSED: dict[type[ast.AST], tuple[str, str]] = {
+    ast.Try: ("it has a try block", "test for the condition instead of catching"),
+    ast.Lambda: ("it has a lambda", "make it a function of the module"),
+    ast.Yield: ("it is a generator", "return a list"),
+    ast.YieldFrom: ("it is a generator", "return a list"),
+    ast.SetComp: ("it makes a set", "use a list or a dict"),
+    ast.Set: ("it makes a set", "use a list or a dict"),
+    ast.NamedExpr: ("it uses `:=`", "assign on a line of its own"),
+    ast.Import: ("it imports", "import at the top of the file"),
+    ast.ImportFrom: ("it imports", "import at the top of the file"),
+    ast.Global: ("it sets a global variable", "return the value"),
+    ast.Nonlocal: ("it sets a variable of an outer function", "return the value"),
+    ast.Match: ("it uses match", "use if and elif"),
+    ast.FunctionDef: ("it defines a function", "define it at the top of the file"),
+    ast.ClassDef: ("it defines a class", "define it at the top of the file"),
+}
+
+
+def _unsupported(
+    function: Function,
+) -> Iterator[tuple[ast.expr | ast.stmt, str, str]]:
+    node = function.node
+    arguments = node.args
+    if arguments.vararg or arguments.kwarg:
+        yield node, "it takes *args or **kwargs", "name the arguments"
+    if any(default is not None for default in arguments.kw_defaults):
+        yield node, "it has a keyword-only default", "make it a positional argument"
+    plain = [*arguments.posonlyargs, *arguments.args]
+    with_default = plain[len(plain) - len(arguments.defaults) :]
+    for parameter, default in zip(with_default, arguments.defaults, strict=True):
+        if isinstance(default, ast.List | ast.Dict | ast.Set):
+            yield default, "a default can be changed", "make the default None"
+        elif parameter.annotation is None and _is_plain(default):
+            yield (
+                default,
+                f"{parameter.arg} has no annotation, so it is taken for a Tensor",
+                f"annotate it: {parameter.arg}: {type(default.value).__name__}",  # type: ignore[attr-defined]
+            )
+    for statement in node.body:
+        for each in walk(statement):
+            told = _REFUSED.get(type(each))
+            if told is not None:
+                assert isinstance(each, ast.expr | ast.stmt)
+                yield each, *told
+                return
+
+
+def _is_plain(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(
+        node.value, bool | int | float | str
+    )
+
+
+class TracedTraining(FilePattern):
+    """torch.jit.trace of a module in training mode that has dropout or batch norm."""
+
+    code = "TS104"
+
+    def read(self, source: Source) -> Iterator[Sighting]:
+        if ".eval()" in source.text or "train(False)" in source.text:
+            return
+        for call in _calls(source, TRACE):
+            code = _code(call.args[0] if call.args else None, bindings.of(source))
+            if not isinstance(code, Class):
+                continue
+            layer = _trained_layer(code)
+            if layer is not None:
+                text = shorten(source.text_of(call))
+                yield Sighting(
+                    call,
+                    f"`{text}` records {layer} as it is in training",
+                    "a module is made in training mode, the trace keeps what it does"
+                    " there, and eval() on the traced module changes nothing of it",
+                    "call model.eval() before tracing",
+                )
+
+
+def _trained_layer(code: Class) -> str | None:
+    for method in code.methods.values():
+        for node in walk(method.node):
+            if isinstance(node, ast.Call):
+                dotted = code.source.dotted(node.func) or ""
+                name = dotted.removeprefix("torch.nn.")
+                if name != dotted and name.startswith(("Dropout", "BatchNorm")):
+                    return name
+    return None
+
+
+class Mixed(FilePattern):
+    """torch.compile of TorchScript, or TorchScript of what torch.compile made."""
+
+    code, severity = "TS105", "high"
+
+    def read(self, source: Source) -> Iterator[Sighting]:
+        if ".compile" not in source.text or ".jit" not in source.text:
+            return
+        for call in _calls(source, (*COMPILE, *TRACE, *SCRIPT)):
+            made: ast.AST | None = call.args[0] if call.args else None
+            if isinstance(made, ast.Name | ast.Attribute):
+                made = bindings.of(source).meaning(made)
+            inner = source.dotted(made.func) if isinstance(made, ast.Call) else None
+            outer = source.dotted(call.func)
+            if outer in COMPILE and inner in _DEPRECATED:
+                yield self._sighting(call, f"{inner} made it", source)
+            elif outer not in COMPILE and inner in COMPILE:
+                yield self._sighting(call, "torch.compile made it", source)
+
+    def _sighting(self, call: ast.Call, made: str, source: Source) -> Sighting:
+        text = shorten(source.text_of(call))
+        if source.dotted(call.func) in COMPILE:
+            message = f"`{text}` compiles nothing: {made}"
+            cause = (
+                "Dynamo traces Python, and TorchScript has none: what is traced runs as"
+                " it is, and for what is scripted newer versions raise"
+            )
+        else:
+            message = f"`{text}` raises: {made}"
+            cause = "TorchScript takes Python functions, and no compiled ones"
+        return Sighting(
+            call,
+            message,
+            cause,
+            "give the original module to torch.compile, and leave TorchScript out",
+        )

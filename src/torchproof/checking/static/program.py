@@ -1,0 +1,309 @@
+"""Files that are read together: whose method a call means, and what is compiled."""
+
+from __future__ import annotations
+
+import ast
+import functools
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from torchproof.checking.static import kinds
+from torchproof.checking.static.kinds import Kind
+from torchproof.checking.static.source import Class, Function, Source, Unreadable, walk
+
+COMPILE = ("torch.compile", "torch.compiler.compile")
+_DISABLED = (
+    *("torch.compiler.disable", "torch._dynamo.disable", "torch._disable_dynamo"),
+    *("torch.jit.ignore", "torch.jit.unused", "torch.compiler.allow_in_graph"),
+    *("torch.jit.script", "torch.library.custom_op", "triton.jit"),
+    *("torch.compiler.assume_constant_result", "torch._dynamo.allow_in_graph"),
+)
+_CALLS = (ast.List, ast.ListComp, ast.BinOp)  # as a list of calls is written
+_OTHER_FORWARDS = ("torch.autograd.Function", "torch.autograd.function.Function")
+
+
+class Program:
+    """Sources by path. With `follows`, imports of files beside them are read too."""
+
+    def __init__(self, sources: Iterable[Source], *, follows: bool = False) -> None:
+        self.sources = {source.path: source for source in sources}
+        self._follows = follows
+        self.returned: dict[Function, Kind] = {}  # as far as it was looked for
+        self.depth = 0  # of looking for it
+        self._attributes: dict[Class, dict[str, Kind]] = {}
+        self._assigned: dict[Class, dict[str, list[ast.expr]]] = {}
+
+    # -- what names mean ---------------------------------------------------------------
+
+    def find(self, dotted: str, source: Source) -> Class | Function | None:
+        """The class or function of a dotted name, in this file or one it imports."""
+        if dotted in source.classes:
+            return source.classes[dotted]
+        if dotted in source.functions:
+            return source.functions[dotted]
+        owner, _, name = dotted.rpartition(".")
+        if owner in source.classes:
+            return self.method(source.classes[owner], name)
+        if not self._follows or not owner or owner.partition(".")[0] == "torch":
+            return None  # torch's own code is compiled as torch means it
+        for path in _candidates(owner, source.path):
+            other = self._load(path)
+            if other is not None and name in other.classes:
+                return other.classes[name]
+            if other is not None and name in other.functions:
+                return other.functions[name]
+        return None
+
+    def _load(self, path: Path) -> Source | None:
+        if path not in self.sources:
+            try:
+                self.sources[path] = Source.read(path)
+            except Unreadable:
+                return None
+        return self.sources[path]
+
+    def line_of(self, cls: Class) -> Iterator[Class]:
+        """A class and its bases, as far as they can be read."""
+        seen: set[Class] = set()
+        waiting = [cls]
+        while waiting:
+            found = waiting.pop(0)
+            if found in seen:
+                continue
+            seen.add(found)
+            yield found
+            for base in found.bases:
+                known = self.find(base, found.source)
+                if isinstance(known, Class):
+                    waiting.append(known)
+
+    def method(self, cls: Class, name: str) -> Function | None:
+        for each in self.line_of(cls):
+            if name in each.methods:
+                return each.methods[name]
+        return None
+
+    def is_module(self, cls: Class) -> bool:
+        """Whether instances are modules: by their bases, else by having a forward."""
+        bases = [base for each in self.line_of(cls) for base in each.bases]
+        if any(base in _OTHER_FORWARDS for base in bases):
+            return False
+        if any(base.startswith("torch.nn.") for base in bases):
+            return True
+        return bool(bases) and self.method(cls, "forward") is not None
+
+    def attribute(self, cls: Class, name: str) -> Kind:
+        """What `self.name` is, as the class and its bases set it."""
+        for each in self.line_of(cls):
+            if each not in self._attributes:
+                self._attributes[each] = dict(_attributes(each))
+            if name in self._attributes[each]:
+                return self._attributes[each][name]
+        return Kind.UNKNOWN
+
+    def instance(self, cls: Class, name: str) -> Class | None:
+        """The class of `self.name`, where it is made by calling one that is read."""
+        for each in self.line_of(cls):
+            values = self._set_in(each).get(name, [])
+            made = {
+                each.source.dotted(value.func) if isinstance(value, ast.Call) else None
+                for value in values
+            }
+            if values:
+                dotted = made.pop() if len(made) == 1 else None
+                found = self.find(dotted, each.source) if dotted else None
+                return found if isinstance(found, Class) else None
+        return None
+
+    def assigned(self, cls: Class, name: str) -> list[ast.expr]:
+        """Every value that the class and its bases give to `self.name`."""
+        return [v for c in self.line_of(cls) for v in self._set_in(c).get(name, [])]
+
+    def _set_in(self, cls: Class) -> dict[str, list[ast.expr]]:
+        if cls not in self._assigned:
+            self._assigned[cls] = _assignments(cls)
+        return self._assigned[cls]
+
+    def callee(self, call: ast.Call, function: Function) -> Function | None:
+        """The function that a call means, where that can be read."""
+        dotted = function.source.dotted(call.func)
+        if dotted is None:
+            return self._of_super(call, function)
+        first, _, rest = dotted.partition(".")
+        if first in ("self", "cls") and function.owner is not None:
+            part, _, name = rest.partition(".")
+            if not name and (own := self.method(function.owner, part)):
+                return own
+            if "." in name or (made := self.instance(function.owner, part)) is None:
+                return None
+            return self.method(made, name or "forward")
+        found = self.find(f"{function.name}.{dotted}", function.source)
+        found = found or self.find(dotted, function.source)
+        return found if isinstance(found, Function) else None
+
+    def _of_super(self, call: ast.Call, function: Function) -> Function | None:
+        given = call.func
+        if not (isinstance(given, ast.Attribute) and isinstance(given.value, ast.Call)):
+            return None
+        if function.source.dotted(given.value.func) != "super" or not function.owner:
+            return None
+        for each in list(self.line_of(function.owner))[1:]:
+            if given.attr in each.methods:
+                return each.methods[given.attr]
+        return None
+
+    # -- what is compiled --------------------------------------------------------------
+
+    def roots(self, source: Source) -> list[Function]:
+        """The forward of each module, and what is compiled or handed out by name."""
+        found = []
+        for cls in source.classes.values():
+            forward = cls.methods.get("forward")
+            if forward and forward.is_bound and self.is_module(cls):
+                found += [] if _compiles_parts(cls) else [forward]
+        own = list(_compiled(source))
+        # A file that compiles by itself hands out what it does not compile as a whole.
+        compiles = any(f"{name}(" in source.text for name in COMPILE)
+        found += own if compiles else [*own, *_handed_out(source)]
+        return [f for f in dict.fromkeys(found) if not is_disabled(f)]
+
+
+def _compiles_parts(cls: Class) -> bool:
+    """Whether a class compiles what it is made of: its own forward then is not."""
+    if "compile" not in cls.source.text:
+        return False
+    for method in cls.methods.values():
+        for node in walk(method.node):
+            if not isinstance(node, ast.Call):
+                continue
+            dotted = cls.source.dotted(node.func) or ""
+            whole = node.args and cls.source.dotted(node.args[0]) == "self.forward"
+            if dotted in COMPILE and not whole:
+                return True
+            words = dotted.split(".")
+            if words[-1] == "compile" and words[0] not in ("re", "regex", "self"):
+                return words[0] != "builtins" and len(words) > 1
+    return False
+
+
+def is_disabled(function: Function) -> bool:
+    """Whether Dynamo does not go into it, as its decorators say."""
+    return any(name in _DISABLED for name in function.decorators)
+
+
+def _compiled(source: Source) -> Iterator[Function]:
+    for function in source.functions.values():
+        if any(name in COMPILE for name in function.decorators):
+            yield function
+    for node in source.nodes:
+        if not isinstance(node, ast.Call) or source.dotted(node.func) not in COMPILE:
+            continue
+        given = (source.dotted(node.args[0]) if node.args else None) or ""
+        if given in source.functions:
+            yield source.functions[given]
+        elif "." in given:  # model.step = torch.compile(model.step)
+            name = given.rpartition(".")[2]
+            owners = [c for c in source.classes.values() if name in c.methods]
+            if len(owners) == 1:
+                yield owners[0].methods[name]
+
+
+def _handed_out(source: Source) -> Iterator[Function]:
+    """What a factory returns to be called: the `fn` of `return fn, calls`."""
+    for node in source.nodes:
+        if not isinstance(node, ast.Return) or not isinstance(node.value, ast.Tuple):
+            continue
+        pair = node.value.elts
+        if len(pair) != 2 or not isinstance(pair[1], _CALLS):
+            continue
+        inside = source.functions.get(source.function_at(node) or "")
+        if inside is not None and not inside.parameters:
+            name = source.dotted(pair[0]) or ""
+            found = source.functions.get(f"{inside.name}.{name}")
+            found = found or source.functions.get(name)
+            if found is not None:
+                yield found
+
+
+def _attributes(cls: Class) -> Iterator[tuple[str, Kind]]:
+    """What the class sets on its instances; the first assignment counts."""
+    for child in cls.node.body:
+        if isinstance(child, ast.AnnAssign) and isinstance(child.target, ast.Name):
+            yield child.target.id, kinds.of_annotation(child.annotation)
+        if isinstance(child, ast.Assign) and isinstance(child.value, ast.Constant):
+            for target in child.targets:
+                if isinstance(target, ast.Name):
+                    yield target.id, Kind.PYTHON
+    found: dict[str, Kind] = {}
+    for method in cls.methods.values():
+        for node in walk(method.node):
+            for name, kind in _set_by(node, cls.source, method):
+                found[name] = kinds.join(found.get(name, kind), kind)
+    yield from found.items()
+
+
+def _assignments(cls: Class) -> dict[str, list[ast.expr]]:
+    """The values that the methods of a class give to `self.name`."""
+    found: dict[str, list[ast.expr]] = {}
+    for method in cls.methods.values():
+        for node in walk(method.node):
+            targets: list[ast.expr] = []
+            if isinstance(node, ast.Assign):
+                targets = node.targets
+            elif isinstance(node, ast.AnnAssign) and node.value is not None:
+                targets = [node.target]
+            for target in targets:
+                dotted = cls.source.dotted(target) or ""
+                if dotted.startswith("self.") and dotted.count(".") == 1:
+                    found.setdefault(dotted[5:], []).append(node.value)  # type: ignore[attr-defined]
+    return found
+
+
+def _set_by(
+    node: ast.AST, source: Source, method: Function
+) -> Iterator[tuple[str, Kind]]:
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        named = node.args and isinstance(node.args[0], ast.Constant)
+        if node.func.attr in ("register_buffer", "register_parameter") and named:
+            yield str(node.args[0].value), Kind.TENSOR  # type: ignore[attr-defined]
+    if isinstance(node, ast.Assign):
+        for target in node.targets:
+            dotted = source.dotted(target)
+            if dotted and dotted.startswith("self.") and dotted.count(".") == 1:
+                yield dotted[5:], _assigned(node.value, source, method)
+
+
+def _assigned(value: ast.expr, source: Source, method: Function) -> Kind:
+    if isinstance(value, ast.Constant):
+        return Kind.NONE if value.value is None else Kind.PYTHON
+    if isinstance(value, ast.List | ast.Dict | ast.JoinedStr | ast.Set):
+        return Kind.PYTHON
+    if isinstance(value, ast.Name):
+        for parameter in method.parameters:
+            if parameter.arg == value.id:
+                return kinds.of_annotation(parameter.annotation)
+    if isinstance(value, ast.Call):
+        dotted = source.dotted(value.func) or ""
+        if dotted.startswith("torch.nn.") and not dotted.startswith("torch.nn.f"):
+            return kinds.of_module(dotted)
+        return kinds.of_torch(dotted) or Kind.UNKNOWN
+    return Kind.UNKNOWN
+
+
+@functools.lru_cache(maxsize=4096)
+def _candidates(module: str, beside: Path) -> tuple[Path, ...]:
+    """The files that a module's name may mean, seen from a file. None is imported."""
+    dots = len(module) - len(module.lstrip("."))
+    words = [word for word in module.lstrip(".").split(".") if word]
+    if dots:
+        starts = [beside.parents[dots - 1]] if len(beside.parents) >= dots else []
+    else:
+        package = beside.parent
+        while (package / "__init__.py").exists() and package != package.parent:
+            package = package.parent
+        starts = [package, beside.parent]
+    paths = [start.joinpath(*words) for start in dict.fromkeys(starts)]
+    files = [
+        p for path in paths for p in (path.with_suffix(".py"), path / "__init__.py")
+    ]
+    return tuple(file for file in files if file.is_file())

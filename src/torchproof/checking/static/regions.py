@@ -1,0 +1,153 @@
+"""Looks through everything that compiled functions reach, for every pattern."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from torchproof.checking.static.expansions import Expansions, StrideFlip
+from torchproof.checking.static.flow import Flow, joined
+from torchproof.checking.static.kinds import Kind
+from torchproof.checking.static.patterns import PATTERNS, by_node
+from torchproof.checking.static.patterns.files import FILE_PATTERNS
+from torchproof.checking.static.patterns.pattern import FilePattern, Pattern, Sighting
+from torchproof.checking.static.program import Program, is_disabled
+from torchproof.checking.static.source import Function, Source
+from torchproof.checking.static.suspicion import Suspicion
+from torchproof.records import Finding
+
+_BY_NODE = by_node(PATTERNS)
+
+
+class Regions:
+    """Walks from function to function, each once, with what its callers give it."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.found: dict[tuple[object, ...], Suspicion] = {}
+        self._waiting: dict[Function, dict[str, Kind]] = {}
+        self._done: dict[Function, dict[str, Kind]] = {}
+        self._expansions = Expansions()
+        self.too_deep: list[Path] = []  # files in which something was left out
+
+    def walk(self, roots: Iterable[Function]) -> list[Suspicion]:
+        self._waiting = {root: {} for root in roots}
+        while self._waiting:
+            function = next(iter(self._waiting))
+            given = self._waiting.pop(function)
+            self._done[function] = given
+            try:
+                Flow(function, self.program, given=given, look=self._look).run()
+            except RecursionError:
+                self.too_deep.append(function.source.path)
+        every = list(self.found.values())
+        return [*every, *self._flips(every)]
+
+    def _flips(self, every: list[Suspicion]) -> Iterator[Suspicion]:
+        """A run sees these in the function that is given the tensor."""
+        for sighting, found in self._expansions.sightings(every):
+            source, name = found.function.source, found.function.name
+            made = suspicion(StrideFlip(), sighting, source, name)
+            if made is not None:
+                shown_in = tuple(dict.fromkeys(f.name for f in found.given_to))
+                yield replace(made, shown_in=shown_in)
+
+    def _look(self, node: ast.AST, at: Flow) -> None:
+        for pattern in _BY_NODE.get(type(node), ()):
+            for sighting in pattern.look(node, at):
+                made = suspicion(pattern, sighting, at.source, at.function.name)
+                if made is not None:
+                    place = made.finding.file, made.finding.line, made.finding.column
+                    self.found.setdefault((pattern.code, *place), made)
+        self._expansions.look(node, at)
+        if isinstance(node, ast.Call):
+            self._reach(node, at)
+
+    def _reach(self, call: ast.Call, at: Flow) -> None:
+        """The called function is compiled too, with what it is given here."""
+        callee = self.program.callee(call, at.function)
+        if callee is None or is_disabled(callee):
+            return
+        self._expansions.given(call, callee, at)
+        given = _arguments(call, callee, at)
+        known = self._done.get(callee, self._waiting.get(callee))
+        if known is None:
+            self._waiting[callee] = given
+        elif callee in self._waiting:
+            self._waiting[callee] = joined(known, given)
+
+
+def _arguments(call: ast.Call, callee: Function, at: Flow) -> dict[str, Kind]:
+    names = [parameter.arg for parameter in callee.parameters]
+    if callee.is_bound and names:
+        names = names[1:]
+    given = {}
+    for name, argument in zip(names, call.args, strict=False):
+        if isinstance(argument, ast.Starred):
+            break
+        given[name] = at.kind(argument)
+    given |= {k.arg: at.kind(k.value) for k in call.keywords if k.arg}
+    return given
+
+
+def of_file(source: Source) -> Iterator[Suspicion]:
+    """What the patterns of whole files see."""
+    for pattern in FILE_PATTERNS:
+        for sighting in pattern.read(source):
+            inside = source.function_at(sighting.node)
+            made = suspicion(pattern, sighting, source, inside)
+            if made is not None:
+                yield made
+
+
+def suspicion(
+    pattern: Pattern | FilePattern,
+    sighting: Sighting,
+    source: Source,
+    function: str | None,
+) -> Suspicion | None:
+    """A sighting as a finding; None where the source says that it is meant so."""
+    node = sighting.node
+    assert isinstance(node, ast.expr | ast.stmt | ast.excepthandler)
+    last = node.end_lineno or node.lineno
+    if source.ignores(node.lineno, last, pattern.code):
+        return None
+    certain = pattern.certain
+    line = source.lines[node.lineno - 1]
+    end = node.end_col_offset if last == node.lineno else None
+    finding = Finding(
+        code=pattern.code,
+        kind=pattern.kind if certain else "hazard",
+        suspects=None if certain else pattern.kind,
+        severity=sighting.severity or pattern.severity,
+        message=sighting.message,
+        cause=sighting.cause,
+        fix=sighting.fix,
+        file=str(source.path),
+        line=node.lineno,
+        function=function,
+        owner="user",
+        origin="static",
+        column=_column(line, node.col_offset),
+        end_column=_column(line, end if end is not None else len(line.encode())),
+        source=line,
+    )
+    shown_by = pattern.shown_by or (pattern.code,)
+    return Suspicion(finding, last, shown_by, pattern.calls, certain)
+
+
+def _column(line: str, offset: int) -> int:
+    """Offsets count bytes; columns count characters from one."""
+    return len(line.encode()[:offset].decode(errors="ignore")) + 1
+
+
+def named(program: Program, roots: Mapping[str, Iterable[str]]) -> list[Function]:
+    """The functions that are compiled, by file and qualified name."""
+    found = []
+    for file, names in roots.items():
+        source = program.sources.get(Path(file))
+        known = source.functions if source else {}
+        found += [known[name] for name in names if name in known]
+    return found

@@ -1,0 +1,237 @@
+"""What a search is doing, live on stderr: a table on a terminal, lines elsewhere.
+
+The cursor is never hidden, so that nothing has to bring it back: not after Ctrl-C, not
+after Ctrl-Z, not when the process is killed.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from torchproof.records import line
+from torchproof.report import Trial, numbers, search_trials
+
+if TYPE_CHECKING:
+    from rich.console import Console, Group
+    from rich.live import Live
+    from rich.table import Table
+
+MOST = 8  # trials that are shown, eager besides
+_PAUSE_S = 5.0  # between lines that tell no trial
+# A frame costs the machine that measures a few milliseconds: one in a second.
+FRAMES_PER_SECOND = 1.0
+_NUMBERS: tuple[str, ...] = ("step", "vs eager", "first call", "memory", "numerics")
+_WIDE = 72  # columns of a terminal that has room for what else was measured
+
+
+class Board:
+    """The `progress` of a search: call it with a line, `show` it a state."""
+
+    def __init__(self, quiet: bool = False) -> None:
+        self._quiet = quiet
+        self._terminal = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+        self._lock = threading.RLock()
+        self._live: Live | None = None
+        self._doing = ""
+        self._state: Mapping[str, Any] = {}
+        self._trials: Sequence[Trial] = ()
+        self._seen_at = self._last = float("-inf")
+        self._told: set[tuple[str, str, str]] = set()
+
+    def __call__(self, text: str) -> None:
+        """What is going on at this moment."""
+        if self._quiet:
+            return
+        with self._lock:
+            self._doing = text
+            if self._terminal:
+                self._draw()
+            elif time.monotonic() - self._last >= _PAUSE_S:
+                self._say(text)
+
+    def show(self, state: Mapping[str, Any]) -> None:
+        """The trials so far, what runs, what is left."""
+        if self._quiet:
+            return
+        with self._lock:
+            self._trials = _trials(state)
+            self._state, self._seen_at = dict(state), time.monotonic()
+            if self._terminal:
+                self._draw()
+            else:
+                for line in self._fresh_lines():
+                    self._say(line)
+
+    def end(self) -> None:
+        """Leaves a terminal as it was found; lines stay."""
+        with self._lock:
+            live, self._live = self._live, None
+            self._quiet = True
+        if live is not None:
+            live.stop()
+
+    # -- lines -------------------------------------------------------------------------
+
+    def _say(self, text: str) -> None:
+        self._last = time.monotonic()
+        print(line(text), file=sys.stderr, flush=True)
+
+    def _fresh_lines(self) -> Iterator[str]:
+        """A line for each trial that has ended since; one for those made earlier."""
+        fresh = []
+        for trial in self._trials:
+            key = (trial.name, trial.stage, trial.outcome)
+            if key not in self._told:
+                self._told.add(key)
+                fresh.append(trial)
+        before = sum(trial.resumed for trial in fresh)
+        if before:
+            yield f"{numbers.amount(before, 'trial')} of an earlier search taken over"
+        left = "".join(f"; {text}" for text in [self._left()] if text)
+        for trial in fresh:
+            if not trial.resumed:
+                yield f"{_told(trial)}{left}"
+
+    def _left(self) -> str:
+        """`7 trials left, 5 min 12 s`; empty where neither is known."""
+        left, seconds = self._state.get("left"), self._state.get("time_left_s")
+        told = []
+        if isinstance(left, int):
+            told.append(f"{numbers.amount(left, 'trial')} left")
+        if isinstance(seconds, int | float):
+            rest = max(0.0, seconds - (time.monotonic() - self._seen_at))
+            told.append(numbers.duration(rest))
+        return ", ".join(told)
+
+    # -- the table ---------------------------------------------------------------------
+
+    def _draw(self) -> None:
+        """Frames are drawn by a thread: Ctrl-C, which hits another, breaks none."""
+        if self._live is not None:
+            return
+        from rich.live import Live
+
+        self._live = Live(
+            console=_console(),
+            get_renderable=self._frame,
+            refresh_per_second=FRAMES_PER_SECOND,
+            transient=True,
+            redirect_stdout=False,  # the answer goes there
+        )
+        self._live.start()
+
+    def _frame(self) -> Group:
+        from rich.console import Group
+        from rich.text import Text
+
+        def shown(text: str, style: str = "") -> Text:
+            return Text(line(text), style, no_wrap=True, overflow="ellipsis")
+
+        # Rich asks for a frame while it holds its own lock: the board's is not taken.
+        found, parts = self._trials, list[Any]()
+        if any(trial.ranked for trial in found):
+            parts.append(self._table(found))
+        if _columns() >= _WIDE and any(map(search_trials.is_warm, _best(found))):
+            parts.append(shown("* with warm caches", "dim"))
+        running = list(map(str, self._state.get("running") or ()))
+        if running and not (len(running) == 1 and self._doing.startswith(running[0])):
+            parts.append(shown(f"running: {', '.join(running)}"))
+        if self._doing:
+            parts.append(shown(self._doing, "dim"))
+        if told := "; ".join(filter(None, [self._left(), *self._ended()])):
+            parts.append(shown(told))
+        return Group(*parts)
+
+    def _ended(self) -> Iterator[str]:
+        """`9 done, 2 of them not ranked`, and what they are ordered by."""
+        if not self._trials:
+            return
+        lost = sum(not trial.ranked for trial in self._trials)
+        yield f"{len(self._trials)} done" + (f", {lost} not ranked" if lost else "")
+        by = self._state.get("objective")
+        if isinstance(by, str):
+            yield f"by {search_trials.objective(by)}"
+
+    def _table(self, found: Sequence[Trial]) -> Table:
+        """Where there is little room, names are cut and numbers are not."""
+        from rich.table import Table
+
+        best, columns = _best(found), _columns()
+        shown = _NUMBERS if columns >= _WIDE else _NUMBERS[:2]
+        cells = [_cells(trial)[: len(shown)] for trial in best]
+        sizes = [max(map(len, each)) for each in zip(shown, *cells, strict=True)]
+        room = max(4, columns - sum(sizes) - 2 * len(sizes))
+        table = Table(box=None, pad_edge=False, header_style="dim")
+        table.add_column("strategy", no_wrap=True, max_width=room)
+        for name, size in zip(shown, sizes, strict=True):
+            table.add_column(name, justify="right", no_wrap=True, width=size)
+        leader = next((trial for trial in best if not trial.is_eager), None)
+        for trial, each in zip(best, cells, strict=True):
+            style = "bold" if trial is leader else ""
+            table.add_row(line(trial.name), *each, style=style)
+        return table
+
+
+def _columns() -> int:
+    try:
+        return os.get_terminal_size(sys.stderr.fileno()).columns
+    except OSError:
+        return 80
+
+
+def _console() -> Console:
+    from rich.console import Console
+
+    class Steady(Console):
+        def show_cursor(self, show: bool = True) -> bool:
+            return False
+
+    return Steady(
+        stderr=True,
+        force_terminal=True,
+        no_color="NO_COLOR" in os.environ,
+        highlight=False,
+        markup=False,
+        emoji=False,
+    )
+
+
+def _trials(state: Mapping[str, Any]) -> list[Trial]:
+    plain = state.get("trials")
+    found = plain if isinstance(plain, list | tuple) else ()
+    return search_trials.in_order([Trial.from_json(t) for t in found if t])
+
+
+def _best(found: Sequence[Trial]) -> list[Trial]:
+    """The first of them, and eager wherever it stands."""
+    ranked = [trial for trial in found if trial.ranked]
+    kept = [trial for trial in ranked if not trial.is_eager][:MOST]
+    return [trial for trial in ranked if trial.is_eager or trial in kept]
+
+
+def _cells(trial: Trial) -> tuple[str, ...]:
+    return (
+        numbers.milliseconds(trial.step_ms),
+        "reference" if trial.is_eager else numbers.times(trial.vs_eager, None, None),
+        search_trials.first_call(trial),
+        numbers.size(trial.peak_bytes),
+        trial.verdict,
+    )
+
+
+def _told(trial: Trial) -> str:
+    """`full: 1.93 ms, 1.62x eager, first call 12.1 s`."""
+    if not trial.ranked:
+        return f"{trial.name}: {trial.end}"
+    told = [numbers.milliseconds(trial.step_ms)]
+    if trial.vs_eager is not None and not trial.is_eager:
+        told.append(f"{numbers.times(trial.vs_eager, None, None)} eager")
+    if trial.first_call_s is not None:
+        warm = " with warm caches" if search_trials.is_warm(trial) else ""
+        told.append(f"first call {numbers.seconds(trial.first_call_s)}{warm}")
+    return f"{trial.name}: {', '.join(told)}"

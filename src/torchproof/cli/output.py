@@ -1,0 +1,159 @@
+"""What the verbs print: the answer on stdout or in a file, progress on stderr."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import json
+import os
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from torchproof.records import Run, UserError, files, printable
+
+if TYPE_CHECKING:
+    from torchproof.api import Comparison, Made
+    from torchproof.cli.live_table import Board
+
+_Shown = TypeVar("_Shown", bound="_Progress | Board")
+
+
+@contextlib.contextmanager
+def progress(options: argparse.Namespace) -> Iterator[_Progress]:
+    with _interruptible(_Progress(options.quiet)) as line:
+        yield line
+
+
+@contextlib.contextmanager
+def board(options: argparse.Namespace) -> Iterator[Board]:
+    """The progress of a search."""
+    from torchproof.cli.live_table import Board
+
+    with _interruptible(Board(options.quiet)) as shown:
+        yield shown
+
+
+@contextlib.contextmanager
+def _interruptible(shown: _Shown) -> Iterator[_Shown]:
+    # A job that is cancelled ends as one that is interrupted: saved, no child left.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield shown
+    finally:
+        shown.end()
+
+
+def assert_writable(output: str | None) -> None:
+    """Nothing is overwritten, and a bad path fails before the work."""
+    if output is None:
+        return
+    path = Path(output).absolute()
+    try:
+        is_taken = files.is_taken(path)
+    except OSError as error:
+        raise UserError(f"-o {output}: {error.strerror}") from None
+    if is_taken:
+        raise UserError(f"{output} exists: remove it or choose another name for -o")
+    if not os.path.isdir(path.parent) or not os.access(path.parent, os.W_OK):
+        raise UserError(f"-o {output}: {path.parent} is no folder to write in")
+
+
+def show(
+    run: Run, options: argparse.Namespace, compared: Comparison | None = None
+) -> None:
+    """The run, and what its comparison with a baseline gave; one JSON document."""
+    from torchproof import report
+
+    if compared and options.format == "json":
+        run = dataclasses.replace(run, other={"comparison": compared.to_json()})
+
+    terminal = options.output is None and sys.stdout.isatty()
+    text = report.render(
+        run,
+        options.format,
+        colour=terminal and "NO_COLOR" not in os.environ,
+        width=width(options),
+        verbose=options.verbose,
+        source=not options.no_source,
+        compared=compared,
+    )
+    if compared and options.format in ("text", "md"):
+        columns = width(options)
+        told = report.render_comparison(compared, options.format, width=columns)
+        text += f"\n{told}"
+    write(text, options)
+
+
+def show_pack(made: Made, options: argparse.Namespace) -> None:
+    """What is in a pack that was made, and how to use it."""
+    from torchproof.api import inspect
+    from torchproof.report import pack
+
+    columns = (
+        min(shutil.get_terminal_size().columns, 110) if sys.stdout.isatty() else 80
+    )
+    sys.stdout.write(pack.render(inspect(made.path), options.format, width=columns))
+    for text in () if options.quiet else made.notes:
+        note(f"torchproof: {text}")
+
+
+def width(options: argparse.Namespace) -> int:
+    terminal = options.output is None and sys.stdout.isatty()
+    return min(shutil.get_terminal_size().columns, 110) if terminal else 80
+
+
+def rows(
+    found: list[dict[str, Any]],
+    line: Callable[[dict[str, Any]], str],
+    options: argparse.Namespace,
+) -> None:
+    if options.format == "json":
+        write(json.dumps(found, indent=1) + "\n", options)
+    else:
+        write("".join(printable.seen(line(row)) + "\n" for row in found), options)
+
+
+def write(text: str, options: argparse.Namespace) -> None:
+    if options.output is None:
+        plain = options.format in ("text", "md")
+        sys.stdout.write(printable.no_commands(text) if plain else text)
+        return
+    assert_writable(options.output)
+    with open(options.output, "x", encoding="utf-8") as file:
+        file.write(text)
+    if not options.quiet:
+        note(f"written to {options.output}")
+
+
+def note(text: str) -> None:
+    """One line on stderr, of which no character acts on a terminal."""
+    print(printable.unbroken(text), file=sys.stderr)
+
+
+class _Progress:
+    """One line that is rewritten on a terminal; a line every few seconds elsewhere."""
+
+    def __init__(self, quiet: bool) -> None:
+        self._quiet, self._last, self._shown = quiet, 0.0, False
+
+    def __call__(self, text: str) -> None:
+        terminal = sys.stderr.isatty()
+        if self._quiet or time.monotonic() - self._last < (0.1 if terminal else 5):
+            return
+        self._last = time.monotonic()
+        if terminal:
+            self._shown = True
+            shown = printable.unbroken(text)
+            print(f"\r\x1b[K{shown}", end="", file=sys.stderr, flush=True)
+        else:
+            note(text)
+
+    def end(self) -> None:
+        if self._shown:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)

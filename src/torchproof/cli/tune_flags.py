@@ -1,0 +1,83 @@
+"""The flags of `tune`."""
+
+from __future__ import annotations
+
+import argparse
+import math
+
+from torchproof.cli import flags
+
+
+def tune_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "target",
+        metavar="TARGET",
+        help="workload:NAME, file.py:factory, package.module:factory",
+    )
+    what = parser.add_argument_group("what to find")
+    what.add_argument(
+        "--objective",
+        metavar="NAME",
+        default="step",
+        help=(
+            "what to minimise: step, first (call, of what is faster than eager),"
+            " memory, or steps:N, the time of N steps with all compiling (step)"
+        ),
+    )
+    what.add_argument(
+        "--budget",
+        type=flags.duration,
+        metavar="TIME",
+        default="10m",
+        help="how long the search may take: 90s, 10m, 1h (10m)",
+    )
+    what.add_argument(
+        "--min-gain",
+        type=_factor,
+        metavar="X",
+        default=1.05,
+        help="times as good as eager that a recipe has to be (1.05)",
+    )
+    what.add_argument(
+        "--effort",
+        choices=("quick", "normal", "full"),
+        default="normal",
+        help=(
+            "quick: no switches of Inductor; full: all that applies is tried, likely"
+            " or not (normal)"
+        ),
+    )
+    what.add_argument(
+        "--strategies", metavar="NAMES", default="", help="search among these only"
+    )
+    _tune_answer_flags(parser)
+    flags.run_flags(parser)
+    flags.output_flags(parser)
+
+
+def _tune_answer_flags(parser: argparse.ArgumentParser) -> None:
+    how = parser.add_argument_group("how to search, and where the answer goes")
+    how.add_argument(
+        "--recipe",
+        metavar="FILE",
+        default="torchproof.toml",
+        help="where the recipe is written (torchproof.toml)",
+    )
+    how.add_argument(
+        "--overwrite", action="store_true", help="replace a recipe that is there"
+    )
+    how.add_argument(
+        "--resume",
+        action="store_true",
+        help="count the trials of the last search of this target, code and machine",
+    )
+    how.add_argument(
+        "--ray", metavar="ADDRESS", help="run trials on this Ray cluster (extra ray)"
+    )
+
+
+def _factor(text: str) -> float:
+    value = float(text)
+    if not 1 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text} is no factor of 1 or more")
+    return value

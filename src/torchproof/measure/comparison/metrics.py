@@ -1,0 +1,231 @@
+"""One row of a run against the same row of another, metric by metric.
+
+A metric's ratio is above 1 where B is better. It is a regression where B is worse by
+the threshold and, where samples allow an interval, the interval excludes 1.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+
+from torchproof.measure.comparison import ratios
+from torchproof.records import Measurement, Ratio, UserError
+
+NOT_SIGNIFICANT = "not significant"
+NOT_JUDGED = "not judged"
+# Shorter first calls are made of imports and luck, not of compiling.
+LEAST_COMPILE_S = 1.0
+COUNTS = {"graph_breaks": "breaks", "recompiles": "recompiles"}
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """From how many percent on a difference matters."""
+
+    speed: float = 5.0
+    memory: float = 5.0
+    tail: float = 10.0
+    compile: float = 20.0
+
+    @classmethod
+    def parse(cls, text: str) -> Thresholds:
+        """`speed=5,memory=10`; what is not named keeps its default."""
+        names = [item.name for item in fields(cls)]
+        chosen: dict[str, float] = {}
+        for item in filter(None, (part.strip() for part in text.split(","))):
+            name, _, value = (part.strip() for part in item.partition("="))
+            if name not in names:
+                raise UserError(
+                    f"--threshold: no metric {name!r}, choose from {', '.join(names)}"
+                )
+            try:
+                chosen[name] = float(value)
+            except ValueError:
+                chosen[name] = -1.0
+            if not 0 <= chosen[name] < 1000:
+                raise UserError(f"--threshold: {item!r} is not {name}=PERCENT")
+        return cls(**chosen)
+
+
+@dataclass(frozen=True)
+class Metric:
+    """What A and B measured, their ratio (above 1: B is better), and the verdict."""
+
+    name: str
+    a: float | None
+    b: float | None
+    unit: str
+    ratio: float | None = None
+    low: float | None = None
+    high: float | None = None
+    verdict: str = NOT_JUDGED
+    regression: bool = False
+    why: str = ""
+
+    @property
+    def significant(self) -> bool:
+        return self.verdict not in (NOT_SIGNIFICANT, NOT_JUDGED, "same")
+
+    @property
+    def log(self) -> float:
+        """Of the ratio; exactly negated where A and B change places."""
+        assert self.a and self.b
+        apart = math.log(self.a) - math.log(self.b)
+        return -apart if self.name == "vs eager" else apart
+
+    @property
+    def improvement(self) -> bool:
+        """The gain over eager alone is none: eager may have become slower."""
+        counted = self.name != "vs eager" and not self.why
+        return counted and self.significant and (self.ratio or 0) > 1
+
+
+def speed(a: Measurement, b: Measurement, percent: float) -> Metric:
+    metric = Metric("speed", a.median_ms, b.median_ms, "ms")
+    if why := _unusable(a, b):
+        return _unknown(metric, why)
+    return _judged(metric, ratios.of_speed(a, b), percent)
+
+
+def gain(
+    a: tuple[Measurement, Measurement],
+    b: tuple[Measurement, Measurement],
+    percent: float,
+) -> Metric:
+    """The gain over eager within each run: (eager, row) of A and of B."""
+    metric = Metric("vs eager", a[1].vs_eager, b[1].vs_eager, "x")
+    if why := _unusable(a[0], b[0]) or _unusable(a[1], b[1]):
+        return _unknown(metric, why)
+    judged = _judged(metric, ratios.of_gain(a, b), percent)
+    if judged.significant and judged.ratio:
+        judged = replace(judged, verdict=in_words(judged.ratio, "more", "less"))
+    return judged
+
+
+def tail(a: Measurement, b: Measurement, percent: float) -> Metric:
+    metric = Metric("tail", a.p95_ms, b.p95_ms, "ms")
+    if why := _unusable(a, b):
+        return _unknown(metric, why)
+    return _judged(metric, ratios.of_tail(a, b), percent)
+
+
+def others(a: Measurement, b: Measurement, limits: Thresholds) -> Iterator[Metric]:
+    """Tail, memory, compile time and counts."""
+    yield tail(a, b, limits.tail)
+    yield _memory(a, b, limits.memory)
+    if a.strategy != "eager" and b.strategy != "eager":
+        yield _compile(a, b, limits.compile)
+        if a.strategy == b.strategy:
+            yield from counts(a.counts or {}, b.counts or {})
+
+
+def counts(
+    a: Mapping[str, int | None], b: Mapping[str, int | None]
+) -> Iterator[Metric]:
+    """Any growth is a regression."""
+    for key, name in COUNTS.items():
+        before, after = a.get(key), b.get(key)
+        metric = Metric(name, before, after, "count")
+        if before is None or after is None:
+            yield replace(metric, why="not counted in both")
+        elif before == after:
+            yield replace(metric, verdict="same")
+        else:
+            word = "more" if after > before else "fewer"
+            yield replace(
+                metric,
+                verdict=f"{abs(after - before)} {word}",
+                regression=after > before,
+            )
+
+
+def in_words(ratio: float, better: str = "faster", worse: str = "slower") -> str:
+    """`1.18x faster`, `1.05x slower`."""
+    return f"{ratio:.2f}x {better}" if ratio >= 1 else f"{1 / ratio:.2f}x {worse}"
+
+
+def _unusable(a: Measurement, b: Measurement) -> str:
+    """Which of two rows holds times that cannot be compared, and why."""
+    for name, row in (("A", a), ("B", b)):
+        if why := ratios.unusable(row):
+            return f"{name} cannot be used: {why}"
+    return ""
+
+
+def _unknown(metric: Metric, why: str) -> Metric:
+    """Without the values: what they say is not to be relied on."""
+    known = [v if v and math.isfinite(v) else None for v in (metric.a, metric.b)]
+    return replace(metric, a=known[0], b=known[1], verdict=NOT_JUDGED, why=why)
+
+
+def _judged(metric: Metric, ratio: Ratio | None, percent: float) -> Metric:
+    if ratio is None:
+        return replace(metric, why="not measured in both")
+    metric = replace(metric, ratio=ratio.value, low=ratio.low, high=ratio.high)
+    if ratio.low is None:
+        few = "too few samples for an interval"
+        return replace(metric, verdict=NOT_SIGNIFICANT, why=few)
+    if ratio.verdict == "not significant":
+        return replace(metric, verdict=NOT_SIGNIFICANT)
+    small = _is_small(metric, percent)
+    return replace(
+        metric,
+        verdict=in_words(ratio.value),
+        regression=ratio.verdict == "slower" and not small,
+        why=f"within the threshold of {percent:g} percent" if small else "",
+    )
+
+
+def _is_small(metric: Metric, percent: float) -> bool:
+    """Larger over smaller, so that A against B is as small as B against A."""
+    assert metric.a and metric.b
+    return max(metric.a, metric.b) / min(metric.a, metric.b) < 1 + percent / 100
+
+
+def _memory(a: Measurement, b: Measurement, percent: float) -> Metric:
+    metric = Metric("memory", a.peak_bytes, b.peak_bytes, "bytes")
+    if not _positive(a.peak_bytes, b.peak_bytes):
+        return replace(metric, why="not measured in both")
+    return _one_each(metric, ("less", "more"), percent)
+
+
+def _positive(*values: float | None) -> bool:
+    return all(value and 0 < value < math.inf for value in values)
+
+
+def _compile(a: Measurement, b: Measurement, percent: float) -> Metric:
+    """First call against first call, of two cold starts."""
+    metric = Metric("compile", a.first_call_s, b.first_call_s, "s")
+    labels = [(row.start or {}).get("label") for row in (a, b)]
+    if labels != ["cold", "cold"]:
+        told = " and ".join(label or "not known" for label in labels)
+        return replace(metric, why=f"two cold starts are needed, these are {told}")
+    if not _positive(a.first_call_s, b.first_call_s):
+        return replace(metric, why="not measured in both")
+    assert a.first_call_s and b.first_call_s
+    if abs(a.first_call_s - b.first_call_s) < LEAST_COMPILE_S:
+        return replace(
+            metric,
+            ratio=a.first_call_s / b.first_call_s,
+            verdict=NOT_SIGNIFICANT,
+            why=f"less than {LEAST_COMPILE_S:g} s apart",
+        )
+    return _one_each(metric, ("faster", "slower"), percent)
+
+
+def _one_each(metric: Metric, words: tuple[str, str], percent: float) -> Metric:
+    """Single measurements: no interval, so the threshold alone decides."""
+    assert metric.a and metric.b
+    ratio = metric.a / metric.b
+    small = _is_small(metric, percent)
+    if ratio == 1:
+        return replace(metric, ratio=1.0, verdict="same")
+    return replace(
+        metric,
+        ratio=ratio,
+        verdict=NOT_SIGNIFICANT if small else in_words(ratio, *words),
+        regression=ratio < 1 and not small,
+        why=f"within the threshold of {percent:g} percent" if small else "",
+    )

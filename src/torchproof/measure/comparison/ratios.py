@@ -1,0 +1,211 @@
+"""Ratios of two rows, with an interval for each: above 1, the second row is better.
+
+Arms of one run were sampled side by side, so their rounds are paired. Two runs were
+not: each side is then resampled by itself, and the interval contains the luck of the
+processes on both sides. What else changes between two runs no interval can contain;
+that is what thresholds, and eager as a control, are for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from torchproof.records import Measurement, Ratio, stats
+
+LEAST_ROUNDS = 5  # fewer give a bootstrap too little to draw from
+LEAST_MS, MOST_MS = 1e-12, 1e15  # what a call can take
+TAIL = 95
+_RESAMPLES = 1000
+_TAIL_RESAMPLES = 500
+
+_Numbers = np.ndarray[Any, np.dtype[np.float64]]
+
+
+def side_by_side(base: Measurement, other: Measurement) -> Ratio | None:
+    """Time of one arm over time of another, of the same run."""
+    rounds = list(zip(base.rounds_ms, other.rounds_ms, strict=False))
+    if not rounds:
+        return None
+    sittings = base.sittings if base.sittings == other.sittings else ()
+    first, second = zip(*rounds, strict=True)
+    whole = _covers(sittings, len(rounds))
+    return stats.compare(first, second, sittings=sittings if whole else ())
+
+
+def _covers(sittings: Sequence[int], rounds: int) -> bool:
+    """Whether every round is one of a sitting."""
+    return sum(sittings) == rounds and all(count > 0 for count in sittings)
+
+
+def unusable(row: Measurement) -> str:
+    """What is wrong with the times of a row; empty where they can be compared.
+
+    What a saved run holds is checked when it is read; a zero, and a row that was made
+    in this process, is not.
+    """
+    times = {"median": row.median_ms, "interval": row.low_ms, "p95": row.p95_ms}
+    times["upper end of the interval"] = row.high_ms
+    for name, value in times.items():
+        if value is not None and not _is_time(value):
+            return f"its {name} is {value:g} ms"
+    gains = (row.vs_eager, row.vs_eager_low, row.vs_eager_high)
+    if not all(value is None or 0 < value < math.inf for value in gains):
+        return "its gain over eager is not a positive number"
+    if not 0 <= _of_one_process(row) < math.inf:
+        return f"its luck is {row.luck}"
+    for number, samples_ms in enumerate(row.rounds_ms):
+        if not samples_ms:
+            return f"its round {number} has no samples"
+        bad = [value for value in samples_ms if not _is_time(value)]
+        if bad:
+            return f"its round {number} holds a sample of {bad[0]:g} ms"
+    return ""
+
+
+def _is_time(value: float) -> bool:
+    return LEAST_MS <= value <= MOST_MS  # NaN is neither
+
+
+def of_speed(a: Measurement, b: Measurement) -> Ratio | None:
+    """Time of A over time of B, per call, of two runs."""
+    if a.median_ms is None or b.median_ms is None:
+        return None
+    value = math.log(a.median_ms) - math.log(b.median_ms)
+    if min(len(a.rounds_ms), len(b.rounds_ms)) >= LEAST_ROUNDS:
+        logs = [np.log([median(each) for each in row.rounds_ms]) for row in (a, b)]
+        draw_a = partial(_drawn, logs[0], a, processes=1)
+        draw_b = partial(_drawn, logs[1], b, processes=1)
+        return _ratio(value, _apart(draw_a, draw_b, _key(a), _key(b)))
+    if not (a.low_ms and a.high_ms and b.low_ms and b.high_ms):
+        return _without_interval(value)
+    low = math.log(a.low_ms) - math.log(b.high_ms)
+    return _with_verdict(value, low, math.log(a.high_ms) - math.log(b.low_ms))
+
+
+def of_gain(
+    a: tuple[Measurement, Measurement], b: tuple[Measurement, Measurement]
+) -> Ratio | None:
+    """How B's gain over eager compares with A's: (eager, row) of each run.
+
+    Within a run eager and the row were sampled side by side, so the gain of a round is
+    free of what the machine did meanwhile.
+    """
+    before, after = a[1], b[1]
+    if not before.vs_eager or not after.vs_eager:
+        return None
+    value = math.log(after.vs_eager) - math.log(before.vs_eager)
+    old, new = _log_gains(*a), _log_gains(*b)
+    if min(len(old), len(new)) >= LEAST_ROUNDS:
+        draw_a = partial(_drawn, old, before, processes=2)
+        draw_b = partial(_drawn, new, after, processes=2)
+        return _ratio(value, -_apart(draw_a, draw_b, _key(*a[::-1]), _key(*b[::-1])))
+    if not (before.vs_eager_low and before.vs_eager_high):
+        return _without_interval(value)
+    if not (after.vs_eager_low and after.vs_eager_high):
+        return _without_interval(value)
+    low = math.log(after.vs_eager_low) - math.log(before.vs_eager_high)
+    high = math.log(after.vs_eager_high) - math.log(before.vs_eager_low)
+    return _with_verdict(value, low, high)
+
+
+def of_tail(a: Measurement, b: Measurement) -> Ratio | None:
+    """95th percentile of A over that of B."""
+    if a.p95_ms is None or b.p95_ms is None:
+        return None
+    value = math.log(a.p95_ms) - math.log(b.p95_ms)
+    if min(len(a.rounds_ms), len(b.rounds_ms)) < LEAST_ROUNDS:
+        return _without_interval(value)
+    draw_a, draw_b = partial(_drawn_tails, a), partial(_drawn_tails, b)
+    return _ratio(value, _apart(draw_a, draw_b, _key(a), _key(b)))
+
+
+def _log_gains(eager: Measurement, row: Measurement) -> _Numbers:
+    pairs = zip(eager.rounds_ms, row.rounds_ms, strict=False)
+    return np.array([math.log(median(e)) - math.log(median(r)) for e, r in pairs])
+
+
+def _drawn(logs: _Numbers, row: Measurement, *, processes: int, seed: int) -> _Numbers:
+    """What the mean of the sittings might have been: other rounds, other processes."""
+    chance, sittings = np.random.default_rng(seed), row.sittings
+    whole = _covers(sittings, len(logs))
+    parts = np.split(logs, np.cumsum(sittings)[:-1]) if whole else [logs]
+    chosen = [chance.integers(len(p), size=(_RESAMPLES, len(p))) for p in parts]
+    drawn = [np.median(p[c], axis=1) for p, c in zip(parts, chosen, strict=True)]
+    found: _Numbers = np.mean(drawn, axis=0)
+    luck = _luck(parts, math.sqrt(processes) * _of_one_process(row))
+    return found + luck * chance.standard_normal(_RESAMPLES)
+
+
+def _of_one_process(row: Measurement) -> float:
+    return stats.LUCK if row.luck is None else row.luck
+
+
+def _luck(parts: list[_Numbers], apart: float) -> float:
+    """How far the mean of the sittings is off by; more where they show more."""
+    if len(parts) > 1:
+        centres = [np.median(part) for part in parts]
+        apart = max(apart, float(np.std(centres, ddof=1)))
+    return apart / math.sqrt(len(parts))
+
+
+def _drawn_tails(row: Measurement, seed: int) -> _Numbers:
+    """Tails of the samples of rounds drawn anew.
+
+    A round drawn twice weighs twice, so the samples are sorted only once.
+    """
+    chance = np.random.default_rng(seed)
+    count = len(row.rounds_ms)
+    times = np.concatenate([np.array(each) for each in row.rounds_ms])
+    owner = np.repeat(np.arange(count), [len(each) for each in row.rounds_ms])
+    order = times.argsort()
+    drawn = chance.multinomial(count, np.full(count, 1 / count), size=_TAIL_RESAMPLES)
+    reached = drawn[:, owner[order]].cumsum(axis=1)
+    at = (reached < TAIL / 100 * reached[:, -1:]).sum(axis=1)
+    luck = _of_one_process(row) / math.sqrt(len(row.sittings) or 1)
+    tails: _Numbers = np.log(times[order][at])
+    return tails + luck * chance.standard_normal(_TAIL_RESAMPLES)
+
+
+def _key(*rows: Measurement) -> tuple[Any, ...]:
+    """What the draws of a side depend on, to order two sides by."""
+    return tuple(
+        (r.median_ms, r.rounds_ms, r.sittings, _of_one_process(r)) for r in rows
+    )
+
+
+def _apart(
+    draw_a: Callable[..., _Numbers],
+    draw_b: Callable[..., _Numbers],
+    key_a: tuple[Any, ...],
+    key_b: tuple[Any, ...],
+) -> _Numbers:
+    """Draws of A less draws of B, exactly negated where A and B change places.
+
+    Which side is drawn from which seed depends on what the sides hold, not on which
+    one is called A.
+    """
+    if key_a > key_b:
+        return -_apart(draw_b, draw_a, key_b, key_a)
+    drawn = draw_a(seed=0) - draw_b(seed=1)
+    return np.concatenate([drawn, -drawn]) if key_a == key_b else drawn
+
+
+def _ratio(value: float, drawn: _Numbers) -> Ratio:
+    low, high = stats.interval(drawn)
+    return _with_verdict(value, min(low, value), max(high, value))
+
+
+def _without_interval(value: float) -> Ratio:
+    return Ratio(math.exp(value), None, None, "not significant")
+
+
+def _with_verdict(value: float, low: float, high: float) -> Ratio:
+    """From logarithms."""
+    verdict = stats.verdict_of(low, high)
+    return Ratio(math.exp(value), math.exp(low), math.exp(high), verdict)

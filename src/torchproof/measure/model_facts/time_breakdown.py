@@ -1,0 +1,238 @@
+"""What a call costs in eager: operations, kernels, and where its time goes."""
+
+from __future__ import annotations
+
+import bisect
+import functools
+import re
+import statistics
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.flop_counter import flop_registry
+
+from torchproof.measure import profiling
+from torchproof.measure.model_facts.subjects import Subject
+from torchproof.torch_private import TorchDispatchMode
+
+_MOST_PASSES = 20
+_PROFILED_PASSES = 6  # what the profiler saw takes longer to read than to run
+_PASSES_S = 0.3
+_TRIVIAL_ROUNDS = 30
+_PASS = "torchproof: a pass"
+
+_OPERATOR = re.compile(r"\w+::\w+")
+_PRODUCT = re.compile(
+    r"(.*_)?(mm|addmm|bmm|baddbmm|addbmm|mv|addmv|dot|vdot)(_.*)?"
+    r"|.*(matmul|attention|rnn|lstm|gru).*|.*conv(olution|_|\d).*"
+    r"|(mkldnn_|_mkldnn_)?linear(_.*)?"
+)
+_PRODUCT_KERNEL = re.compile(
+    r"gemm|gemv|nvjet|cutlass|xmma|flash|fmha|attention|attn|sdpa|conv|matmul",
+    re.IGNORECASE,
+)
+
+
+class Operations(TorchDispatchMode):
+    """Counts what reaches a device's kernels, and copies from a GPU to the host.
+
+    Floating-point operations are those of products, convolutions and attention: torch
+    has a formula for nothing else.
+    """
+
+    supports_higher_order_operators = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = self.to_host = 0
+        self.flops: float | None = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if torch.is_inference_mode_enabled() and hasattr(func, "decompose"):
+            with self:  # else what autograd takes apart would count as one
+                whole = func.decompose(*args, **kwargs)
+            if whole is not NotImplemented:
+                return whole
+        result = func(*args, **kwargs)
+        self.count += 1
+        self.to_host += _reaches_host(func, args, result)
+        formula = flop_registry.get(getattr(func, "overloadpacket", None))
+        if formula is not None and self.flops is not None:
+            try:
+                self.flops += formula(*args, **kwargs, out_val=result)
+            except Exception:  # it asserts shapes, and the call itself went well
+                self.flops = None
+        return result
+
+
+def _reaches_host(func: Any, args: Any, result: Any) -> bool:
+    """Whether the host waits for a value of the GPU: `.item()`, `.cpu()`, a copy."""
+    sources = [arg for arg in args if isinstance(arg, torch.Tensor)]
+    if not any(source.is_cuda for source in sources):
+        return False
+    name = str(func)
+    if name.startswith("aten._local_scalar_dense"):
+        return True
+    copies = name.startswith(("aten._to_copy", "aten.copy_"))
+    return copies and bool(result.device.type == "cpu")
+
+
+def counted(subject: Subject) -> Iterator[dict[str, Any]]:
+    # What compiles itself in eager, as FlexAttention does, cannot under a mode.
+    with torch.compiler.set_stance("force_eager"), Operations() as seen:
+        subject.run()
+    yield {"ops_per_call": seen.count / subject.count}
+    if seen.flops is not None:
+        yield {"flops_per_call": seen.flops / subject.count}
+    if subject.device == "cuda":
+        yield {"host_syncs": seen.to_host / subject.count}
+
+
+def _passes(run: Callable[[], float], most: int) -> list[float]:
+    """The milliseconds of some passes; of one where that takes long."""
+    times: list[float] = []
+    end = time.monotonic() + _PASSES_S
+    while not times or (len(times) < most and time.monotonic() < end):
+        times.append(run())
+    return times
+
+
+def timed(subject: Subject) -> Iterator[dict[str, Any]]:
+    times = _passes(subject.run, _MOST_PASSES)
+    yield {"step_ms": statistics.median(times) / subject.count}
+
+
+def profiled(subject: Subject) -> Iterator[dict[str, Any]]:
+    """Where the time of a call goes, as torch's profiler saw it."""
+    times: list[float] = []
+    on_gpu = subject.device == "cuda"
+    one_pass = subject.run if on_gpu else _marked(subject.run)
+
+    def run() -> None:
+        times.extend(_passes(one_pass, _PROFILED_PASSES))
+
+    if on_gpu:
+        events = profiling.observed(subject.device, run)
+        yield _on_gpu(events, len(times) * subject.count)
+        return
+    spent = Spent.of(run)
+    if spent.us:
+        yield {
+            "operators_us": spent.us / subject.count,
+            "matmul_share": spent.products_us / spent.us,
+            "operator_share": min(1.0, spent.covered_us / 1e3 / sum(times)),
+        }
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What the operators of a pass took, on a CPU.
+
+    Each counts with the least it took in several passes: with the time of others that
+    use the machine, small operators would seem to be large ones.
+    """
+
+    us: float
+    products_us: float
+    covered_us: float  # of all passes
+
+    @classmethod
+    def of(cls, run: Callable[[], Any]) -> Spent:
+        """`run` makes passes that are `_marked`."""
+        events = profiling.observed("cpu", run)
+        operators = [event for event in events if _OPERATOR.fullmatch(event.name)]
+        begins = [e.time_range.start for e in events if e.name == _PASS]
+        least = _least(operators, sorted(begins))
+        products = sum(us for name, us in least if _is_product(name))
+        total = sum(us for _, us in least)
+        return cls(total, products, profiling.covered_us(operators))
+
+
+def _marked(run: Callable[[], Any]) -> Callable[[], Any]:
+    def marked() -> Any:
+        with torch.profiler.record_function(_PASS):
+            return run()
+
+    return marked
+
+
+def _least(operators: list[Any], begins: list[float]) -> list[tuple[str, float]]:
+    """Each operator of a pass with its own time, the least of all passes.
+
+    Where passes differ in what they do, the shortest of them.
+    """
+    passes: dict[int, list[tuple[str, float]]] = defaultdict(list)
+    order = sorted(operators, key=lambda e: (e.time_range.start, -e.time_range.end))
+    for event in order:
+        number = bisect.bisect_right(begins, event.time_range.start)
+        passes[number].append((event.name, event.self_cpu_time_total))
+    if not passes:
+        return []
+    kinds = {tuple(name for name, _ in each) for each in passes.values()}
+    if len(kinds) > 1:
+        return min(passes.values(), key=lambda each: sum(us for _, us in each))
+    columns = zip(*passes.values(), strict=True)
+    return [min(column, key=lambda each: each[1]) for column in columns]
+
+
+def _on_gpu(events: list[Any], steps: int) -> dict[str, Any]:
+    device = profiling.device_events(events)
+    kernels = [event for event in device if profiling.is_kernel(event)]
+    found: dict[str, Any] = {
+        "kernels_per_call": len(kernels) / steps,
+        "kernel_ms": profiling.covered_us(kernels) / 1e3 / steps,
+        "device_ms": profiling.covered_us(device) / 1e3 / steps,
+    }
+    total = sum(event.time_range.elapsed_us() for event in kernels)
+    if total:
+        found["matmul_share"] = min(1.0, _products_us(events, kernels) / total)
+    return found
+
+
+def _products_us(events: list[Any], kernels: list[Any]) -> float:
+    """The time of products: by the operator that launched them, else by their name."""
+    left: Counter[str] = Counter()
+    for kernel in kernels:
+        left[kernel.name] += kernel.time_range.elapsed_us()
+    products = 0.0
+    for event in events:
+        for kernel in event.kernels if _OPERATOR.fullmatch(event.name) else ():
+            left[kernel.name] -= kernel.duration
+            if _is_product(event.name):
+                products += kernel.duration
+    rest = {name: us for name, us in left.items() if us > 0}
+    return products + sum(rest[n] for n in rest if _PRODUCT_KERNEL.search(n))
+
+
+def _is_product(operator: str) -> bool:
+    name = operator.partition("::")[2]
+    return _PRODUCT.fullmatch(name) is not None
+
+
+def trivial(subject: Subject) -> Iterator[dict[str, Any]]:
+    """What an operation costs, as profiled, that has next to nothing to compute."""
+    if subject.device == "cuda":
+        return
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        given = torch.rand(1, 8), torch.rand(8, 8), torch.rand(8)
+        small = functools.partial(_small, *given)
+        with Operations() as seen:
+            small()
+        spent = Spent.of(lambda: [_marked(small)() for _ in range(_TRIVIAL_ROUNDS)])
+    yield {"trivial_op_us": spent.us / seen.count}
+
+
+def _small(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> None:
+    """A mix of what models are made of."""
+    y = nn.functional.layer_norm(x, (8,), bias, bias)
+    y = nn.functional.linear(y, weight, bias)
+    y = torch.relu(y.view(1, 2, 4).transpose(1, 2)) * 2
+    x + y.reshape(1, 8)

@@ -1,0 +1,219 @@
+"""The same program computed in float64, with the random numbers it draws as it is.
+
+Comes in: code that computes in any mix of float16, bfloat16 and float32. Inside
+`double_precision` every operation takes and gives float64, whatever types the code asks
+for. Random operations run in the types that `Recording` saw them run in, so that the
+stream of random numbers is the same one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.overrides import TorchFunctionMode
+
+from torchproof.torch_private import TorchDispatchMode
+
+WIDER: dict[torch.dtype, torch.dtype] = {
+    torch.float16: torch.float64,
+    torch.bfloat16: torch.float64,
+    torch.float32: torch.float64,
+    torch.complex32: torch.complex128,
+    torch.complex64: torch.complex128,
+}
+Convert = Callable[[Any], Any]
+
+
+class NoDouble(Exception):
+    """The program cannot be computed in float64; says why."""
+
+
+@dataclass(frozen=True)
+class Draw:
+    """A random operation, and the types its tensors and `dtype` arguments had."""
+
+    operation: str
+    types: tuple[torch.dtype, ...]
+
+
+class Recording(TorchDispatchMode):
+    """Notes the random operations of what runs inside, and changes nothing."""
+
+    supports_higher_order_operators = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.draws: list[Draw] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        parts = _in_parts(self, func, args, kwargs)
+        if parts is not NotImplemented:
+            return parts
+        if _draws(func, args, kwargs):
+            seen: list[torch.dtype] = []
+            _mapped((args, kwargs), lambda leaf: _note_type(leaf, seen))
+            self.draws.append(Draw(str(func), tuple(seen)))
+        return func(*args, **kwargs)
+
+
+@contextlib.contextmanager
+def double_precision(draws: Sequence[Draw]) -> Iterator[None]:
+    """Everything inside computes in float64; `draws` are of the same code as it is."""
+    mode = _DoublePrecision(draws)
+    with (
+        torch.compiler.set_stance("force_eager"),
+        sdpa_kernel(SDPBackend.MATH),  # the fused kernels have no float64
+        _MixedTypes(),
+        mode,
+    ):
+        yield
+    if mode.left:
+        raise NoDouble("it draws fewer random numbers in float64")
+
+
+class _DoublePrecision(TorchDispatchMode):
+    supports_higher_order_operators = True
+
+    def __init__(self, draws: Sequence[Draw]) -> None:
+        super().__init__()
+        self.left = list(reversed(draws))
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        parts = _in_parts(self, func, args, kwargs)
+        if parts is not NotImplemented:
+            return parts
+        if _draws(func, args, kwargs):
+            return self._draw(func, args, kwargs)
+        if func is torch.ops.aten.view.dtype and args[0].is_floating_point():
+            raise NoDouble("it reads the bits of floating-point numbers")
+        return _run(func, args, kwargs, convert=wider)
+
+    def _draw(self, func: Any, args: Any, kwargs: Any) -> Any:
+        drawn = self.left.pop() if self.left else None
+        if drawn is None or drawn.operation != str(func):
+            raise NoDouble("it draws random numbers in another order in float64")
+        types = iter(drawn.types)
+        if func is torch.ops.aten.native_dropout.default:
+            return _dropout(func, *args, kind=drawn.types[0])
+        return _run(func, args, kwargs, convert=lambda leaf: _typed(leaf, types))
+
+
+class _MixedTypes(TorchFunctionMode):
+    """Some functions check that types agree before any operation is dispatched."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        try:
+            return func(*args, **kwargs)
+        except RuntimeError:
+            found: list[torch.dtype] = []
+            _mapped((args, kwargs), lambda leaf: _note_type(leaf, found))
+            if not WIDER.keys() & set(found):
+                raise
+        args, kwargs = _mapped((args, kwargs), wider)
+        return func(*args, **kwargs)
+
+
+# -- one operation ---------------------------------------------------------------------
+
+
+def _run(func: Any, args: Any, kwargs: Any, *, convert: Convert) -> Any:
+    """An operation on converted arguments, its results in float64.
+
+    A view must share its argument's memory, so that argument stays as it is; what is
+    written to is computed beside it and copied back in its own type.
+    """
+    stand_ins: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def write(leaf: Any) -> Any:
+        other = convert(leaf)
+        if isinstance(leaf, torch.Tensor) and other is not leaf:
+            stand_ins.append((leaf, other))
+        return other
+
+    def argument(declared: Any, value: Any) -> Any:
+        alias = declared.alias_info if declared is not None else None
+        if alias is None:
+            return _mapped(value, convert)
+        return _mapped(value, write) if alias.is_write else value
+
+    schema = getattr(func, "_schema", None)
+    declared = list(schema.arguments) if schema is not None else []
+    by_name = {item.name: item for item in declared}
+    declared += [None] * (len(args) - len(declared))
+    result = func(
+        *(argument(item, value) for item, value in zip(declared, args, strict=False)),
+        **{name: argument(by_name.get(name), kwargs[name]) for name in kwargs},
+    )
+    for original, other in stand_ins:
+        original.copy_(other)
+    if stand_ins:
+        back = {id(other): original for original, other in stand_ins}
+        return _mapped(result, lambda leaf: back.get(id(leaf), leaf))
+    shares = schema is not None and any(item.alias_info for item in schema.returns)
+    return result if shares else _mapped(result, wider)
+
+
+def _dropout(
+    func: Any, values: Any, probability: float, train: Any, *, kind: torch.dtype
+) -> Any:
+    """The mask that is drawn in type `kind`, applied in float64."""
+    _, mask = func(torch.ones_like(values, dtype=kind), probability, train)
+    scale = 0.0 if probability == 1 else 1 / (1 - probability)
+    return wider(values) * mask * scale, mask
+
+
+def _in_parts(mode: TorchDispatchMode, func: Any, args: Any, kwargs: Any) -> Any:
+    """Under `inference_mode` composite operations arrive whole; else they never do."""
+    if not torch.is_inference_mode_enabled() or not hasattr(func, "decompose"):
+        return NotImplemented
+    with mode:
+        return func.decompose(*args, **kwargs)
+
+
+def _draws(func: Any, args: Any, kwargs: Any) -> bool:
+    """Whether an operation takes random numbers; attention without dropout does not."""
+    if torch.Tag.nondeterministic_seeded not in getattr(func, "tags", ()):
+        return False
+    declared = func._schema.arguments
+    given = {item.name: item.default_value for item in declared}
+    given |= dict(zip((item.name for item in declared), args, strict=False)) | kwargs
+    return not any(
+        given.get(name, True) in (0, False)
+        for name in ("dropout_p", "dropout", "train", "training")
+    )
+
+
+def wider(leaf: Any) -> Any:
+    if isinstance(leaf, torch.Tensor):
+        return leaf.to(WIDER[leaf.dtype]) if leaf.dtype in WIDER else leaf
+    return WIDER.get(leaf, leaf) if isinstance(leaf, torch.dtype) else leaf
+
+
+def _typed(leaf: Any, types: Iterator[torch.dtype]) -> Any:
+    if isinstance(leaf, torch.Tensor):
+        return leaf.to(next(types))
+    return next(types) if isinstance(leaf, torch.dtype) else leaf
+
+
+def _note_type(leaf: Any, seen: list[torch.dtype]) -> Any:
+    if isinstance(leaf, torch.Tensor):
+        seen.append(leaf.dtype)
+    elif isinstance(leaf, torch.dtype):
+        seen.append(leaf)
+    return leaf
+
+
+def _mapped(value: Any, change: Convert) -> Any:
+    if isinstance(value, dict):
+        return {key: _mapped(item, change) for key, item in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(_mapped(item, change) for item in value)
+    return change(value)

@@ -1,0 +1,51 @@
+"""An arm in a session: its process while it has one, and what it gave."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torchproof.measure.specs import Spec
+from torchproof.measure.worker_process import Process
+
+
+@dataclass
+class Seat:
+    """`facts` are those of each shape, `warm` those of a start with warm caches."""
+
+    spec: Spec
+    caches: Path
+    process: Process | None = None
+    error: str | None = None
+    skipped: str | None = None
+    facts: list[dict[str, Any]] = field(default_factory=list)
+    warm: dict[str, Any] | None = None
+
+    @property
+    def runs(self) -> bool:
+        return self.error is None and self.skipped is None
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Caches of the arm's own, empty at first; what its profiler needs to know."""
+        own = {
+            "TORCHINDUCTOR_CACHE_DIR": str(self.caches / "inductor"),
+            "TRITON_CACHE_DIR": str(self.caches / "triton"),
+        }
+        if self.spec.as_written and self.spec.is_eager:
+            own["TORCH_COMPILE_DISABLE"] = "1"
+        if self.spec.strategy.graph:
+            # CUDA graphs may crash once CUPTI was taken down; torch sets this itself
+            # only where Inductor is configured to record graphs.
+            own["TEARDOWN_CUPTI"] = "0"
+        return own
+
+    def ask(self, do: str, limit_s: float | None, **values: Any) -> dict[str, Any]:
+        assert self.process is not None
+        return self.process.ask(do, limit_s, **values)
+
+    def close(self) -> None:
+        if self.process is not None:
+            self.process.close()
+            self.process = None

@@ -1,0 +1,66 @@
+"""What the watchers wrote, as events for the rules and counts for the run.
+
+Loaded by the parent, without torch: nothing imported here may load it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torchproof.observe.audit import outcomes
+from torchproof.records import Event, Frame
+
+Entries = Sequence[Mapping[str, Any]]
+_LIFETIMES = ("dead_read", "dead_held")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """How many graphs asked for CUDA graphs, and whether their trees were simulated."""
+
+    graphs: int
+    simulated: bool
+
+
+def events(entries: Entries) -> tuple[Event, ...]:
+    """The events of all watchers."""
+    return (*_lifetimes(entries), *outcomes.events(entries))
+
+
+def counts(entries: Entries) -> dict[str, Any]:
+    """What the watchers counted, for the run's `counts`; None where nobody did."""
+    return outcomes.counts(entries)
+
+
+def asked(entries: Entries) -> Asked:
+    graphs = [entry for entry in entries if entry["kind"] == "graph_asked"]
+    return Asked(len(graphs), any(entry["simulated"] for entry in graphs))
+
+
+def _lifetimes(entries: Entries) -> Iterator[Event]:
+    """One event for each tensor that outlived its memory."""
+    for entry in entries:
+        if entry["kind"] not in _LIFETIMES:
+            continue
+        stacks = {
+            name: _frames(entry[name]) for name in ("overwriter", "reader", "stored")
+        }
+        yield Event(
+            entry["kind"],
+            frames=_frames(entry["producer"]),
+            function=next(iter(_frames(entry["function"])), None),
+            data={
+                **stacks,
+                "role": entry["role"],
+                "holder": entry["holder"],
+                "operation": entry["operation"],
+                "times": entry["times"],
+            },
+            call=entry["call"],
+        )
+
+
+def _frames(plain: Sequence[Sequence[Any]]) -> tuple[Frame, ...]:
+    return tuple(Frame(file, line, function) for file, line, function in plain)

@@ -1,0 +1,238 @@
+"""Tensors that outlive the memory they live in: the watcher of part `lifetimes`.
+
+Every output of a graph that runs as a CUDA graph, or would on a GPU, gets the lifetime
+that `generations` gives it. Afterwards its memory is dead. On the CPU it is filled with
+NaN; on CUDA the next graph writes to it. A use of dead memory is an entry `dead_read`;
+what is held two generations on and not used is an entry `dead_held`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+
+from torchproof import torch_private
+from torchproof.observe.audit import stacks
+from torchproof.observe.audit.generations import Generations
+from torchproof.observe.audit.reporter import Output, Telling
+from torchproof.records import Frame
+from torchproof.torch_private import (
+    Graph,
+    Memory,
+    Operations,
+    cudagraph_trees,
+    without_modes,
+)
+
+
+class Lifetimes:
+    """Follows outputs through generations, and sees who uses them afterwards."""
+
+    def __init__(self, write: Callable[..., None]) -> None:
+        self._write, self._telling = write, Telling(write)
+        self._generations: Generations[Output] = Generations()
+        self._living: dict[int, Output] = {}  # those of the generation that runs
+        self._dead: dict[int, Output] = {}
+        self._graphs: set[Graph] = set()
+        self._number: int | None = None
+        self._runs = 0
+        self._mark: tuple[Frame, ...] = ()  # where the program marked a step last
+        self._call: int | None = None
+        self._local = threading.local()
+        self._off = False  # graphs that are compiled keep calling this watcher
+        self._operations = Operations(self._operation, self._stands_for_cuda)
+        self._hooks = contextlib.ExitStack()
+
+    def __enter__(self) -> Lifetimes:
+        enter = self._hooks.enter_context
+        enter(torch_private.compiled_contexts(lambda context: self._entered))
+        enter(torch_private.frame_callbacks(self._converted))
+        enter(torch_private.graph_callables(self._dynamo_graph))
+        enter(cudagraph_trees.marks(self._marked))
+        enter(cudagraph_trees.graph_runs(self))
+        enter(self._operations)
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._hooks.close()
+        self._telling.close()
+        self._off = True
+
+    def before_call(self, index: int) -> None:
+        self._call = index
+
+    def after_call(self, index: int) -> None:
+        self._call = None
+
+    def _marked(self) -> None:
+        self._mark = stacks.user_stack()
+
+    # -- calls of compiled functions -------------------------------------------------
+
+    def _entered(self) -> Callable[[], None]:
+        depth = getattr(self._local, "depth", 0)
+        self._local.depth = depth + 1
+        if depth == 0:
+            self._local.site = stacks.user_stack()
+
+        def leave() -> None:
+            self._local.depth = depth
+            if depth == 0:
+                self._local.site = None
+
+        return leave
+
+    def _converted(self, convert: Callable[[], Any], asked: Any) -> Any:
+        """Dynamo traces as if nobody watched."""
+        with self._operations.hidden():
+            return convert()
+
+    def _dynamo_graph(
+        self, output_graph: Any, compiled: Callable[..., Any]
+    ) -> Callable[..., Any]:
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            self._used("a compiled graph", args, self._site())
+            with without_modes():
+                return compiled(*args, **kwargs)
+
+        return watched
+
+    def _site(self) -> tuple[Frame, ...]:
+        """The stack of the call that is running, from outside of compiled code."""
+        site: tuple[Frame, ...] | None = getattr(self._local, "site", None)
+        return stacks.user_stack() if site is None else site
+
+    # -- runs of graphs --------------------------------------------------------------
+
+    def begins(self, graph: Graph, inputs: Sequence[Any]) -> None:
+        self._local.run = None
+        if self._off:
+            return
+        if graph.asks and graph not in self._graphs:
+            self._graphs.add(graph)
+            self._write("graph_asked", mode=graph.mode, simulated=graph.simulated)
+        keys = [cudagraph_trees.memory_key(each) for each in inputs]
+        path = {output.memory.key for output in self._generations.path}
+        owns = graph.asks and all(keys[i] in path for i in graph.changes)
+        if owns:
+            number, marked = cudagraph_trees.generation()
+            gone = self._generations.begin_run(number, marked=marked)
+            self._bury(gone, number, (marked and self._mark) or self._site())
+        what = "the backward" if graph.mode == "backward" else "a compiled graph"
+        self._used(what, inputs, self._site())
+        if owns:
+            # As objects: else memory that is freed meanwhile could lend its address.
+            self._local.run = [
+                Memory(each)
+                for each, key in zip(inputs, keys, strict=True)
+                if key is not None and key not in path
+            ]
+
+    def ends(self, graph: Graph, outputs: Any) -> None:
+        foreign: list[Memory] | None = self._local.run
+        if foreign is None:
+            if graph.asks and graph.mode == "backward":
+                self.ran_backward()
+            return
+        self._runs += 1
+        known = {memory.key for memory in foreign}
+        known |= {output.memory.key for output in self._generations.path}
+        given = outputs if isinstance(outputs, (list, tuple)) else [outputs]
+        made = list(self._made(graph, given, known))
+        self._generations.end_run(cudagraph_trees.generation()[0], graph.mode, made)
+        self._living = {each.memory.key: each for each in self._generations.path}
+
+    def ran_backward(self) -> None:
+        self._generations.ran("backward")
+
+    def _made(
+        self, graph: Graph, tensors: Iterable[Any], known: set[int]
+    ) -> Iterable[Output]:
+        site, function = self._site(), stacks.compiled_function()
+        for tensor in tensors:
+            key = (
+                cudagraph_trees.memory_key(tensor)
+                if isinstance(tensor, torch.Tensor)
+                else None
+            )
+            if key is None or key in known or not tensor.numel():
+                continue
+            known.add(key)
+            yield Output(
+                Memory(tensor),
+                tensor.dtype,
+                role="gradient" if graph.mode == "backward" else "output",
+                producer=site,
+                function=function,
+                call=self._call,
+                run=self._runs,
+                poisons=graph.simulated,
+            )
+
+    def _bury(
+        self, gone: Iterable[Output], number: int, begun_at: tuple[Frame, ...]
+    ) -> None:
+        if number != self._number:
+            self._number = number
+            self._dead = {k: v for k, v in self._dead.items() if v.alive}
+            self._survivors(number)
+        for output in gone:
+            output.died_in, output.overwriter = number, begun_at
+            self._dead[output.memory.key] = output
+            if output.poisons:
+                output.memory.poison(output.dtype)
+
+    # -- uses of dead memory ---------------------------------------------------------
+
+    def _operation(self, name: str, tensors: list[Any]) -> None:
+        if self._telling.searching or not (self._dead or self._living):
+            return
+        keys = {cudagraph_trees.memory_key(tensor) or 0 for tensor in tensors}
+        for key in keys & self._living.keys():
+            self._living[key].used = True
+        if not keys.isdisjoint(self._dead):
+            self._used(name, tensors, stacks.user_stack())
+
+    def _stands_for_cuda(self, tensor: Any) -> bool:
+        output = self._living.get(cudagraph_trees.memory_key(tensor) or 0)
+        return output is not None and output.poisons
+
+    def _used(
+        self, what: str, tensors: Iterable[Any], reader: tuple[Frame, ...]
+    ) -> None:
+        for tensor in tensors if self._dead and not self._off else ():
+            if not isinstance(tensor, torch.Tensor):
+                continue
+            output = self._dead.get(cudagraph_trees.memory_key(tensor) or 0)
+            if output is not None and output.told != "dead_read" and output.alive:
+                self._telling.read(output, reader, what)
+
+    def _survivors(self, number: int) -> None:
+        """Held through a whole generation after their own.
+
+        What was used in its time and is replaced by the next of its kind is not meant.
+        """
+        late = [
+            each
+            for each in self._dead.values()
+            if each.told is None
+            and each.died_in != number
+            and self._telling.can_search(each)
+        ]
+        if late:
+            gc.collect()  # what only a cycle keeps is held by nobody
+        runs: dict[Any, set[int]] = {}
+        for output in filter(_is_alive, self._dead.values()):
+            runs.setdefault(output.line, set()).add(output.run)
+        for output in filter(_is_alive, late):
+            if not output.used or len(runs[output.line]) > 1:
+                self._telling.held(output)
+
+
+def _is_alive(output: Output) -> bool:
+    return output.alive

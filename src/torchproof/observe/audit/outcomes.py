@@ -1,0 +1,144 @@
+"""What the watcher of recordings wrote, as events and as counts of a run.
+
+Comes in: entries of the stream. Goes out: events `cudagraph_skip` (a graph that is not
+captured), `cudagraph_split` (an operation left out of a graph), `cudagraph` (what
+happened to one graph) and `host_sync` (a line at which compiled calls wait for the
+device), and the counts of a run. Loaded by the parent, without torch.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from torchproof.records import Event, Frame, frames_in
+
+_QUOTE = re.compile(r"\.?\s*Found from\s*:?\s*")
+_PREFIX = "skipping cudagraphs due to "
+_WAITS = ("explicit", "inside", "count", "calls")
+
+Entry = Mapping[str, Any]
+
+
+def events(entries: Iterable[Entry]) -> list[Event]:
+    """What rules are to know of skips, recordings and operations left out."""
+    by_kind = _by_kind(entries)
+    functions = {
+        entry["compile_id"]: Frame(*entry["code"])
+        for entry in by_kind.get("cudagraph_function", ())
+    }
+    captured = _last(by_kind, "cudagraphs").get("graphs", ())
+    moved = by_kind.get("cudagraph_moved", ())
+    return [
+        *(
+            event
+            for entry in by_kind.get("cudagraph_skip", ())
+            for event in _skips(entry, functions, captured)
+        ),
+        *(_split(entry, functions) for entry in by_kind.get("cudagraph_split", ())),
+        *(_graph(graph, functions, moved) for graph in captured),
+        *_syncs(_last(by_kind, "host_syncs")),
+    ]
+
+
+def counts(entries: Iterable[Entry]) -> dict[str, int | float | None]:
+    """The counts of a run; None for what was not watched."""
+    by_kind = _by_kind(entries)
+    names = ("skips", "recordings", "replays", "pool_bytes", "kernel_share")
+    found: dict[str, int | float | None] = {f"cudagraph_{name}": None for name in names}
+    if not _last(by_kind, "cudagraphs_watched").get("cuda"):
+        return found
+    seen = _last(by_kind, "cudagraphs")
+    turns: Counter[str] = Counter()
+    for graph in seen.get("graphs", ()):
+        turns.update(graph["turns"])
+    kernels = _last(by_kind, "kernels")
+    share = kernels["replayed"] / kernels["all"] if kernels.get("all") else None
+    return found | {
+        "cudagraph_skips": len(by_kind.get("cudagraph_skip", ())),
+        "cudagraph_recordings": turns["recorded"],
+        "cudagraph_replays": turns["replayed"],
+        "cudagraph_pool_bytes": seen.get("pool_bytes", 0),
+        "cudagraph_kernel_share": share,
+    }
+
+
+def _by_kind(entries: Iterable[Entry]) -> dict[str, list[Entry]]:
+    found: dict[str, list[Entry]] = {}
+    for entry in entries:
+        found.setdefault(entry["kind"], []).append(entry)
+    return found
+
+
+def _last(by_kind: Mapping[str, Sequence[Entry]], kind: str) -> Entry:
+    return by_kind[kind][-1] if by_kind.get(kind) else {}
+
+
+def _skips(
+    entry: Entry, functions: Mapping[str, Frame], captured: Sequence[Entry]
+) -> Iterable[Event]:
+    """One for each line that is to blame; one at least."""
+    reason, quoted = explained(entry["reason"])
+    own = [g for g in captured if g["compile_id"] == entry["compile_id"]]
+    ungraphed = sum(graph["turns"].get("ungraphed", 0) for graph in own)
+    runs = sum(sum(graph["turns"].values()) for graph in own)
+    data = {"reason": reason, "ungraphed": ungraphed or None, "runs": runs or None}
+    for frames in [frames_in(stack) for stack in entry["stacks"]] or [quoted]:
+        yield Event(
+            "cudagraph_skip",
+            entry["compile_id"],
+            frames,
+            functions.get(entry["compile_id"]),
+            {**data, "site": _frames(entry["site"])},
+            entry["call"],
+        )
+
+
+def explained(reason: str) -> tuple[str, tuple[Frame, ...]]:
+    """torch's reason without its prefix, and the stack that it quotes."""
+    while reason.startswith(_PREFIX):
+        reason = reason.removeprefix(_PREFIX)
+    said, *quoted = _QUOTE.split(reason, maxsplit=1)
+    return " ".join(said.split()), frames_in("\n".join(quoted))
+
+
+def _split(entry: Entry, functions: Mapping[str, Frame]) -> Event:
+    data = {"reason": entry["reason"], "operation": entry["operation"]}
+    return Event(
+        "cudagraph_split",
+        entry["compile_id"],
+        frames_in(entry["stack"] or ""),
+        functions.get(entry["compile_id"]),
+        data,
+        entry["call"],
+    )
+
+
+def _graph(
+    graph: Entry, functions: Mapping[str, Frame], moved: Sequence[Entry]
+) -> Event:
+    uses = {
+        entry["name"]: frames_in(entry["stack"] or "")
+        for entry in moved
+        if entry["number"] == graph["number"]
+    }
+    return Event(
+        "cudagraph",
+        graph["compile_id"],
+        (),
+        functions.get(graph["compile_id"]),
+        {**graph, "site": _frames(graph["site"]), "uses": uses},
+    )
+
+
+def _syncs(seen: Entry) -> Iterable[Event]:
+    for place in seen.get("places", ()):
+        data = {name: place[name] for name in _WAITS}
+        data["of"] = seen["calls"]
+        yield Event("host_sync", frames=_frames(place["site"]), data=data)
+
+
+def _frames(plain_frames: Iterable[Sequence[Any]]) -> tuple[Frame, ...]:
+    return tuple(Frame(*each) for each in plain_frames)

@@ -1,0 +1,282 @@
+"""What a compiled call is made of: lines in graphs, cost of breaks, cost of the way in.
+
+Hooks are attached before anything is compiled and note each graph. Timers stand in the
+graphs' places only inside `watching()`, so steps timed outside it are not touched. Out
+comes plain data: `graphs()`, `gaps()`, `overhead_us()`.
+
+Times are those of the host: on CUDA a graph's own time is that of launching it, and a
+break that waits for the device is charged with the wait.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import statistics
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from torchproof.observe.graph_lines import lines_of
+from torchproof.records import Frame, original_name, place_of
+
+if TYPE_CHECKING:
+    from torchproof.torch_private import CompiledGraph
+
+Line = tuple[str, int]
+
+_RESUMED = re.compile(r"torch_dynamo_resume_in_.+_at_(?P<line>\d+)")
+
+
+@dataclass
+class _Span:
+    """One outermost call of a compiled function: its graphs with their times."""
+
+    begin_ns: int
+    graphs: list[tuple[int, int, int]] = field(default_factory=list)
+    end_ns: int = 0
+
+
+class Anatomy:
+    """The instrument. A context manager: attached inside, everything put back after."""
+
+    def __init__(self) -> None:
+        self._hooks = contextlib.ExitStack()
+        self._timers = contextlib.ExitStack()
+        self._contexts: list[Any] = []
+        self._graphs: list[CompiledGraph] = []
+        self._timed = 0  # so many graphs have a timer in their place
+        self._conversions = 0
+        self._thread: int | None = None  # that of the call being watched
+        self._depth = self._inside = 0
+        self._spans: list[_Span] = []
+        # By the call's index, one entry a watched pass over it.
+        self._gaps: dict[int, list[dict[Line, float]]] = defaultdict(list)
+        self._overheads: dict[int, list[float | None]] = defaultdict(list)
+        # Breaks with no graph between them: only the time of all of them is known.
+        self._together: dict[Line, set[Line]] = defaultdict(set)
+
+    # -- hooks -------------------------------------------------------------------------
+
+    def __enter__(self) -> Anatomy:
+        self.attach()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._hooks.close()
+
+    def attach(self) -> None:
+        """Before anything is compiled: what was compiled earlier stays unseen."""
+        from torchproof import torch_private
+        from torchproof.torch_private import compiled_graphs as graphs
+
+        self._private = graphs
+        enter = self._hooks.enter_context
+        enter(torch_private.compiled_contexts(self._contexts.append))
+        enter(torch_private.frame_callbacks(self._convert))
+        enter(graphs.compiled_graphs(self._graphs.append))
+        torch_private.leave_alone(self._timer(0)(len).__code__)
+
+    def _convert(self, convert: Callable[[], Any], asked: object) -> Any:
+        self._conversions += 1
+        return convert()
+
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[None]:
+        """Timers in the graphs' places, for calls made through `call()`."""
+        entered = self._private.entered(self._contexts, self._compiled_call)
+        try:
+            with self._timers, entered:
+                yield
+        finally:
+            self._timers, self._timed = contextlib.ExitStack(), 0
+
+    @contextlib.contextmanager
+    def call(self, index: int) -> Iterator[None]:
+        """One call of the target. If something compiles in it, it does not count."""
+        for number in range(self._timed, len(self._graphs)):
+            graph, timer = self._graphs[number], self._timer(number)
+            self._timers.enter_context(self._private.replaced(graph, timer))
+        self._timed = len(self._graphs)
+        self._spans, self._depth, self._inside = [], 0, 0
+        self._thread, before = threading.get_ident(), self._conversions
+        try:
+            yield
+        finally:
+            self._thread = None
+        if self._conversions == before:
+            self._settle(index)
+
+    def _compiled_call(self) -> Callable[[], None]:
+        if threading.get_ident() != self._thread:
+            return _nothing
+        self._depth += 1
+        if self._depth == 1:
+            self._spans.append(_Span(time.perf_counter_ns()))
+        return self._leave
+
+    def _leave(self) -> None:
+        self._depth -= 1
+        if self._depth == 0:
+            self._spans[-1].end_ns = time.perf_counter_ns()
+
+    def _timer(self, number: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        clock = time.perf_counter_ns
+
+        def wrap(compiled: Callable[..., Any]) -> Callable[..., Any]:
+            def timed(*args: Any, **kwargs: Any) -> Any:
+                # A graph inside a graph is part of the outer one.
+                if (
+                    not self._depth
+                    or self._inside
+                    or self._thread != threading.get_ident()
+                ):
+                    return compiled(*args, **kwargs)
+                self._inside, begin = 1, clock()
+                try:
+                    return compiled(*args, **kwargs)
+                finally:
+                    self._inside, end = 0, clock()
+                    self._spans[-1].graphs.append((number, begin, end))
+
+            return timed
+
+        return wrap
+
+    # -- what the times say ------------------------------------------------------------
+
+    def _settle(self, index: int) -> None:
+        gaps: dict[Line, float] = defaultdict(float)
+        outside: list[float | None] = []
+        for span in self._spans:
+            for line, nanoseconds in self._breaks(span):
+                gaps[line] += nanoseconds / 1e3
+            outside.append(self._outside(span))
+        self._gaps[index].append(dict(gaps))
+        known = [each for each in outside if each is not None]
+        whole = known and len(known) == len(outside)
+        self._overheads[index].append(sum(known) if whole else None)
+
+    def _breaks(self, span: _Span) -> Iterator[tuple[Line, int]]:
+        """The times between graphs that a break is to blame for."""
+        ends: list[tuple[int | None, int]] = [(None, span.begin_ns)]
+        ends += [(number, end) for number, _, end in span.graphs]
+        begins: list[tuple[int | None, int]] = [(n, b) for n, b, _ in span.graphs]
+        begins.append((None, span.end_ns))
+        for (before, left), (after, entered) in zip(ends, begins, strict=True):
+            first, last = self._ended_by(before), self._resumed_after(after)
+            line = first or last
+            if line is None:
+                continue
+            if last is not None and last != line:
+                self._together[line].add(last)
+            yield line, entered - left
+
+    def _ended_by(self, number: int | None) -> Line | None:
+        """The line whose break ended a graph."""
+        if number is None:
+            return None
+        return _place(self._graphs[number].break_stack)
+
+    def _resumed_after(self, number: int | None) -> Line | None:
+        """The line whose break a graph comes after: it belongs to a resumed function.
+
+        The function may have broken because one it called did: then that line.
+        """
+        if number is None:
+            return None
+        code = self._graphs[number].code
+        resumed = _RESUMED.fullmatch(code.co_name)
+        if resumed is None:
+            return None
+        here = (code.co_filename, int(resumed["line"]), original_name(code.co_name))
+        for graph in self._graphs:
+            stack = [(f, n, original_name(name)) for f, n, name in graph.break_stack]
+            if here in stack:
+                return _place(graph.break_stack)
+        return _place((here,))
+
+    def _outside(self, span: _Span) -> float | None:
+        """What a compiled call spends outside its graph, if it is one whole graph.
+
+        With more than one, what lies between may be the program's own eager work.
+        """
+        if len(span.graphs) != 1 or any(self._breaks(span)):
+            return None
+        [(_, begin, end)] = span.graphs
+        return (span.end_ns - span.begin_ns - (end - begin)) / 1e3
+
+    # -- results -----------------------------------------------------------------------
+
+    def gaps(self) -> list[dict[str, Any]]:
+        """Each break line's microseconds per call: the mean over the calls of a pass.
+
+        Of each call it is the median over the passes. Calls that compiled something in
+        every pass were not measured and are not in the mean.
+        """
+        lines = {line for passes in self._gaps.values() for p in passes for line in p}
+        found = [
+            {
+                "file": file,
+                "line": line,
+                "us": self._per_call((file, line)),
+                "together_with": sorted(map(list, self._together[file, line])),
+            }
+            for file, line in lines
+        ]
+        return sorted(found, key=lambda gap: (-gap["us"], gap["file"], gap["line"]))
+
+    def _per_call(self, line: Line) -> float:
+        return statistics.fmean(
+            statistics.median(each.get(line, 0.0) for each in passes)
+            for passes in self._gaps.values()
+        )
+
+    def overhead_us(self) -> float | None:
+        """Guards, unpacking and dispatch of one call; None where it cannot be told."""
+        calls = [
+            statistics.median(each for each in passes if each is not None)
+            for passes in self._overheads.values()
+            if None not in passes
+        ]
+        if not calls or len(calls) < len(self._overheads):
+            return None
+        return statistics.fmean(calls)
+
+    def graphs(self) -> list[dict[str, Any]]:
+        """Each graph with the lines it was traced from."""
+        return [
+            {
+                "graph": graph.compile_id,
+                "function": [
+                    graph.code.co_filename,
+                    graph.code.co_firstlineno,
+                    graph.code.co_name,
+                ],
+                "nodes": len(graph.nodes),
+                "backend_s": graph.backend_s,
+                "lines": lines_of(graph.nodes),
+            }
+            for graph in self._graphs
+        ]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "graphs": self.graphs(),
+            "gaps": self.gaps(),
+            "overhead_us": self.overhead_us(),
+            "measured_calls": len(self._gaps),
+        }
+
+
+def _place(stack: tuple[tuple[str, int, str], ...]) -> Line | None:
+    """The line a finding about this break points at."""
+    place = place_of(tuple(Frame(*frame) for frame in stack)).frame
+    return (place.file, place.line) if place else None
+
+
+def _nothing() -> None:
+    pass

@@ -1,0 +1,225 @@
+"""Runs a target in a child process and gathers what the child saw as events.
+
+The parent never imports torch: a child that crashes, hangs or is killed costs the run
+nothing that was seen before.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from torchproof.observe.trace_log import Record, interpret, read_folder
+from torchproof.process import Conditions, Followed, follow
+from torchproof.records import (
+    Event,
+    Frame,
+    Observation,
+    UserError,
+    inside_region,
+    whose,
+)
+from torchproof.targets import Options, Target
+
+# Where torch defines the frame it compiles in place of an object with `__call__`.
+_AROUND_CALLABLES = "torch/_dynamo/external_utils.py"
+_READABLE = {"user", "library"}  # whose code is told about, torch's own is not
+_WRAPPER_FACTS = ("name", "what", "arguments", "off", "by_torchproof", "in_place")
+
+
+def observe(
+    target: Target, options: Options, progress: Callable[[str], None]
+) -> Observation:
+    """What happens when the target runs, or what its trace says happened."""
+    if target.kind == "trace":
+        return _read_trace(target)
+    told = job(target, options)
+    under = Conditions(timeout_s=options.timeout_s, quiet=options.quiet)
+    seen = follow("torchproof.observe.child", told, _Telling(progress), under)
+    return gather(seen.entries, seen.ending, seen.code, target)
+
+
+def _read_trace(target: Target) -> Observation:
+    try:
+        records = read_folder(Path(target.where))
+    except OSError as error:
+        raise UserError(f"cannot read the trace: {error}") from None
+    return Observation(tuple(interpret(records)), {"torch": None, "device": None})
+
+
+def job(target: Target, options: Options) -> str:
+    """What the child is told, as JSON."""
+    plain = {
+        "target": dataclasses.asdict(target),
+        "compile": dict(options.compile),
+        "as_written": options.as_written,
+        "train": options.train,
+        "device": options.device,
+        "size": options.size,
+    }
+    return json.dumps(plain)
+
+
+class _Telling:
+    """Says what is being compiled, as the stream tells of it."""
+
+    def __init__(self, progress: Callable[[str], None]) -> None:
+        self._progress = progress
+        self._planned: int | None = None
+
+    def __call__(self, entry: Mapping[str, Any], seconds: float) -> None:
+        if entry["kind"] == "plan":
+            self._planned = entry["calls"]
+        if entry["kind"] == "trace" and "dynamo_start" in entry["metadata"]:
+            self._tell(entry, seconds)
+
+    def _tell(self, entry: Mapping[str, Any], seconds: float) -> None:
+        if seconds < 1:  # silence under one second
+            return
+        call = entry.get("call")
+        of = f" of {self._planned}" if self._planned else ""
+        where = "" if call is None else f", call {call + 1}{of}"
+        frame = entry["metadata"]["dynamo_start"]["stack"][-1]
+        self._progress(f"compiling {frame['name']}{where}, {seconds:.0f} s")
+
+
+def gather(
+    entries: Sequence[dict[str, Any]], ending: str, code: int | None, target: Target
+) -> Observation:
+    """The child's stream as an observation; `code` is the child's exit code."""
+    seen = Followed(list(entries), ending, code)
+    for entry in seen.of("unusable"):
+        raise UserError(entry["message"])
+    by_kind: dict[str, list[Mapping[str, Any]]] = {}
+    for entry in entries:
+        by_kind.setdefault(entry["kind"], []).append(entry)
+    counts = seen.last("counts")
+    return Observation(
+        events=tuple(_events(by_kind, counts)),
+        environment=seen.last("environment"),
+        calls=counts.get("calls"),
+        compiled_calls=counts.get("compiled_calls"),
+        ending="crashed" if seen.crashed else ending,
+        exit_code=code,
+        error=seen.failure(script=target.kind == "script"),
+        traced=_traced(by_kind.get("lines", ())),
+        compiled=_compiled(by_kind.get("wrapper", ())),
+    )
+
+
+def _traced(
+    entries: Iterable[Mapping[str, Any]],
+) -> dict[str, dict[str, tuple[int, ...]]]:
+    """The lines of the program that Dynamo traced, by file and function."""
+    every: dict[str, dict[str, set[int]]] = {}
+    for entry in entries:
+        for file, functions in entry["files"].items():
+            if whose(file) in _READABLE:
+                known = every.setdefault(file, {})
+                for name, lines in functions.items():
+                    known.setdefault(name, set()).update(lines)
+    return {
+        file: {name: tuple(sorted(lines)) for name, lines in functions.items()}
+        for file, functions in every.items()
+    }
+
+
+def _compiled(entries: Iterable[Mapping[str, Any]]) -> dict[str, tuple[str, ...]]:
+    found: dict[str, set[str]] = {}
+    for entry in entries:
+        for file, name in entry["reaches"]:
+            if whose(file) in _READABLE:
+                found.setdefault(file, set()).add(name)
+    return {file: tuple(sorted(names)) for file, names in found.items()}
+
+
+def _events(
+    by_kind: Mapping[str, Sequence[Mapping[str, Any]]], counts: Mapping[str, Any]
+) -> Iterable[Event]:
+    records = [
+        Record(e["metadata"], e["payload"], e["call"]) for e in by_kind.get("trace", ())
+    ]
+    raised = {e["compile_id"]: e for e in by_kind.get("raised", ()) if e["compile_id"]}
+    runs = counts.get("graphs", {})
+    skips = {s["compile_id"]: s["runs"] for s in counts.get("skipped", ())}
+    callables = {tuple(e["code"][0]) for e in by_kind.get("wrapper", ()) if e["code"]}
+    for event in interpret(records):
+        extra: dict[str, Any] = {}
+        if event.function and event.function.file.endswith(_AROUND_CALLABLES):
+            # Only one callable can be meant where only one was compiled.
+            event = replace(event, function=_only(callables) or event.function)
+        if event.kind == "compile_failure":
+            extra["raised"] = event.compile_id in raised
+        if event.kind == "specialization":
+            extra["marks"] = [tuple(mark) for mark in counts.get("marks", ())]
+        if event.compile_id in skips and event.kind in {
+            "compile_failure",
+            "graph_break",
+        }:
+            extra["skip_runs"] = tuple(skips[event.compile_id])
+        if event.compile_id in runs:
+            extra["runs"] = tuple(runs[event.compile_id])
+        yield replace(
+            event,
+            frames=_without_torchproof(event.frames),
+            callers=_without_torchproof(event.callers),
+            data={**event.data, **extra},
+        )
+    yield from _wrappers(by_kind.get("wrapper", ()), counts)
+    yield from _strays(by_kind, counts)
+
+
+def _wrappers(
+    entries: Iterable[Mapping[str, Any]], counts: Mapping[str, Any]
+) -> Iterable[Event]:
+    """What was compiled, and how often it was called."""
+    seen = {w[0]: w for w in counts.get("wrappers", ())}
+    for entry in entries:
+        _, calls, compiled, eager, inlined = seen.get(
+            entry["number"], (0, None, None, None, None)
+        )
+        yield Event(
+            "wrapper",
+            frames=_frames(entry["site"]),
+            function=next(iter(_frames(entry["code"])), None),
+            data={
+                **{k: entry[k] for k in _WRAPPER_FACTS},
+                "around": _frames(entry["around"]),
+                "calls": calls,
+                "compiled_calls": compiled,
+                "eager_stance": eager,
+                "inlined": inlined,
+            },
+        )
+
+
+def _strays(
+    by_kind: Mapping[str, Sequence[Mapping[str, Any]]], counts: Mapping[str, Any]
+) -> Iterable[Event]:
+    """Calls that went past what was compiled, and calls that raised."""
+    strays = {(kind, name): count for kind, name, count in counts.get("strays", ())}
+    for kind in ("method_call", "original_call", "call_error"):
+        for entry in by_kind.get(kind, ()):
+            data = {k: v for k, v in entry.items() if k not in {"kind", "site", "call"}}
+            data["count"] = strays.get((kind, entry.get("method")))
+            frames = _frames(entry["site"])
+            if kind == "call_error":
+                frames = inside_region(frames)
+            yield Event(kind, frames=frames, data=data, call=entry["call"])
+
+
+def _without_torchproof(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
+    return tuple(f for f in frames if whose(f.file) != "torchproof")
+
+
+def _only(callables: Iterable[tuple[Any, ...]]) -> Frame | None:
+    frames = _frames(callables)
+    return frames[0] if len(frames) == 1 else None
+
+
+def _frames(plain: Iterable[Sequence[Any]]) -> tuple[Frame, ...]:
+    return tuple(Frame(file, line, function) for file, line, function in plain)

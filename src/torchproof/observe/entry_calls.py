@@ -1,0 +1,177 @@
+"""Watches with what a running program calls a compiled function.
+
+When Dynamo is about to compile a frame, `entry_call` finds the call that entered the
+compiled region, and which of its arguments the frame's local variables are.
+"""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import sys
+import types
+import weakref
+from collections import UserDict
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from torchproof.records import whose
+
+Path = tuple[Any, ...]  # ("args", 0), ("kwargs", "input_ids"), then keys into it
+
+CALLEE = ("callee",)
+_DEPTH = 3
+_ITEMS = 64  # of one container; a longer one is not an argument list
+_numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+_count = itertools.count()
+_SHARED = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), type)
+
+
+def entry_call(variables: Mapping[str, Any], code: types.CodeType) -> dict[str, Any]:
+    """The call that entered the compiled region, as a record for `arguments.Call`.
+
+    `variables` and `code` are those of the frame that is about to be compiled.
+    """
+    entry = _entry_frame()
+    if entry is None:
+        return {}
+    args = entry.f_locals.get("args", ())
+    kwargs = entry.f_locals.get("kwargs", {})
+    values = dict(_walk(("args",), args)) | dict(_walk(("kwargs",), kwargs))
+    caller: types.FrameType | None = entry.f_back
+    while caller is not None and whose(caller.f_code.co_filename) == "torch":
+        caller = caller.f_back
+    return {
+        "entry": _number_of(entry.f_locals.get("self")),
+        "site": None if caller is None else _site(caller),
+        "positional": len(args),
+        "sources": [
+            *_sources(variables, code, values),
+            *_callee(variables, entry.f_locals.get("fn")),
+        ],
+        "sizes": [[path, list(v.shape)] for path, v in values.items() if _sized(v)],
+    }
+
+
+def _entry_frame() -> types.FrameType | None:
+    """Torch's wrapper around the outermost compiled callable; see `split_region`."""
+    entry = None
+    frame: types.FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_filename.endswith("eval_frame.py"):
+            if (
+                frame.f_code.co_name == "_fn"
+                and whose(frame.f_code.co_filename) == "torch"
+            ):
+                break
+            if frame.f_code.co_name == "compile_wrapper":
+                entry = frame
+        frame = frame.f_back
+    return entry
+
+
+def _number_of(context: Any) -> int:
+    """A number for each call of torch.compile: an address may be used again."""
+    if context not in _numbers:
+        _numbers[context] = next(_count)
+    return _numbers[context]
+
+
+def _site(frame: types.FrameType) -> list[Any]:
+    positions = list(frame.f_code.co_positions())
+    spot = positions[frame.f_lasti // 2] if frame.f_lasti >= 0 else (None,) * 4
+    return [frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name, list(spot)]
+
+
+def _sized(value: Any) -> bool:
+    """Whether it is a tensor of known sizes; those of a traced one are symbols."""
+    import torch
+
+    known = isinstance(value, torch.Tensor)
+    return known and all(isinstance(size, int) for size in value.shape)
+
+
+def _walk(path: Path, value: Any) -> Iterator[tuple[Path, Any]]:
+    """Each argument, and what lies in containers among them."""
+    if len(path) > 1:
+        yield path, value
+    if len(path) <= _DEPTH:
+        for key, item in _items(value):
+            yield from _walk((*path, key), item)
+
+
+def _items(value: Any) -> list[tuple[Any, Any]]:
+    if isinstance(value, (dict, UserDict)):
+        items = [(k, v) for k, v in value.items() if isinstance(k, (str, int))]
+    elif isinstance(value, (list, tuple)):
+        items = list(enumerate(value))
+    else:
+        return []
+    return items if len(items) <= _ITEMS else []
+
+
+def _sources(
+    variables: Mapping[str, Any], code: types.CodeType, values: Mapping[Path, Any]
+) -> list[list[Any]]:
+    """Which argument each local variable is, or each item of a packed one."""
+    by_identity = {
+        id(value): path
+        for path, value in reversed(list(values.items()))
+        if not isinstance(value, _SHARED)
+    }
+    found: list[list[Any]] = []
+    for name, value in variables.items():
+        path = _by_position(name, variables, code, values) or by_identity.get(id(value))
+        if path is not None:
+            found.append([name, [], path])
+            continue
+        packed = _packed(code).get(name)
+        if packed is not None:
+            found.append([name, [], (packed,)])
+        # Those before `*args` are bound to other parameters.
+        bound = sum(path[0] == "args" and len(path) == 2 for path in values)
+        before = bound - len(value) if packed == "args" else 0
+        for key, item in _items(value):
+            path = (packed, before + key if packed == "args" else key)
+            if path not in values or values[path] is not item:
+                path = by_identity.get(id(item))
+            if path is not None:
+                found.append([name, [key], path])
+    return found
+
+
+def _callee(variables: Mapping[str, Any], fn: Any) -> list[list[Any]]:
+    """The local variables that are the module which is called."""
+    if getattr(fn, "__name__", "") not in ("_wrapped_call_impl", "_call_impl"):
+        return []
+    module = getattr(fn, "__self__", None)
+    return [[n, [], CALLEE] for n, value in variables.items() if value is module]
+
+
+def _packed(code: types.CodeType) -> dict[str, str]:
+    """The names of `*args` and `**kwargs`, whatever their author calls them."""
+    named = code.co_argcount + code.co_kwonlyargcount
+    packed: dict[str, str] = {}
+    for flag, kind in (
+        (inspect.CO_VARARGS, "args"),
+        (inspect.CO_VARKEYWORDS, "kwargs"),
+    ):
+        if code.co_flags & flag:
+            packed[code.co_varnames[named + len(packed)]] = kind
+    return packed
+
+
+def _by_position(
+    name: str,
+    variables: Mapping[str, Any],
+    code: types.CodeType,
+    values: Mapping[Path, Any],
+) -> Path | None:
+    """A number or a string has no identity: its name and its position say which."""
+    parameters = code.co_varnames[: code.co_argcount]
+    path: Path = ("kwargs", name)
+    if path not in values and name in parameters:
+        first = variables.get(parameters[0])
+        bound = ("args", 0) not in values or values["args", 0] is not first
+        path = ("args", parameters.index(name) - bound)
+    return path if path in values and values[path] is variables[name] else None

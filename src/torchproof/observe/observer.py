@@ -1,0 +1,388 @@
+"""Watches what torch.compile does in this process, and streams it as it happens.
+
+Dynamo's answers are left as they are, but for one thing: a frame that failed
+to compile runs eagerly instead of raising, so that the program goes on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+import time
+import types
+from collections.abc import Callable
+from typing import Any
+
+from torchproof.observe.entry_calls import entry_call
+from torchproof.observe.trace_log import ARTIFACTS, NAMES, PAYLOAD_NOT_NEEDED
+from torchproof.process import Stream
+from torchproof.records import Frame
+from torchproof.targets import (
+    called_by_torch,
+    code_of,
+    codes_around,
+    compiler_stack,
+    forwards,
+    frame_of,
+    has_tensor,
+    name_of,
+    plain,
+    stack,
+    what,
+)
+
+_FLUSH_S = 0.25
+_STACKS_PER_PLACE = 3
+
+
+class Wrapper:
+    """One compiled function or module, and what became of it."""
+
+    def __init__(self, number: int, model: Any) -> None:
+        self.number = number
+        self.code = code_of(model)
+        self.calls = self.compiled_calls = self.eager_stance = 0
+
+
+class Runs:
+    """How often something ran, and in how many calls."""
+
+    def __init__(self) -> None:
+        self.count = self.steps = 0
+        self._last: int | None = None
+
+    def add(self, call: int | None) -> None:
+        self.count += 1
+        if call is None or call != self._last:
+            self.steps += 1
+            self._last = call
+
+
+class Observer:
+    """Installs the hooks, keeps the counts, and writes the stream."""
+
+    generates_code = False
+
+    def __init__(self, stream: Stream, *, calls_are_wrapper_calls: bool) -> None:
+        self.stream = stream
+        self.calls_are_wrapper_calls = calls_are_wrapper_calls
+        self.call: int | None = None
+        self.calls = self.compiled_calls = self.graph_runs = 0
+        self.graphs: dict[str, Runs] = {}
+        self.skipped: dict[int, tuple[types.CodeType, str | None, Runs]] = {}
+        self.wrappers: list[Wrapper] = []
+        self.inlined: set[types.CodeType] = set()
+        self.strays: dict[tuple[str, int, str], int] = {}
+        self.marks: set[tuple[str, int]] = set()
+        self.traced: dict[str, dict[str, set[int]]] = {}  # since the last flush
+        self.paused = False  # while torchproof runs the target for its own ends
+        self.last_error: Exception | None = None
+        self.site: tuple[Frame, ...] | None = None  # where torchproof itself compiles
+        self.hooks = contextlib.ExitStack()
+        self._local = threading.local()
+        self._dynamo = False
+        self._flushed = 0.0
+
+    # -- hooks ---------------------------------------------------------------------
+
+    def attach(self) -> None:
+        """As soon as torch is imported; Dynamo's own hooks wait for torch.compile."""
+        import torch
+
+        from torchproof import torch_private
+        from torchproof.torch_private import traced_lines as lines
+
+        self.private, self._traced_lines = torch_private, lines.traced_lines
+        self._compile = torch.compile
+        self.hooks.enter_context(torch_private.trace_records(self._receive))
+        if not self.generates_code:
+            self.hooks.enter_context(torch_private.no_code_generation())
+
+        @functools.wraps(torch.compile)
+        def compile(model: Any = None, **kwargs: Any) -> Any:
+            return self._register(model, **kwargs)
+
+        torch.compile = compile
+        self.hooks.callback(setattr, torch, "compile", self._compile)
+
+    def _attach_dynamo(self) -> None:
+        if self._dynamo:
+            return
+        self._dynamo = True
+        private, enter = self.private, self.hooks.enter_context
+        enter(private.compiled_contexts(self._context))
+        enter(private.frame_callbacks(self._convert))
+        enter(private.graph_callables(self._graph))
+        enter(private.inlined_code(self.inlined.add))
+        enter(self._traced_lines(self._line))
+        enter(private.module_methods(self._method))
+        private.leave_alone(_spied_call.__code__)
+
+    def _receive(self, metadata: dict[str, Any], payload: str) -> None:
+        if self.paused:
+            return
+        artifact = metadata.get("artifact")
+        if isinstance(artifact, dict):
+            wanted = artifact.get("name") in ARTIFACTS
+        else:
+            wanted = not NAMES.isdisjoint(metadata)
+        if not wanted:
+            return
+        if not PAYLOAD_NOT_NEEDED.isdisjoint(metadata):
+            metadata, payload = {k: v for k, v in metadata.items() if k != "stack"}, ""
+        if start := metadata.get("dynamo_start"):
+            stack = [*compiler_stack(), start["stack"][-1]]
+            whole = {"stack": stack, "complete": True}
+            metadata = {**metadata, "dynamo_start": whole}
+            metadata["entry_call"] = getattr(self._local, "entry_call", {})
+        if metadata.get("compilation_metrics", {}).get("fail_type"):
+            self._local.failure = (
+                f"{metadata.get('frame_id')}/{metadata.get('frame_compile_id')}"
+            )
+        self.stream.write("trace", metadata=metadata, payload=payload, call=self.call)
+
+    # -- what the program compiles -------------------------------------------------
+
+    def _register(self, model: Any = None, **kwargs: Any) -> Any:
+        """Stands in for torch.compile: same answer, and a note of what and where."""
+        self._attach_dynamo()
+        # Without a model it returns a decorator, which calls torch.compile again.
+        if model is None or self.paused or called_by_torch():
+            return self._compile(model, **kwargs)
+        wrapper = Wrapper(len(self.wrappers), model)
+        self.wrappers.append(wrapper)
+        self._local.wrapper = wrapper
+        try:
+            compiled = self._compile(model, **kwargs)
+        finally:
+            self._local.wrapper = None
+        self._spy_on_original(wrapper, model)
+        self.stream.write(
+            "wrapper",
+            number=wrapper.number,
+            name=name_of(model),
+            what=what(model),
+            site=plain(self.site or stack()),
+            code=plain([frame_of(wrapper.code)]) if wrapper.code else [],
+            around=plain(frame_of(code) for code in codes_around(model)),
+            arguments={k: str(v) for k, v in kwargs.items() if v is not None},
+            off=compiled is model or self.private.switched_off(),
+            by_torchproof=self.site is not None,
+            in_place=getattr(model, "__name__", "") == "_call_impl",
+            reaches=[] if wrapper.code is None else forwards(model, wrapper.code),
+        )
+        return compiled
+
+    def _context(self, context: Any) -> Callable[[], Callable[[], None]] | None:
+        wrapper: Wrapper | None = getattr(self._local, "wrapper", None)
+        return None if wrapper is None else functools.partial(self._enter, wrapper)
+
+    def _enter(self, wrapper: Wrapper) -> Callable[[], None]:
+        depth = getattr(self._local, "depth", 0)
+        self._local.depth = depth + 1
+        counts = self.calls_are_wrapper_calls and depth == 0
+        if counts:
+            self.begin_call(self.calls)
+        wrapper.calls += 1
+        wrapper.eager_stance += self.private.stance() == "force_eager"
+        before = self.graph_runs
+
+        def leave() -> None:
+            self._local.depth = depth
+            wrapper.compiled_calls += self.graph_runs > before
+            if counts:
+                self.end_call()
+
+        return leave
+
+    def begin_call(self, index: int) -> None:
+        self.call, self.calls = index, self.calls + 1
+        self._runs_before = self.graph_runs
+
+    def end_call(self) -> None:
+        self.compiled_calls += self.graph_runs > self._runs_before
+        if time.monotonic() - self._flushed > _FLUSH_S:
+            self.flush()
+
+    # -- what Dynamo does ----------------------------------------------------------
+
+    def _convert(self, convert: Callable[[], Any], asked: Any) -> Any:
+        """A frame that is skipped, or fails to compile, is asked about every time.
+
+        So its runs can be counted; and after an error the program goes on in eager,
+        unless it asked for the error with fullgraph=True.
+        """
+        frame = asked.frame
+        known = self.skipped.get(id(frame.f_code))
+        if known is not None:
+            known[2].add(self.call)
+            return self.private.skip_once()
+        self._local.failure = None
+        self._note_marks(frame.f_locals)
+        self._local.entry_call = entry_call(frame.f_locals, frame.f_code)
+        try:
+            answer = convert()
+        except Exception as error:
+            self.last_error = error
+            self.stream.write("raised", compile_id=self._local.failure, call=self.call)
+            if asked.fullgraph:
+                raise
+            answer = None
+        failure = self._local.failure
+        if answer is not None:
+            gave_up = failure and self.private.was_skipped(answer)
+            # Torch then no longer uses what it compiled before, so that must stand.
+            if asked.again or not gave_up:
+                return answer
+        runs = Runs()
+        runs.add(self.call)
+        self.skipped[id(frame.f_code)] = (frame.f_code, failure, runs)
+        return self.private.skip_once()
+
+    def _line(self, code: types.CodeType, line: int) -> None:
+        functions = self.traced.setdefault(code.co_filename, {})
+        functions.setdefault(code.co_qualname, set()).add(line)
+
+    def _note_marks(self, variables: dict[str, Any]) -> None:
+        """Notes the sizes that are marked dynamic, of packed arguments as well."""
+        for name, value in variables.items():
+            items = value.items() if isinstance(value, dict) else ()
+            for source, item in [(name, value)] + [
+                (f"{name}[{key!r}]", item) for key, item in items
+            ]:
+                if has_tensor(item, depth=0):
+                    dims = self.private.marked_dimensions(item)
+                    self.marks.update((source, dim) for dim in dims)
+
+    def _graph(
+        self, output_graph: Any, compiled: Callable[..., Any]
+    ) -> Callable[..., Any]:
+        runs = self.graphs.setdefault(self.private.compile_id_of(output_graph), Runs())
+
+        @functools.wraps(compiled)
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            self.graph_runs += 1
+            runs.add(self.call)
+            return compiled(*args, **kwargs)
+
+        return counted
+
+    # -- calls that pass the compiled code by --------------------------------------
+
+    def _method(self, module: Any, name: str, value: Any) -> Any:
+        import torch
+
+        own = isinstance(value, types.MethodType) and value.__self__ is module._orig_mod
+        if not own or name.startswith("_") or hasattr(torch.nn.Module, name):
+            return value
+
+        @functools.wraps(value)
+        def spied(*args: Any, **kwargs: Any) -> Any:
+            before, depth = self.graph_runs, getattr(self._local, "depth", 0)
+            self._local.in_method = True
+            try:
+                result = value(*args, **kwargs)
+            finally:
+                self._local.in_method = False
+            if (
+                not depth
+                and self.graph_runs == before
+                and has_tensor((args, kwargs, result))
+            ):
+                self._stray("method_call", module._orig_mod, name)
+            return result
+
+        return spied
+
+    def _spy_on_original(self, wrapper: Wrapper, model: Any) -> None:
+        """Module.__call__ asks `_compiled_call_impl`, empty on the original."""
+        import torch
+
+        if (
+            not isinstance(model, torch.nn.Module)
+            or model._compiled_call_impl is not None
+        ):
+            return
+        model._compiled_call_impl = functools.partial(_spied_call, self, model)
+
+    def in_compiled_call(self) -> bool:
+        return bool(
+            getattr(self._local, "depth", 0) or getattr(self._local, "in_method", False)
+        )
+
+    def original_called(self, model: Any) -> None:
+        self._stray("original_call", model, "forward")
+
+    def _stray(self, kind: str, model: Any, name: str) -> None:
+        key = (kind, id(model), name)
+        self.strays[key] = self.strays.get(key, 0) + 1
+        if self.strays[key] <= _STACKS_PER_PLACE and not self.paused:
+            self.stream.write(
+                kind,
+                model=type(model).__name__,
+                method=name,
+                site=plain(stack()),
+                call=self.call,
+            )
+
+    # -- the end -------------------------------------------------------------------
+
+    def detach(self) -> None:
+        """Writes the last counts and puts everything back."""
+        self.flush()
+        self.hooks.close()
+
+    def flush(self) -> None:
+        """A snapshot of all counts; the last one in the stream holds."""
+        self._flushed = time.monotonic()
+        runs = {k: [r.count, r.steps] for k, r in self.graphs.items()}
+        skips = [
+            {
+                "compile_id": i,
+                "code": plain([frame_of(c)]),
+                "runs": [r.count, r.steps],
+            }
+            for c, i, r in self.skipped.values()
+        ]
+        wrappers = [
+            [
+                w.number,
+                w.calls,
+                w.compiled_calls,
+                w.eager_stance,
+                w.code in self.inlined,
+            ]
+            for w in self.wrappers
+        ]
+        strays = [[kind, name, count] for (kind, _, name), count in self.strays.items()]
+        self._flush_lines()
+        self.stream.write(
+            "counts",
+            calls=self.calls,
+            compiled_calls=self.compiled_calls,
+            graphs=runs,
+            skipped=skips,
+            wrappers=wrappers,
+            strays=strays,
+            marks=sorted(self.marks),
+        )
+
+    def _flush_lines(self) -> None:
+        """Only what was not written before; all such entries hold together."""
+        traced, self.traced = self.traced, {}
+        if traced:
+            files = {
+                file: {name: sorted(lines) for name, lines in functions.items()}
+                for file, functions in traced.items()
+            }
+            self.stream.write("lines", files=files)
+
+
+def _spied_call(observer: Observer, model: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """Stands where a module looks for its compiled self; transparent to Dynamo."""
+    import torch
+
+    if not torch.compiler.is_compiling() and not observer.in_compiled_call():
+        observer.original_called(model)
+    return model._call_impl(*args, **kwargs)

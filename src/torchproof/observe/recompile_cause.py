@@ -1,0 +1,135 @@
+"""Which of the guards that failed made torch compile a function once more.
+
+Torch tells one failed guard for each graph the function has. Where two things vary, the
+first one told may be beside the point: a graph made for that very value refused too, on
+another guard. What a graph was made for shows whenever it refuses, so the whole run is
+looked at before any recompile is put down to a guard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from torchproof.observe.guard_failures import Guard
+from torchproof.records import Event, Frame
+
+# Torch gives a symbol to a number of these kinds once it has changed.
+_GET_A_SYMBOL = frozenset({"size", "value"})
+_SAYS_LITTLE = frozenset({"something", "something else", "another type", "0 or 1"})
+
+Thing = tuple[str, str, int | None]
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """One graph's failed guard, and the user's stack it came from."""
+
+    guard: Guard
+    frames: tuple[Frame, ...] = ()
+
+    @property
+    def thing(self) -> Thing:
+        """What was looked at, whatever its value."""
+        return (self.guard.cause, self.guard.source, self.guard.dim)
+
+
+def settle(events: Iterable[Event]) -> list[Event]:
+    """The events, each with the guard of its `refusals` that decided and its stack."""
+    every = list(events)
+    functions: dict[str, _Function] = {}
+    for event in every:
+        if "refusals" in event.data:
+            functions.setdefault(_function_of(event), _Function()).note(event)
+    return [_settled(event, functions) for event in every]
+
+
+def _settled(event: Event, functions: dict[str, _Function]) -> Event:
+    if not event.data.get("refusals"):
+        return event
+    chosen = functions[_function_of(event)].choose(event)
+    return replace(
+        event, frames=chosen.frames, data={**event.data, "guard": chosen.guard}
+    )
+
+
+def _function_of(event: Event) -> str:
+    return (event.compile_id or "").split("/")[0]
+
+
+def _graph_of(number: str | None) -> str:
+    """`0/2` and its second attempt `0/2_1` are graph 2 of their function."""
+    return (number or "").split("/")[-1].split("_")[0]
+
+
+@dataclass
+class _Function:
+    """What the graphs of one function were made for, as far as the run shows it."""
+
+    asked: dict[tuple[str, Thing], str] = field(default_factory=dict)
+    met: dict[tuple[str, Thing], str] = field(default_factory=dict)
+    made_over: set[tuple[str, Thing]] = field(default_factory=set)
+    values: dict[Thing, set[str]] = field(default_factory=dict)
+
+    def note(self, event: Event) -> None:
+        """What each graph asks for, and what the graph made here was made for."""
+        made = _graph_of(event.compile_id)
+        for refusal in event.data["refusals"]:
+            guard, thing = refusal.guard, refusal.thing
+            asks = _asks(guard)
+            self.asked[_graph_of(guard.graph), thing] = asks
+            self.made_over.add((made, thing))
+            seen = self.values.setdefault(thing, set())
+            seen.add(asks)
+            if guard.actual and guard.actual not in _SAYS_LITTLE:
+                self.met[made, thing] = guard.actual
+                seen.add(guard.actual)
+
+    def choose(self, event: Event) -> Refusal:
+        """The first told whose value no refusing graph was made for.
+
+        Where there is none it is the combination that is new: then what had the most
+        values, for it will go on.
+        """
+        refusals: Sequence[Refusal] = event.data["refusals"]
+        first: dict[Thing, Refusal] = {}
+        for refusal in refusals:
+            first.setdefault(refusal.thing, refusal)
+        for thing, refusal in first.items():
+            if not self._was_there(thing, event):
+                return refusal
+        return first[max(first, key=lambda thing: len(self.values[thing]))]
+
+    def _was_there(self, thing: Thing, event: Event) -> bool:
+        """Whether a graph that takes this value refused because of something else."""
+        value = self._value_at(event, thing)
+        others = [r for r in event.data["refusals"] if r.thing != thing]
+        return any(self._takes(_graph_of(r.guard.graph), thing, value) for r in others)
+
+    def _value_at(self, event: Event, thing: Thing) -> str | None:
+        """The call's own: what the graph made here asks for, else what is left."""
+        if told := self._made_for(_graph_of(event.compile_id), thing):
+            return told
+        same = [r.guard for r in event.data["refusals"] if r.thing == thing]
+        left = self.values[thing] - {_asks(guard) for guard in same}
+        return left.pop() if len(left) == 1 else None
+
+    def _takes(self, graph: str, thing: Thing, value: str | None) -> bool:
+        made_for = self._made_for(graph, thing)
+        if value is not None and made_for == value:
+            return True
+        number = all(_is_number(v) for v in self.values[thing])
+        symbol = thing[0] in _GET_A_SYMBOL and number
+        never_asked = (graph, thing) not in self.asked
+        return symbol and never_asked and (graph, thing) in self.made_over
+
+    def _made_for(self, graph: str, thing: Thing) -> str | None:
+        return self.met.get((graph, thing)) or self.asked.get((graph, thing))
+
+
+def _asks(guard: Guard) -> str:
+    return guard.expected or guard.text.split("  #")[0].strip()
+
+
+def _is_number(text: str) -> bool:
+    return text.lstrip("-")[:1].isdigit()

@@ -1,0 +1,146 @@
+"""Where the steps of a running script begin, seen at calls of what it compiled.
+
+A step lasts from one call of the marker to the next: the marker is what the script
+compiled and called first. So backward, optimizer and data loading are part of a step.
+Where an optimizer steps after several calls of the marker, as when gradients are
+accumulated, all of them are one step.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import statistics
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torchproof.targets import called_by_torch
+
+_LOST = 10  # calls of something else in one step, until that marks the steps
+
+
+class Steps:
+    """Tells when a step begins, in the call that begins it and before it runs."""
+
+    def __init__(self, begins: Callable[[], None], changed: Callable[[], None]) -> None:
+        self._begins = begins
+        self._changed = changed  # what a step is, so that earlier ones do not compare
+        self.eager = False  # set by the owner while steps run uncompiled
+        self.calls: int | None = None  # of the marker in a step; None: being found out
+        self._marker: int | None = None
+        self._others: Counter[int] = Counter()
+        self._so_far = 0  # calls of the marker in this step
+        self._counts: list[int] = []
+        self._optimizer: int | None = None
+        self._stepped = False
+        self._wrappers = 0
+        self._local = threading.local()
+        self._hooks = contextlib.ExitStack()
+
+    # -- hooks ---------------------------------------------------------------------
+
+    def attach(self, prepare: Callable[[Mapping[str, Any]], None]) -> None:
+        """As soon as torch is imported; `prepare(arguments)` at each torch.compile."""
+        import torch
+        from torch.optim.optimizer import register_optimizer_step_post_hook
+
+        original = torch.compile
+
+        @functools.wraps(original)
+        def compile(model: Any = None, **kwargs: Any) -> Any:
+            # Without a model it returns a decorator, which calls torch.compile again.
+            if model is None or called_by_torch():
+                return original(model, **kwargs)
+            prepare(kwargs)
+            return self._register(original, model, kwargs)
+
+        torch.compile = compile
+        self._hooks.callback(setattr, torch, "compile", original)
+        handle = register_optimizer_step_post_hook(self._optimizer_stepped)
+        self._hooks.callback(handle.remove)
+
+    def detach(self) -> None:
+        self._hooks.close()
+        self._begins = _nothing
+
+    def _register(
+        self, original: Callable[..., Any], model: Any, kwargs: dict[str, Any]
+    ) -> Any:
+        from torchproof import torch_private
+
+        self._local.number, self._wrappers = self._wrappers, self._wrappers + 1
+        try:
+            with torch_private.compiled_contexts(self._context):
+                return original(model, **kwargs)
+        finally:
+            self._local.number = None
+
+    def _context(self, context: Any) -> Callable[[], Callable[[], None]] | None:
+        number: int | None = getattr(self._local, "number", None)
+        return None if number is None else functools.partial(self._enter, number)
+
+    def _enter(self, number: int) -> Callable[[], None]:
+        if self._begins is _nothing:
+            return _nothing
+        depth = getattr(self._local, "depth", 0)
+        if depth == 0:
+            self._called(number)
+        self._local.depth = depth + 1
+        return self._leave
+
+    def _leave(self) -> None:
+        self._local.depth -= 1
+
+    # -- what a step is ------------------------------------------------------------
+
+    def fix(self) -> None:
+        """As many calls of the marker are a step as were until here."""
+        self.calls = round(statistics.median(self._counts)) if self._counts else 1
+
+    def _forget(self) -> None:
+        self.calls, self._counts = None, []
+        self._changed()
+
+    def _called(self, number: int) -> None:
+        if self._marker is None:
+            self._marker, self._thread = number, threading.get_ident()
+        if threading.get_ident() != self._thread:
+            return
+        if number != self._marker:
+            self._others[number] += 1
+            if self._others[number] < _LOST:
+                return
+            self._marker, self._so_far = number, 0
+            self._forget()
+        self._others.clear()
+        if self._so_far and not self._ended():
+            self._so_far += 1
+            return
+        if self._so_far:
+            self._counts.append(self._so_far)
+        self._so_far, self._stepped = 1, False
+        self._begins()
+
+    def _ended(self) -> bool:
+        if self.calls is not None:
+            return self._so_far >= self.calls
+        return self._optimizer is None or self._stepped
+
+    def _optimizer_stepped(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        import torch
+
+        # A compiled optimizer traces this, and must find nothing in it. It would be
+        # seen in eager steps only, so those have no say.
+        if torch.compiler.is_compiling() or self.eager:
+            return
+        if self._optimizer is None:
+            self._optimizer = id(optimizer)
+            if self._counts:
+                self._forget()
+        self._stepped |= id(optimizer) == self._optimizer
+
+
+def _nothing() -> None:
+    pass

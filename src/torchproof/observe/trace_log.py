@@ -1,0 +1,571 @@
+"""Turns torch's structured trace into events.
+
+In go trace records, live from a logging handler or read from a `TORCH_TRACE` folder:
+the same records either way, so the same events. Out come `Event`s.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, NotRequired, TypedDict, TypeVar
+
+from torchproof.observe.arguments import Call
+from torchproof.observe.guard_failures import Guard
+from torchproof.observe.guard_failures import parse as parse_guard
+from torchproof.observe.recompile_cause import Refusal, settle
+from torchproof.records import (
+    Event,
+    Frame,
+    Region,
+    UserError,
+    definition,
+    frames_in,
+    original_name,
+    schema,
+    split_region,
+    starts_with,
+    whose,
+)
+
+ARTIFACTS = frozenset(
+    {"dynamo_graph_break_reason", "recompile_reasons", "dynamo_error"}
+)
+NAMES = frozenset(
+    {"str", "dynamo_start", "compilation_metrics", "symbolic_shape_specialization"}
+    | {"dynamo_output_graph", "guard_added", "guard_added_fast"}
+)
+PAYLOAD_NOT_NEEDED = frozenset({"dynamo_output_graph"})
+
+_ENVELOPE = re.compile(r"^[VIWEC]\d{4} [\d:.]+ \d+ \S+\] (?P<json>\{.*)$")
+_GB_PAGE = re.compile(r"https://\S+/gb/(?P<id>gb\d+)\.html")
+_NESTED = "*** While handling this graph break, another graph break occurred: ***"
+_SKIP_MARKS = (
+    "Skipping the function and falling back to eager",
+    "which results in a skip",
+)
+_LIMIT = "Dynamo recompile limit exceeded"
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class Record:
+    """One line of the structured trace, with the call it was written in if known."""
+
+    metadata: Mapping[str, Any]
+    payload: str = ""
+    call: int | None = None
+
+    @property
+    def name(self) -> str | None:
+        artifact = self.metadata.get("artifact")
+        if isinstance(artifact, Mapping):
+            name = artifact.get("name")
+            return name if isinstance(name, str) and name in ARTIFACTS else None
+        return next((name for name in NAMES if name in self.metadata), None)
+
+    @property
+    def compile_id(self) -> str | None:
+        frame, attempt = (
+            self.metadata.get("frame_id"),
+            self.metadata.get("frame_compile_id"),
+        )
+        return None if frame is None else f"{frame}/{attempt}"
+
+
+def read_folder(folder: Path) -> list[Record]:
+    """The records of every trace file in a folder; interned strings are per file."""
+    try:
+        names = sorted(name for name in os.listdir(folder) if name[0] != ".")
+        paths = [folder / name for name in names if os.path.isfile(folder / name)]
+        every = [r for number, p in enumerate(paths) for r in _read_file(p, number)]
+        records = [record for record in every if _is_sound(record)]
+    except OSError as error:
+        where = error.filename or folder
+        raise UserError(f"cannot read {where}: {error.strerror}") from None
+    if not any(record.name for record in records):
+        raise UserError(
+            f"no compilation trace in {folder}: record one with TORCH_TRACE={folder}"
+            " python ..."
+        )
+    return records
+
+
+class _Line(TypedDict):
+    filename: str | int
+    line: int
+    name: str | int
+    loc: NotRequired[str | None]
+
+
+class _Started(TypedDict):
+    stack: tuple[_Line, ...]
+
+
+class _Stacked(TypedDict, total=False):
+    user_stack: tuple[_Line, ...] | None
+    sources: tuple[Any, ...] | None
+
+
+class _Metrics(TypedDict, total=False):
+    co_filename: str | None
+    co_name: str | None
+    co_firstlineno: int | None
+    fail_type: str | None
+    fail_reason: str | None
+    fail_user_frame_filename: str | None
+    fail_user_frame_lineno: int | None
+
+
+# What is read of a record, by its name in the metadata.
+_SHAPES: dict[str, Any] = {
+    "frame_id": str | int | None,
+    "frame_compile_id": int | None,
+    "dynamo_start": _Started,
+    "symbolic_shape_specialization": _Stacked,
+    "guard_added": _Stacked,
+    "guard_added_fast": _Stacked,
+    "compilation_metrics": _Metrics,
+    "str": tuple[str | int, ...],
+}
+
+
+def _is_sound(record: Record) -> bool:
+    """Whether a record is as torch writes it; one that is damaged is passed over."""
+    if record.name is None:
+        return True
+    try:
+        for name, kind in _SHAPES.items():
+            if name in record.metadata:
+                schema.check(kind, record.metadata[name])
+    except schema.Mismatch:
+        return False
+    metrics = record.metadata.get("compilation_metrics", {})
+    named = [metrics.get(key) for key in ("co_filename", "co_firstlineno", "co_name")]
+    whole = not named[0] or None not in named
+    if not metrics.get("fail_user_frame_lineno"):
+        return whole and _is_interned(record.metadata.get("str", ["", 0]))
+    return whole and metrics.get("fail_user_frame_filename") is not None
+
+
+def _is_interned(pair: list[Any]) -> bool:
+    return len(pair) == 2 and isinstance(pair[0], str) and isinstance(pair[1], int)
+
+
+def _read_file(path: Path, number: int) -> Iterator[Record]:
+    """Frames are numbered per process, so those of a second file get its number too."""
+    metadata: dict[str, Any] | None = None
+    payload: list[str] = []
+    with path.open(errors="replace") as lines:
+        for line in lines:
+            if line.startswith("\t"):
+                payload.append(line[1:])
+                continue
+            if metadata is not None:
+                yield Record(metadata, "".join(payload).rstrip("\n"))
+            metadata, payload = _envelope(line), []
+            if metadata is not None:
+                metadata["file"] = path.name
+                if number and "frame_id" in metadata:
+                    metadata["frame_id"] = f"{number}.{metadata['frame_id']}"
+    if metadata is not None:
+        yield Record(metadata, "".join(payload).rstrip("\n"))
+
+
+def _envelope(line: str) -> dict[str, Any] | None:
+    match = _ENVELOPE.match(line)
+    if match is None:
+        return None
+    try:
+        loaded = schema.loads(match["json"])
+    except (ValueError, RecursionError):  # the last line of a process that was killed
+        return None
+    return loaded if isinstance(loaded, dict) else None
+
+
+@dataclass(frozen=True)
+class _Start:
+    """The stack at which Dynamo began to compile a frame, split at the region's entry.
+
+    Torch cuts the innermost frames off the stack it records. Where that takes the entry
+    of the region away, all that is left are callers, and one more may be missing.
+    """
+
+    callers: tuple[Frame, ...] = ()
+    inside: tuple[Frame, ...] = ()
+    entry_known: bool = True
+    entry: Frame | None = None  # what was compiled first of the same call
+
+
+def _of(known: Mapping[str, _T], compile_id: str | None) -> _T | None:
+    """What is known of a compilation, else of another one of the same function."""
+    if compile_id is None or compile_id in known:
+        return known.get(compile_id or "")
+    family = compile_id.split("/")[0] + "/"
+    return next((value for key, value in known.items() if key.startswith(family)), None)
+
+
+@dataclass
+class _Frames:
+    """What is known of each compilation while the records go by."""
+
+    strings: dict[int, str] = field(default_factory=dict)
+    functions: dict[str, Frame] = field(default_factory=dict)
+    starts: dict[str, _Start] = field(default_factory=dict)
+    calls: dict[str, Call] = field(default_factory=dict)
+    entries: dict[tuple[Frame, ...], Frame] = field(default_factory=dict)
+    errors: dict[str, str] = field(default_factory=dict)
+    guards: dict[str, list[tuple[Frame, ...]]] = field(default_factory=dict)
+
+    def stack(self, stack: Iterable[Mapping[str, Any]]) -> tuple[Frame, ...]:
+        return tuple(
+            Frame(
+                (
+                    self.strings.get(f["filename"], "")
+                    if isinstance(f["filename"], int)
+                    else f["filename"]
+                ),
+                int(f["line"]),
+                str(f["name"]),
+                str(f.get("loc") or "").strip(),
+            )
+            for f in stack
+        )
+
+    def function(self, compile_id: str | None) -> Frame | None:
+        """The code object of a compilation; a refused recompile names none itself."""
+        return _of(self.functions, compile_id)
+
+    def start(self, compile_id: str | None) -> _Start:
+        return _of(self.starts, compile_id) or _Start()
+
+    def split(self, compile_id: str | None, frames: tuple[Frame, ...] = ()) -> Region:
+        """A stack that torch formatted, as callers and frames inside the region.
+
+        With a graph break torch formats the whole stack, elsewhere that of the code
+        it traces. Without any stack the function that is compiled stands for it.
+        """
+        start, function = self.start(compile_id), self.function(compile_id)
+        callers = starts_with(frames, start.callers)
+        if not callers:
+            own = frames or ((definition(function),) if function else ())
+            return Region(start.callers, (*start.inside, *own))
+        if not start.entry_known and self._is_caller(frames[callers : callers + 1]):
+            callers += 1
+        return Region(frames[:callers], frames[callers:])
+
+    def first_of(self, region: Region, function: Frame) -> Frame | None:
+        """What Dynamo compiled first of a call, where it is another function.
+
+        For want of the frames between the two, which torch does not record.
+        """
+        first = self.entries.setdefault(region.callers, function)
+        same = (first.file, first.line) == (function.file, function.line)
+        return None if same else first
+
+    def _is_caller(self, missing: tuple[Frame, ...]) -> bool:
+        """Whether a frame that torch cut off its record calls the region.
+
+        Else it is inside: Dynamo has compiled it before, up to a graph break.
+        """
+        compiled = {
+            (f.file, original_name(f.function)) for f in self.functions.values()
+        }
+        return any((f.file, original_name(f.function)) not in compiled for f in missing)
+
+
+def interpret(records: Iterable[Record]) -> list[Event]:
+    """Every graph, break, skip, recompile, specialisation and error, in order."""
+    events: list[Event] = []
+    by_file: dict[str, _Frames] = {}
+    file = ""
+    for record in _starts_first(records):
+        file = str(record.metadata.get("file", file))
+        known = by_file.setdefault(file, _Frames())
+        match record.name:
+            case "str":
+                text, number = record.metadata["str"]
+                known.strings[number] = text
+            case "dynamo_start":
+                _start(record, known)
+            case "dynamo_output_graph":
+                events.append(_event("graph", record, known))
+            case "dynamo_graph_break_reason":
+                events.append(_break(record, known))
+            case "recompile_reasons":
+                events.append(_recompile(record, known))
+            case "symbolic_shape_specialization":
+                events.append(_specialization(record, known))
+            case "guard_added" | "guard_added_fast":
+                added = record.metadata[record.name]
+                if added.get("user_stack"):
+                    stack = known.stack(added["user_stack"])
+                    known.guards.setdefault(record.compile_id or "", []).append(stack)
+            case "dynamo_error":
+                known.errors[record.compile_id or ""] = record.payload
+            case "compilation_metrics":
+                events = _metrics(record, known, events)
+    return settle(events)
+
+
+def _starts_first(records: Iterable[Record]) -> Iterator[Record]:
+    """Torch says why it compiles once more before it says what it compiles."""
+    reasons: Record | None = None
+    for record in records:
+        if reasons is not None and record.name not in (None, "str"):
+            starts = record.name == "dynamo_start"
+            yield from (record, reasons) if starts else (reasons, record)
+            reasons = None
+        elif record.name == "recompile_reasons":
+            reasons = record
+        else:
+            yield record
+    if reasons is not None:
+        yield reasons
+
+
+def _event(kind: str, record: Record, known: _Frames, **values: Any) -> Event:
+    compile_id = record.compile_id
+    region = values.pop("region", None) or known.split(compile_id)
+    return Event(
+        kind,
+        compile_id,
+        frames=region.inside,
+        function=known.function(compile_id),
+        data={
+            **values,
+            "entry_call": known.calls.get(compile_id or ""),
+            "entry": known.start(compile_id).entry,
+        },
+        call=record.call,
+        callers=region.callers,
+    )
+
+
+def _start(record: Record, known: _Frames) -> None:
+    started = record.metadata["dynamo_start"]
+    frames = known.stack(started["stack"])
+    if frames and record.compile_id:
+        *above, function = frames
+        known.functions[record.compile_id] = function
+        region = split_region(above)
+        first = None if region is None else known.first_of(region, function)
+        call = Call.read(record.metadata.get("entry_call") or {})
+        if call is None and region is not None and first is None:
+            call = _call_in_source(region, definition(function))
+        if call is not None:
+            known.calls[record.compile_id] = call
+        known.starts[record.compile_id] = (
+            _Start(tuple(above), (), bool(started.get("complete")))
+            if region is None
+            else _Start(*region, entry=first)
+        )
+
+
+def _call_in_source(region: Region, function: Frame) -> Call | None:
+    """A trace has no record of the call; for a library's function the source has."""
+    inside = any(whose(frame.file) in {"user", "library"} for frame in region.inside)
+    callers = [f for f in region.callers if whose(f.file) != "torch" and f.file]
+    if inside or not callers or whose(function.file) != "library":
+        return None
+    return Call.read_from_source(callers[-1], function)
+
+
+def _break(record: Record, known: _Frames) -> Event:
+    text = record.payload
+    above_python = re.split(
+        r"\nTraceback \(most recent call last\):|\nNoneType: None", text
+    )[0]
+    stack = re.split(
+        r"User code traceback:|in the following user code:", above_python, maxsplit=1
+    )
+    if "Graph Break Reason:" in above_python:
+        reason = above_python.split("Graph Break Reason:", 1)[1].split(
+            "User code traceback:"
+        )[0]
+    else:  # written by the code that skips a frame: the exception ends the payload
+        reason = text.rsplit("Unsupported: ", 1)[-1]
+    return _event(
+        "graph_break",
+        record,
+        known,
+        region=known.split(record.compile_id, frames_in(stack[-1])),
+        skips=any(mark in text for mark in _SKIP_MARKS),
+        **read_reason(reason),
+    )
+
+
+def read_reason(text: str) -> dict[str, Any]:
+    """Type, explanation, hints, context and GB id of one of Dynamo's messages."""
+    first, _, nested = text.partition(_NESTED)
+    intro = re.match(
+        r"\s*(?:Encountered|Failed to handle) graph break.*?:\n\n", first, re.DOTALL
+    )
+    if intro:
+        first = first[intro.end() :]
+    page = _GB_PAGE.search(first)
+    context = _section(first, "Developer debug context")
+    return {
+        "type": first.strip().splitlines()[0].strip() if first.strip() else "unknown",
+        "explanation": _section(first, "Explanation"),
+        "hints": [
+            _squash(h)
+            for h in re.findall(
+                r"Hint: (.*?)(?=\n\s*(?:Hint:|\n)|\Z)", first, re.DOTALL
+            )
+        ],
+        "context": context,
+        "gb_id": page["id"].upper() if page else None,
+        "page": page.group(0) if page else None,
+        "rest_is_eager": "skipping the rest of the function" in text,
+        "nested": nested.strip().splitlines()[0].strip() if nested.strip() else None,
+    }
+
+
+def _section(text: str, title: str) -> str:
+    match = re.search(
+        rf"{title}: (.*?)(?=\n\s*Hint:|\n\s*Developer debug context:|\n\n For more"
+        r" details|\n\n\S|\Z)",
+        text,
+        re.DOTALL,
+    )
+    return _squash(match[1]) if match else ""
+
+
+def _squash(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _recompile(record: Record, known: _Frames) -> Event:
+    try:
+        loaded = json.loads(record.payload)
+    except (ValueError, RecursionError):
+        loaded = record.payload
+    several = loaded if isinstance(loaded, list) else [loaded]
+    reasons = [str(reason) for reason in several] or ["unknown"]
+    refusals = [_refusal(reason, record, known) for reason in reasons]
+    return _event(
+        "recompile",
+        record,
+        known,
+        region=Region(known.start(record.compile_id).callers, refusals[0].frames),
+        guard=refusals[0].guard,
+        refusals=refusals,
+    )
+
+
+def _refusal(reason: str, record: Record, known: _Frames) -> Refusal:
+    """With the guard's own stack, else the line it quotes, if that is in this file."""
+    guard, function = parse_guard(reason), known.function(record.compile_id)
+    frames = frames_in(reason)
+    if not frames and function and _is_in(guard, function):
+        here = Frame(function.file, guard.line or 0, function.function, guard.code)
+        frames = (here,)
+    return Refusal(guard, known.split(record.compile_id, frames).inside)
+
+
+def _is_in(guard: Guard, function: Frame) -> bool:
+    return bool(guard.line) and Path(guard.file).name == Path(function.file).name
+
+
+def _specialization(record: Record, known: _Frames) -> Event:
+    what = record.metadata["symbolic_shape_specialization"]
+    return _event(
+        "specialization",
+        record,
+        known,
+        region=known.split(
+            record.compile_id, known.stack(what.get("user_stack") or ())
+        ),
+        sources=[str(s) for s in what.get("sources") or ()],
+        value=str(what.get("value")),
+        reason=str(what.get("reason")),
+        symbol=str(what.get("symbol")),
+    )
+
+
+def _metrics(record: Record, known: _Frames, events: list[Event]) -> list[Event]:
+    """How a compilation ended: fine, at the limit, skipped, or with an error."""
+    metrics = record.metadata["compilation_metrics"]
+    if metrics.get("co_filename") and record.compile_id:
+        known.functions[record.compile_id] = Frame(
+            metrics["co_filename"], int(metrics["co_firstlineno"]), metrics["co_name"]
+        )
+    reason = str(metrics.get("fail_reason") or "")
+    if not metrics.get("fail_type"):
+        return events
+    if reason.startswith(_LIMIT) or "FailOnRecompileLimitHit" in metrics["fail_type"]:
+        return _limit(record, known, events, reason)
+    soft = metrics["fail_type"] in {"Unsupported", "UserError", "SkipFrame"}
+    own = [
+        e
+        for e in events
+        if e.compile_id == record.compile_id and e.kind == "graph_break"
+    ]
+    if soft and own:
+        return [
+            replace(e, data={**e.data, "skips": True}) if e is own[-1] else e
+            for e in events
+        ]
+    event = _event(
+        "compile_failure",
+        record,
+        known,
+        region=known.split(record.compile_id, _failure_frames(record, known, reason)),
+        error=metrics["fail_type"],
+        message=reason,
+        **read_reason(reason),
+    )
+    return [*events, event]
+
+
+def _failure_frames(record: Record, known: _Frames, reason: str) -> tuple[Frame, ...]:
+    """Torch adds the user's stack to the error after it has noted the reason."""
+    told = known.errors.get(record.compile_id or "", "")
+    if "BackendCompilerFailed" in told:
+        return frames_in(told)
+    user = told.rsplit("from user code:", 1)
+    if len(user) == 2 and (frames := frames_in(user[1])):
+        return frames
+    if frames := frames_in(reason):
+        return frames
+    metrics = record.metadata["compilation_metrics"]
+    if metrics["fail_type"] == "ConstraintViolationError":
+        # A range that does not hold: the first comparison is what narrowed it.
+        stacks = known.guards.get(record.compile_id or "", [])
+        narrowing = [s for s in stacks if re.search(r"[<>=%]", s[-1].code)]
+        return (narrowing or stacks or [()])[0]
+    if metrics.get("fail_user_frame_lineno"):
+        where = (
+            metrics["fail_user_frame_filename"],
+            int(metrics["fail_user_frame_lineno"]),
+        )
+        return (Frame(*where, metrics.get("co_name") or ""),)
+    return ()
+
+
+def _limit(
+    record: Record, known: _Frames, events: list[Event], reason: str
+) -> list[Event]:
+    """The recompile that was refused is the limit's own event, not a recompile."""
+    refused = [
+        e for e in events if e.kind == "recompile" and e.compile_id == record.compile_id
+    ]
+    limit = re.search(
+        r"exceeding the (\w+) cache size limit \(currently set to (\d+)\)", reason
+    )
+    event = _event(
+        "recompile_limit",
+        record,
+        known,
+        region=Region(refused[-1].callers, refused[-1].frames) if refused else None,
+        setting=limit[1] if limit else "recompile_limit",
+        limit=int(limit[2]) if limit else None,
+        guard=refused[-1].data["guard"] if refused else None,
+        refusals=refused[-1].data["refusals"] if refused else [],
+    )
+    return [e for e in events if e not in refused] + [event]

@@ -1,0 +1,137 @@
+"""`--artifact aoti`: the model exported and compiled ahead of time, weights inside.
+
+Comes in: the loaded target. Goes out: `model.pt2` in the stage, what the manifest says
+of it, and the questions that it has to answer in a process without the model's code.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from torchproof.packs.deploy import verification_inputs
+from torchproof.packs.deploy.blocked_modules import model_modules
+from torchproof.packs.deploy.tensor_function import (
+    Refusal,
+    Subject,
+    copied,
+    preserved,
+    subject,
+)
+from torchproof.records import Frame, UserError, one_line, place_of, shown
+from torchproof.runtime import AOTI_FILE, Entrance, Range, Unfit
+from torchproof.targets import Loaded
+from torchproof.torch_private import export
+
+
+def build(loaded: Loaded, stage: Path, job: Mapping[str, Any]) -> dict[str, Any]:
+    """Details for the manifest; `Refusal` says why there is no package.
+
+    `job["questions"]` is a file outside of the stage, `job["fresh"]` calls of the
+    factory under another seed.
+    """
+    if job["train"]:
+        raise UserError("--artifact aoti is for inference: leave out --train")
+    told = subject(loaded)
+    assert_runs(told)
+    verification_inputs.assert_repeats(told)
+    found = exported(told)
+    output = told.flat.output  # with the numbers that depend on sizes
+    entrance = verification_inputs.limited(told, entrance_of(told, found))
+    with torch.no_grad():
+        try:
+            export.compile_package(found.program, stage / AOTI_FILE)
+        except Exception as error:
+            raise Refusal(
+                f"the exported model does not compile: {line_of(error)}"
+            ) from error
+    asked = [
+        *verification_inputs.of_calls(told, job.get("fresh", ()), " of another seed"),
+        *verification_inputs.of_calls(told, loaded.calls, ""),
+        *verification_inputs.of_sizes(told, entrance),
+    ]
+    names = verification_inputs.write(told, asked, Path(job["questions"]))
+    return {
+        "artifact": "aoti",
+        "device": told.device,
+        "call": told.call,
+        "output": output,
+        "takes": str(entrance),
+        "entrance": entrance.to_json(),
+        "weights": True,
+        "asked": names,
+        "without": model_modules(told.fn, loaded),
+        "files": {AOTI_FILE: "compiled code, its C++ source and the model's weights"},
+    }
+
+
+def assert_runs(told: Subject) -> None:
+    """Every call in eager, which also gives the form of the answer."""
+    for index, inputs in enumerate(told.inputs):
+        try:
+            with preserved(told.flat), torch.no_grad():
+                told.flat(*[copied(t) for t in inputs])
+        except Unfit as error:
+            raise Refusal(str(error)) from None
+        except Exception as error:
+            line = f"{type(error).__name__}: {error}"
+            raise UserError(
+                f"the target fails in eager, at call {index}: {line}"
+            ) from error
+
+
+def exported(told: Subject) -> export.Exported:
+    """The program, its dimensions changing where they differ between the calls."""
+    shapes = [[tuple(t.shape) for t in inputs] for inputs in told.inputs]
+    changing = [
+        [d for d in range(len(shapes[0][i])) if len({s[i][d] for s in shapes}) > 1]
+        for i in range(len(told.labels))
+    ]
+    small = any(
+        s[i][d] < 2 for s in shapes for i, dims in enumerate(changing) for d in dims
+    )
+    example = max(told.inputs, key=lambda inputs: sum(t.numel() for t in inputs))
+    given = [copied(t) for t in example]
+    try:
+        with preserved(told.flat), torch.no_grad():
+            return export.export(told.flat, given, changing, small=small)
+    except Exception as error:
+        raise Refusal(f"the model cannot be exported: {line_of(error)}") from error
+
+
+def entrance_of(told: Subject, found: export.Exported) -> Entrance:
+    """What the package takes; all calls of the target are among it."""
+    ranges = {name: Range(low, high) for name, (low, high) in found.bounds.items()}
+    taken, conditions = told.taken(found.sizes), found.conditions
+    if conditions is None:  # torch assumed what cannot be told of sizes alone
+        raise Refusal(
+            "export assumes more of the inputs than their sizes, which no check before"
+            " a call can hold: give calls of one size"
+        )
+    entrance = Entrance(taken, ranges, conditions)
+    for index, inputs in enumerate(told.inputs):
+        try:
+            entrance.assert_fits([copied(t) for t in inputs])
+        except Unfit as error:
+            raise Refusal(
+                f"exporting fixed a size that differs between the calls: call {index}:"
+                f" {error}"
+            ) from None
+    return entrance
+
+
+def line_of(error: BaseException) -> str:
+    """Torch's reason and the user's line, in one line."""
+    reason = one_line(str(error).strip().partition("\n\n")[0] or repr(error), 300)
+    frames = [
+        Frame(f.filename, f.lineno or 0, f.name, f.line or "")
+        for f in traceback.extract_tb(error.__traceback__)
+    ]
+    place = place_of(frames).frame
+    if place is None:
+        return reason
+    return f"{shown(place.file)}:{place.line}: {place.code.strip()}: {reason}"

@@ -1,0 +1,132 @@
+"""Fresh inputs for a package: other values and other sizes than the calls have.
+
+Comes in: the tensors of the calls. Goes out: tensors of the same types, with values of
+a family: random ones, tiny, huge, negative, constant, sorted, at the ends of a range.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from torchproof.runtime import order_of
+
+Tensors = list[torch.Tensor]
+MOST_ELEMENTS = 2**22
+
+
+@dataclass(frozen=True)
+class Family:
+    """Made of random numbers of mean 0 and deviation 1; integers of 0 to 1.
+
+    A `special` family may break a sound model as well: it counts only where it takes
+    another way through the code.
+    """
+
+    name: str
+    floats: Callable[[torch.Tensor], torch.Tensor]
+    whole: Callable[[torch.Tensor], torch.Tensor] = lambda share: share
+    special: bool = False
+
+
+def _part(value: float) -> Callable[[torch.Tensor], torch.Tensor]:
+    def put(x: torch.Tensor) -> torch.Tensor:
+        x = x.clone()
+        x.view(-1)[: max(1, x.numel() // 8)] = value
+        return x
+
+    return put
+
+
+def _sorted(x: torch.Tensor) -> torch.Tensor:
+    return x.flatten().sort().values.view(x.shape)
+
+
+FAMILIES: tuple[Family, ...] = (
+    Family("random values", lambda x: x),
+    Family("values of 1000 times the size", lambda x: x * 1e3),
+    Family("values of a thousandth of the size", lambda x: x * 1e-3),
+    Family("positive values", torch.abs, lambda s: s / 2),
+    Family("negative values", lambda x: -x.abs(), lambda s: (s + 1) / 2),
+    Family("zeros", torch.zeros_like, torch.zeros_like),
+    Family("ones", torch.ones_like, torch.ones_like),
+    Family("sorted values", _sorted, _sorted),
+    Family("values sorted downwards", lambda x: -_sorted(x), lambda s: 1 - _sorted(s)),
+    Family("huge values", lambda x: x * 1e9, special=True),
+    Family("values with NaN", _part(float("nan")), special=True),
+    Family("values with infinity", _part(float("inf")), special=True),
+)
+RANDOM = FAMILIES[0]
+
+
+def made(
+    calls: Sequence[Tensors],
+    family: Family,
+    seed: int,
+    shapes: Sequence[Sequence[int]] | None = None,
+) -> Tensors:
+    """Inputs of a family, as the first call's are but for values and shapes."""
+    generator = torch.Generator().manual_seed(seed)
+    inputs = []
+    for i, like in enumerate(calls[0]):
+        shape = tuple(like.shape if shapes is None else shapes[i])
+        seen = [call[i] for call in calls]
+        fresh = _values(seen, shape, family, generator)
+        order = order_of(like)
+        back = [order.index(d) for d in range(like.dim())]
+        laid = fresh.to(like.device).permute(order).contiguous().permute(back)
+        inputs.append(laid)
+    return inputs
+
+
+def _values(
+    seen: Sequence[torch.Tensor],
+    shape: tuple[int, ...],
+    family: Family,
+    generator: torch.Generator,
+) -> torch.Tensor:
+    kind = seen[0].dtype
+    if kind.is_complex:
+        pair = [family.floats(torch.randn(shape, generator=generator)) for _ in "ab"]
+        return torch.complex(*pair).to(kind)
+    if kind.is_floating_point:
+        scale, shift = _scale(seen)
+        return (
+            family.floats(torch.randn(shape, generator=generator)) * scale + shift
+        ).to(kind)
+    low, high = _ends(seen)
+    share = family.whole(torch.rand(shape, generator=generator))
+    return (low + (share * (high - low + 1)).floor().clamp(max=high - low)).to(kind)
+
+
+def _scale(seen: Sequence[torch.Tensor]) -> tuple[float, float]:
+    """Around 0 unless the values seen all have one sign, far from it."""
+    flat = torch.cat([t.detach().double().flatten().cpu() for t in seen])
+    flat = flat[flat.isfinite()]
+    if flat.numel() < 2:
+        return 1.0, 0.0
+    return float(flat.std()) or 1.0, 0.0
+
+
+def _ends(seen: Sequence[torch.Tensor]) -> tuple[int, int]:
+    """The range of integers that was seen; masks are 0 and 1."""
+    full = [t for t in seen if t.numel()]
+    if seen[0].dtype is torch.bool or not full:
+        return 0, 1
+    low, high = min(int(t.min()) for t in full), max(int(t.max()) for t in full)
+    return (0, 1) if low == high == 1 else (low, high)
+
+
+def other_sizes(size: int, low: int = 1, high: int | None = None) -> list[int]:
+    """Sizes to try in place of one: the ends of its range, neighbours, odd, larger."""
+    tried = {low, low + 1, size - 1, size + 1, 2 * size + 1, 4 * size}
+    if high is not None:
+        tried |= {high, high - 1}
+    fits = {s for s in tried if low <= s and (high is None or s <= high)}
+    return sorted(fits - {size})
+
+
+def fits_memory(shapes: Sequence[Sequence[int]]) -> bool:
+    return all(torch.Size(shape).numel() <= MOST_ELEMENTS for shape in shapes)

@@ -1,0 +1,115 @@
+"""A package asked in a process that cannot import the model's code.
+
+Runs as `python -m` with a job, which is JSON: the pack, the
+file of questions and the modules that are out of reach. Prints one JSON document.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from importlib.abc import MetaPathFinder
+from typing import Any
+
+import torch
+
+from torchproof.runtime import (
+    ARTIFACTS,
+    Deployed,
+    Likeness,
+    allowance,
+    compare_parts,
+    open_pack,
+    pytree_json,
+    types_in_use,
+)
+
+
+class Blocked(MetaPathFinder):
+    """What a machine without the model's code cannot import."""
+
+    def __init__(self, modules: Sequence[str]) -> None:
+        self.modules = set(modules)
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
+        if name in self.modules:
+            raise ModuleNotFoundError(
+                f"no module {name!r}: the model's code is blocked"
+            )
+
+
+def main(arguments: list[str]) -> int:
+    job = json.loads(arguments[0])
+    sys.meta_path.insert(0, Blocked(job["blocked"]))
+    with open_pack(job["pack"]) as contents:
+        artifact = contents.manifest.details["artifact"]
+        try:
+            deployed = ARTIFACTS[artifact](contents)
+        except Exception as error:
+            told = f"it cannot be loaded: {type(error).__name__}: {error}"
+            print(json.dumps({"ok": False, "where": "loading", "why": told}))
+            return 1
+    asked = torch.load(job["questions"], weights_only=True)
+    answer = judged(deployed, asked)
+    print(json.dumps(answer))
+    return 0 if answer["ok"] else 1
+
+
+def judged(deployed: Deployed, asked: Mapping[str, Any]) -> dict[str, Any]:
+    """All questions in order; the first wrong answer ends it."""
+    kinds = [getattr(torch, name.removeprefix("torch.")) for name in asked["kinds"]]
+    worst = 0.0
+    for question in asked["questions"]:
+        try:
+            found = _ask(deployed, question, kinds)
+        except Exception as error:
+            told = f"{type(error).__name__}: {error}"
+            return {"ok": False, "where": question["name"], "why": told}
+        if found.verdict == "wrong":
+            why = f"{found.where}: {found.why}"
+            return {"ok": False, "where": question["name"], "why": why}
+        worst = max(worst, found.error or 0.0)
+    count = len(asked["questions"])
+    return {"ok": True, "answers": count, "max_rel_error": worst}
+
+
+def _ask(
+    deployed: Deployed, question: Mapping[str, Any], kinds: Sequence[torch.dtype]
+) -> Likeness:
+    call = deployed.details["call"]
+    inputs = question["inputs"]
+    named = {
+        name: pytree_json.rebuild(form, inputs) for name, form in call["arguments"]
+    }
+    signature = pytree_json.signature_from(call["parameters"])
+    bound = inspect.BoundArguments(signature, named)
+    answer: list[torch.Tensor] = []
+    output = deployed(*bound.args, **bound.kwargs)
+    form = pytree_json.flatten(output, answer, "output")
+    if (told := pytree_json.difference(form, question["form"], "output")) is not None:
+        return Likeness("wrong", None, "output", told)
+    answer = list(pytree_json.ordered(form, question["form"], answer))
+    return compared(answer, inputs, question["tensors"], question["after"], kinds=kinds)
+
+
+def compared(
+    answer: Sequence[torch.Tensor],
+    inputs: Sequence[torch.Tensor],
+    expected: Sequence[torch.Tensor],
+    after: Sequence[torch.Tensor],
+    *,
+    kinds: Sequence[torch.dtype],
+) -> Likeness:
+    """Outputs, and the inputs as the call left them, against eager's."""
+    given = {f"output {i}": t for i, t in enumerate(answer)}
+    given |= {f"input {i} after the call": t for i, t in enumerate(inputs)}
+    eager = {f"output {i}": t for i, t in enumerate(expected)}
+    eager |= {f"input {i} after the call": t for i, t in enumerate(after)}
+    types = types_in_use(list(eager.values()), []) | set(kinds)
+    return compare_parts(given, eager, allowance(types, eager.values()))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

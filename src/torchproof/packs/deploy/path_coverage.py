@@ -1,0 +1,100 @@
+"""Which way a call takes through the model's code: lines run, values read of tensors.
+
+A value that a tensor gives to Python steers the code: a branch, a loop, a constant. A
+trace keeps the one it saw.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any
+
+from torchproof.records import Frame, blame
+from torchproof.targets import stack
+from torchproof.torch_private import Conversions
+
+At = tuple[str, int]  # file and line
+
+
+@dataclass
+class Ways:
+    """Lines run, and the values that tensors gave to Python at each line, in order."""
+
+    lines: set[At] = field(default_factory=set)
+    values: dict[At, list[Any]] = field(default_factory=dict)
+
+    def note(self, value: Any) -> None:
+        found = blame.place_of(_without_torch(stack())).frame
+        if found is not None:
+            self.values.setdefault((found.file, found.line), []).append(value)
+
+
+def _without_torch(frames: tuple[Frame, ...]) -> list[Frame]:
+    return [f for f in frames if blame.whose(f.file) in ("user", "library")]
+
+
+@contextmanager
+def watched() -> Iterator[Ways]:
+    """What runs in the block, seen; a line of a loop counts once."""
+    ways = Ways()
+
+    def line(frame: FrameType, event: str, _: Any) -> Any:
+        ways.lines.add((frame.f_code.co_filename, frame.f_lineno))
+        return line
+
+    def call(frame: FrameType, event: str, _: Any) -> Any:
+        owner = blame.whose(frame.f_code.co_filename)
+        return line if owner in ("user", "library") else None
+
+    before = sys.gettrace()
+    sys.settrace(call)
+    try:
+        with Conversions(ways.note):
+            yield ways
+    finally:
+        sys.settrace(before)
+
+
+def only_checks(at: At) -> bool:
+    """Whether the value read there decides only between going on and an error."""
+    for node in _statements(at):
+        if isinstance(node, ast.Assert):
+            return True
+        if isinstance(node, ast.If) and not node.orelse:
+            return all(isinstance(part, ast.Raise) for part in node.body)
+    return False
+
+
+def _statements(at: At) -> Iterator[ast.AST]:
+    """The statements whose condition is on this line, the innermost first."""
+    try:
+        tree = ast.parse("\n".join(line.rstrip("\n") for line in blame.lines_of(at[0])))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return
+    found = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assert | ast.If) and _holds(node, at[1])
+    ]
+    yield from sorted(found, key=lambda node: -node.lineno)
+
+
+def _holds(node: ast.Assert | ast.If, line: int) -> bool:
+    return node.lineno <= line <= (node.test.end_lineno or node.lineno)
+
+
+def condition(at: At) -> str:
+    """The condition on this line as written, else the whole line."""
+    for node in _statements(at):
+        if isinstance(node, ast.If):
+            return f"if {ast.unparse(node.test)}"
+    return blame.source_line(*at).strip()
+
+
+def told(at: At) -> str:
+    return f"{blame.shown(at[0])}:{at[1]}: {condition(at)}"

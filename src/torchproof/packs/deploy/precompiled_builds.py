@@ -1,0 +1,85 @@
+"""Calls that a service makes without tracing: written at the build, then tried out.
+
+A call that cannot be written costs nothing but its time at start: the pack says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torchproof import runtime
+from torchproof.packs.deploy import precompiled_trials
+from torchproof.records import one_line
+from torchproof.runtime import Contents, cache_install, precompiled_calls
+from torchproof.strategies import recipe
+from torchproof.targets import Target, calls
+from torchproof.torch_private import precompile, precompiled
+
+
+def write(
+    target: Target, job: dict[str, Any], details: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Fills the stage; the details with what each call has, or why it has nothing."""
+    stage = Path(job["stage"])
+    loaded = calls.fresh(target, job)  # as it is before its first call
+    compiled = runtime.compile(loaded.fn, recipe=recipe.load(stage / recipe.FILE))
+    entry = runtime.entry_of(compiled)
+    reason = precompiled_calls.why_none(entry) or precompiled_calls.put_on(entry)
+    switches, told, held = (
+        precompiled_calls.switches(),
+        [],
+        dict[int, precompiled.InForce](),
+    )
+    for call in details["calls"]:
+        why = reason or call["inputs"].get("why_not")
+        found = {"why_not": why} if why else _written(entry, call, stage, held)
+        told.append({**call, "entry": found})
+    for each in held.values():
+        each.remove()
+    cache_install.collect(Path(job["cache"]), stage)
+    return {**details, "calls": told, "switches": switches}
+
+
+def _written(
+    entry: Any, told: Any, stage: Path, held: dict[int, precompiled.InForce]
+) -> dict[str, Any]:
+    """A call as a file of its own, or an earlier one that takes it as well."""
+    number = len(held)
+    try:
+        with precompiled_calls.as_told(entry, told) as (fn, args, kwargs):
+            for earlier, each in held.items():
+                if each.accepts(args, kwargs):
+                    return {"file": _file(earlier)}
+            raw = precompile.capture(fn, args, kwargs, entry.options.compile_with)
+            held[number] = precompiled.put_in_force(raw, fn, args, kwargs)
+    except precompiled.Unfit as error:
+        return {"why_not": one_line(str(error), 300)}
+    except Exception as error:  # of the compiler, which may not know how to
+        return {"why_not": _first_line(error)}
+    (stage / precompiled_calls.FOLDER).mkdir(exist_ok=True)
+    (stage / _file(number)).write_bytes(raw)
+    return {"file": _file(number)}
+
+
+def _file(number: int) -> str:
+    return f"{precompiled_calls.FOLDER}/{number}.bin"
+
+
+def unnoticed(contents: Contents, compiled: Any) -> dict[str, str]:
+    """For each file whose call takes what it should not, what that is."""
+    entry, details = runtime.entry_of(compiled), contents.manifest.details
+    found = precompiled_calls.put_in_force(contents, entry, details)
+    wrong: dict[str, str] = {}
+    for number, held in found.calls.items():
+        told = details["calls"][number]
+        if told["entry"]["file"] not in wrong:
+            why = precompiled_trials.wrongly_taken(entry, held, told, compiled)
+            wrong |= {told["entry"]["file"]: f"it does not notice {why}"} if why else {}
+    return wrong
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines() or [""]
+    return one_line(f"{type(error).__name__}: {lines[0]}", 200)

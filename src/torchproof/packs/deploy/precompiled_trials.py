@@ -1,0 +1,218 @@
+"""Whether calls without tracing notice what is changed under them.
+
+Each change is one that a service may make: another mode, type, size, layout, or another
+value of a plain attribute. Either the guards refuse the call, which is then traced as
+usual, or the answer has to be eager's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from torchproof.runtime import (
+    Arguments,
+    Entry,
+    allowance,
+    compare_parts,
+    parts_of,
+    precompiled_calls,
+    saved,
+    types_in_use,
+)
+from torchproof.torch_private import InForce
+
+_ATTRIBUTES = 200  # looked at; of one class, each once
+_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class Change:
+    """What is changed, in words, and how; arguments are those of the changed call."""
+
+    name: str
+    made: AbstractContextManager[Any]
+    call: Arguments
+
+
+def wrongly_taken(
+    entry: Entry, held: InForce, told: Mapping[str, Any], compiled: Any
+) -> str | None:
+    """The first change that is not noticed and matters, in words."""
+    end = time.monotonic() + _SECONDS
+    with precompiled_calls.as_told(entry, told) as (fn, args, kwargs):
+        plain = _Eager(entry, fn)
+        expected = plain(args, kwargs)
+        for change in _changes(entry, told, (args, kwargs)):
+            with change.made:
+                if not _taken(held, change.call):
+                    continue
+                if time.monotonic() > end:
+                    break
+                if why := _matters(plain, expected, change, compiled):
+                    return f"{change.name}: {why}"
+    return None
+
+
+def _taken(held: InForce, call: Arguments) -> bool:
+    try:
+        return held.accepts(*call)
+    except Exception:  # a guard that cannot be asked is one that fails
+        return False
+
+
+class _Eager:
+    """The function as it is, from the same state and random numbers each time."""
+
+    def __init__(self, entry: Entry, fn: Callable[..., Any]) -> None:
+        self.owner, self.fn = entry.owner, fn
+
+    def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return self.run(self.fn, args, kwargs)
+
+    def run(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        before = saved(self.owner, args, kwargs, parameters=False)
+        try:
+            torch.manual_seed(0)
+            return _detached(fn(*args, **kwargs))
+        finally:
+            before.restore()
+
+
+def _detached(value: Any) -> dict[str, Any]:
+    parts = parts_of(value, "output")
+    return {
+        name: part.detach().clone() if isinstance(part, torch.Tensor) else part
+        for name, part in parts.items()
+    }
+
+
+def _matters(
+    plain: _Eager, expected: dict[str, Any], change: Change, compiled: Any
+) -> str | None:
+    """How the answer differs from eager's, where eager's changes with the change."""
+    args, kwargs = change.call
+    try:
+        eager = plain(args, kwargs)
+    except Exception:
+        return None  # compiled without a pack, it would be taken as well
+    if _alike(eager, expected) is None:
+        return None
+    return _alike(plain.run(compiled, args, kwargs), eager)
+
+
+def _alike(given: dict[str, Any], eager: dict[str, Any]) -> str | None:
+    tensors = [part for part in eager.values() if isinstance(part, torch.Tensor)]
+    allowed = allowance(types_in_use(tensors, []), tensors)
+    found = compare_parts(given, eager, allowed)
+    return None if found.verdict != "wrong" else f"{found.where}: {found.why}"
+
+
+# -- changes ---------------------------------------------------------------------------
+
+
+def _changes(
+    entry: Entry, told: Mapping[str, Any], call: Arguments
+) -> Iterator[Change]:
+    owner = entry.owner
+    off = not torch.is_grad_enabled()
+    yield Change("gradients the other way", torch.set_grad_enabled(off), call)
+    kind = told["inputs"]["tensors"][0]["device"].split(":")[0] if call else "cpu"
+    yield Change("autocast", torch.autocast(kind, torch.bfloat16), call)
+    if owner is not None:
+        yield Change("train and eval flipped", _flipped(owner), call)
+        for name, weight in list(owner.named_parameters())[:1]:
+            wider = _replaced(weight, weight.data.double())
+            yield Change(f"{name} in float64", wider, call)
+        yield from _attributes(owner, call)
+    yield from _inputs(entry, told["inputs"])
+
+
+@contextlib.contextmanager
+def _flipped(owner: nn.Module) -> Iterator[None]:
+    before = [(module, module.training) for module in owner.modules()]
+    try:
+        for module, training in before:
+            module.training = not training
+        yield
+    finally:
+        for module, training in before:
+            module.training = training
+
+
+@contextlib.contextmanager
+def _replaced(weight: torch.Tensor, data: torch.Tensor) -> Iterator[None]:
+    before = weight.data
+    weight.data = data
+    try:
+        yield
+    finally:
+        weight.data = before
+
+
+def _attributes(owner: nn.Module, call: Arguments) -> Iterator[Change]:
+    """Plain values on modules, one of each class and name."""
+    seen: set[tuple[type, str]] = set()
+    for path, module in owner.named_modules():
+        for name, value in list(module.__dict__.items()):
+            key = (type(module), name)
+            if name == "training" or key in seen or len(seen) >= _ATTRIBUTES:
+                continue
+            if type(value) in (bool, int, float):
+                seen.add(key)
+                other = (not value) if type(value) is bool else value * 2 + 1
+                where = f"{path}.{name}".lstrip(".")
+                yield Change(
+                    f"{where} = {other}", _attribute(module, name, other), call
+                )
+
+
+@contextlib.contextmanager
+def _attribute(module: nn.Module, name: str, value: Any) -> Iterator[None]:
+    before = module.__dict__[name]
+    module.__dict__[name] = value
+    try:
+        yield
+    finally:
+        module.__dict__[name] = before
+
+
+def _inputs(entry: Entry, told: Mapping[str, Any]) -> Iterator[Change]:
+    for index, tensor in enumerate(told["tensors"]):
+        for what, other in _other_tensors(tensor):
+            tensors = [*told["tensors"]]
+            tensors[index] = {**tensor, **other}
+            try:
+                call = precompiled_calls.arguments(entry, {**told, "tensors": tensors})
+            except Exception:
+                continue  # it cannot be made, and nobody can give it
+            yield Change(f"input {index} {what}", contextlib.nullcontext(), call)
+
+
+def _other_tensors(tensor: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    shape, dtype = tensor["shape"], tensor["dtype"]
+    kinds = {"float32": "float64", "bfloat16": "float32", "float16": "float32"}
+    other = kinds.get(dtype, {"int64": "int32", "int32": "int64"}.get(dtype))
+    if other is not None:
+        yield f"of type {other}", {"dtype": other}
+    for dimension in range(len(shape)):
+        sizes = [n + (d == dimension) for d, n in enumerate(shape)]
+        yield f"of shape {sizes}", {"shape": sizes, "stride": _packed(sizes)}
+    if len(shape) > 1:
+        strides = [step * 2 for step in tensor["stride"]]
+        yield "with gaps", {"stride": strides}
+
+
+def _packed(sizes: list[int]) -> list[int]:
+    strides, step = [], 1
+    for size in reversed(sizes):
+        strides.append(step)
+        step *= max(1, size)
+    return strides[::-1]

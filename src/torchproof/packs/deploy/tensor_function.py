@@ -1,0 +1,206 @@
+"""A loaded target as a function of tensors alone: how packages are made of it.
+
+Comes in: the target and its calls. Goes out: a module that takes and gives flat lists
+of tensors, the form of calls and answers, and the tensors of each call.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from torchproof.records import UserError
+from torchproof.runtime import Form, Taken, Unfit, order_of, pytree_json
+from torchproof.targets import Loaded
+
+Tensors = list[torch.Tensor]
+
+
+class Refusal(Exception):
+    """Why no package is made, in one line; the command ends with 1."""
+
+
+class _Seen:
+    def __init__(self) -> None:
+        self.form: Form = {}
+
+
+class Flat(torch.nn.Module):
+    """The target from tensors to tensors; `output` is the form of its last answer."""
+
+    def __init__(
+        self, fn: Callable[..., Any], signature: inspect.Signature, arguments: Form
+    ) -> None:
+        super().__init__()
+        self.fn = fn
+        self.signature, self.arguments = signature, arguments
+        # Not an attribute of the module itself: export undoes what is set on those.
+        self._seen = _Seen()
+
+    @property
+    def output(self) -> Form:
+        return self._seen.form
+
+    def forward(self, *t: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        named = {k: pytree_json.rebuild(f, list(t)) for k, f in self.arguments.items()}
+        bound = inspect.BoundArguments(self.signature, named)
+        answer: Tensors = []
+        output = self.fn(*bound.args, **bound.kwargs)
+        self._seen.form = pytree_json.flatten(output, answer, "output")
+        return tuple(answer)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """The target, flat. `inputs` are the tensors of each call, of one form."""
+
+    fn: Callable[..., Any]
+    flat: Flat
+    labels: tuple[str, ...]
+    inputs: tuple[Tensors, ...]
+
+    @property
+    def call(self) -> Form:
+        """The form of a call, for the manifest."""
+        return {
+            "parameters": pytree_json.parameters_of(self.flat.signature),
+            "arguments": list(self.flat.arguments.items()),
+        }
+
+    @property
+    def device(self) -> str:
+        held = list(self.flat.parameters()) + list(self.flat.buffers())
+        cuda = any(t.is_cuda for t in (*held, *self.inputs[0]))
+        return "cuda" if cuda else "cpu"
+
+    def flattened(self, call: Any) -> Tensors:
+        """The tensors of another call, or `Unfit` if it is of another form."""
+        return _flattened(self.flat.signature, call, self.flat.arguments)[1]
+
+    def taken(self, sizes: Sequence[Sequence[int | str]]) -> tuple[Taken, ...]:
+        """What the package takes: sizes as found, the rest as in the first call."""
+        written = self._written()
+        return tuple(
+            Taken(
+                label,
+                str(tensor.dtype).removeprefix("torch."),
+                tensor.device.type,
+                tuple(sizes[i]),
+                order_of(tensor),
+                written=i in written,
+            )
+            for i, (label, tensor) in enumerate(
+                zip(self.labels, self.inputs[0], strict=True)
+            )
+        )
+
+    def _written(self) -> set[int]:
+        given = [copied(t) for t in self.inputs[0]]
+        with preserved(self.flat), torch.no_grad():
+            self.flat(*given)
+        pairs = zip(given, self.inputs[0], strict=True)
+        return {i for i, (a, b) in enumerate(pairs) if not _identical(a, b)}
+
+
+def _identical(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return one.shape == other.shape and bool(
+        torch.equal(one, other) or (one != one).any()
+    )
+
+
+def copied(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy with the memory layout that a package is made for."""
+    own = tensor.detach()
+    order = order_of(own)
+    back = [order.index(d) for d in range(own.dim())]
+    return own.permute(order).contiguous().clone().permute(back)
+
+
+@contextmanager
+def preserved(model: torch.nn.Module) -> Iterator[None]:
+    """Buffers that a run changes, as they were before it."""
+    before = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for buffer, values in before:
+                buffer.copy_(values)
+
+
+def subject(loaded: Loaded) -> Subject:
+    """The target in flat form; a call that differs in more than tensors is refused."""
+    fn = getattr(loaded.fn, "_orig_mod", loaded.fn)
+    signature = pytree_json.signature_of(fn)
+    arguments, first = _first(signature, loaded.calls[0])
+    inputs = [first]
+    for index, call in enumerate(loaded.calls[1:], 1):
+        try:
+            inputs.append(_flattened(signature, call, arguments)[1])
+        except Unfit as error:
+            raise Refusal(
+                f"call {index} has another form than call 0: {error}; a package has one"
+                " form: make one pack for each"
+            ) from None
+    flat = Flat(fn, signature, arguments)
+    flat.training = bool(getattr(fn, "training", False))
+    labels = tuple(_labels(arguments))
+    return Subject(fn, flat, labels, tuple(inputs))
+
+
+def _first(signature: inspect.Signature, call: Any) -> tuple[Form, Tensors]:
+    try:
+        return _flattened(signature, call, None)
+    except Unfit as error:
+        raise Refusal(str(error)) from None
+
+
+def _flattened(
+    signature: inspect.Signature, call: Any, packed: Mapping[str, Form] | None
+) -> tuple[Form, Tensors]:
+    args, kwargs = ((), call) if isinstance(call, dict) else (call, {})
+    try:
+        given = pytree_json.arguments_of(signature, args, kwargs)
+    except TypeError as error:
+        raise UserError(f"the target cannot be called so: {error}") from None
+    tensors: Tensors = []
+    form = {
+        name: pytree_json.flatten(value, tensors, name) for name, value in given.items()
+    }
+    for part in _parts({"list": list(form.values())}):
+        if "fields" in part:
+            raise Unfit(f"an argument is a {part['type']}; pass its tensors in a dict")
+    if packed is not None:
+        mine, others = ({"dict": list(f.items())} for f in (form, packed))
+        told = pytree_json.difference(mine, others, "arguments")
+        if told is not None:
+            raise Unfit(told)
+        tensors = list(pytree_json.ordered(mine, others, tensors))
+    return form, tensors
+
+
+def _parts(form: Form) -> Iterator[Form]:
+    yield form
+    for key in ("list", "tuple", "dict", "fields"):
+        for part in form.get(key, ()):
+            yield from _parts(part[1] if key in ("dict", "fields") else part)
+
+
+def _labels(arguments: Form) -> Iterator[str]:
+    for name, form in arguments.items():
+        yield from _labelled(form, name)
+
+
+def _labelled(form: Form, label: str) -> Iterator[str]:
+    if "tensor" in form:
+        yield label
+    for key in ("list", "tuple"):
+        for i, part in enumerate(form.get(key, ())):
+            yield from _labelled(part, f"{label}[{i}]")
+    for name, part in form.get("dict", ()):
+        yield from _labelled(part, f"{label}[{name!r}]")

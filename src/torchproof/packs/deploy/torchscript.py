@@ -1,0 +1,362 @@
+"""`--artifact torchscript`: the model traced, if the trace holds for every input.
+
+A trace follows one way through the code. Here the model runs on inputs of many
+families and sizes: where one takes another way and the trace answers otherwise, or no
+input takes the other way of a branch, there is no package.
+"""
+
+from __future__ import annotations
+
+import io
+import warnings
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from torchproof.packs.deploy import path_coverage, verification_inputs
+from torchproof.packs.deploy.aoti import assert_runs, line_of
+from torchproof.packs.deploy.blocked_modules import model_modules
+from torchproof.packs.deploy.input_generators import (
+    FAMILIES,
+    RANDOM,
+    Tensors,
+    fits_memory,
+    made,
+    other_sizes,
+)
+from torchproof.packs.deploy.package_worker import compared
+from torchproof.packs.deploy.path_coverage import At, Ways
+from torchproof.packs.deploy.tensor_function import (
+    Refusal,
+    Subject,
+    copied,
+    preserved,
+    subject,
+)
+from torchproof.packs.deploy.verification_inputs import Question
+from torchproof.records import UserError, one_line
+from torchproof.runtime import TORCHSCRIPT_FILE, Entrance, Range, pytree_json
+from torchproof.targets import Loaded
+
+_SEEDS = 3  # of random values; each other family is tried once
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One input: the way eager took, and how the trace's answer differs, if it does."""
+
+    name: str
+    way: Ways
+    difference: str | None
+
+
+@dataclass
+class Trace:
+    """The traced model, what tensors told Python meanwhile, and torch's warnings."""
+
+    subject: Subject
+    model: Any
+    way: Ways
+    output: pytree_json.Form
+    warned: list[str]
+    kinds: list[torch.dtype] = field(default_factory=list)
+
+
+def build(loaded: Loaded, stage: Path, job: Mapping[str, Any]) -> dict[str, Any]:
+    """Details for the manifest; `Refusal` says why there is no package."""
+    if job["train"]:
+        raise UserError("--artifact torchscript is for inference: leave out --train")
+    told = subject(loaded)
+    assert_runs(told)
+    verification_inputs.assert_repeats(told)
+    trace = traced(told)
+    fresh = list(
+        verification_inputs.of_calls(told, job.get("fresh", ()), " of another seed")
+    )
+    notes = _assert_holds(trace, [*_values(told), *_same_sizes(told, fresh)])
+    entrance = sizes_of(trace)
+    _save(trace.model, stage / TORCHSCRIPT_FILE)
+    asked = [
+        *fresh,
+        *verification_inputs.of_calls(told, loaded.calls, ""),
+        *verification_inputs.of_sizes(told, entrance),
+    ]
+    asked = [q for q in asked if _taken(entrance, q)]
+    names = verification_inputs.write(told, asked, Path(job["questions"]))
+    return {
+        "artifact": "torchscript",
+        "device": _device(trace),
+        "call": told.call,
+        "output": trace.output,
+        "takes": str(entrance),
+        "entrance": entrance.to_json(),
+        "weights": True,
+        "asked": names,
+        "without": model_modules(told.fn, loaded),
+        "notes": [
+            *notes,
+            "torch.jit.trace is deprecated by torch; old runtimes need it",
+        ],
+        "warnings": trace.warned,
+        "files": {TORCHSCRIPT_FILE: "the traced operations and the model's weights"},
+    }
+
+
+def traced(told: Subject) -> Trace:
+    """The first call's trace."""
+    given = tuple(copied(t) for t in told.inputs[0])
+    with (
+        warnings.catch_warnings(record=True) as caught,
+        preserved(told.flat),
+        torch.no_grad(),
+        path_coverage.watched() as way,
+    ):
+        warnings.simplefilter("always")
+        try:
+            jit: Any = torch.jit  # whose stubs lack types
+            model = jit.trace(told.flat, given, check_trace=False)
+        except Exception as error:
+            raise Refusal(f"the model cannot be traced: {line_of(error)}") from error
+    output = told.flat.output
+    warned = [
+        one_line(str(each.message), 160)
+        for each in caught
+        if issubclass(each.category, torch.jit.TracerWarning)
+    ]
+    weights = [t.dtype for t in (*told.flat.parameters(), *told.flat.buffers())]
+    kinds = [kind for kind in weights if kind.is_floating_point]
+    verification_inputs.eager(told, Question("the traced call", told.inputs[0]))
+    output = _with_numbers(output, told.flat.output)
+    return Trace(told, model, way, output, warned, kinds)
+
+
+def _with_numbers(trace: pytree_json.Form, eager: pytree_json.Form) -> pytree_json.Form:
+    """Where tracing gives a tensor and eager a number, it is a number of sizes."""
+    if "tensor" in trace and "value" in eager:
+        return {"number": trace["tensor"]}
+    found = dict(trace)
+    for key in ("list", "tuple"):
+        if key in trace and len(trace[key]) == len(eager.get(key, ())):
+            pairs = zip(trace[key], eager[key], strict=True)
+            found[key] = [_with_numbers(a, b) for a, b in pairs]
+    for key in ("dict", "fields"):
+        if key in trace and key in eager:
+            others = dict(eager[key])
+            found[key] = [
+                [k, _with_numbers(v, others.get(k, v))] for k, v in trace[key]
+            ]
+    return found
+
+
+# -- values ----------------------------------------------------------------------------
+
+
+def _values(told: Subject) -> Iterator[tuple[Question, bool]]:
+    """The calls of the traced sizes, then made inputs; whether each is special."""
+    for seed in range(_SEEDS):
+        yield Question(RANDOM.name, made(told.inputs, RANDOM, seed)), False
+    for number, family in enumerate(FAMILIES[1:], _SEEDS):
+        yield Question(family.name, made(told.inputs, family, number)), family.special
+
+
+def _same_sizes(
+    told: Subject, fresh: Sequence[Question]
+) -> Iterator[tuple[Question, bool]]:
+    shapes = [t.shape for t in told.inputs[0]]
+    calls = [Question(f"call {i}", inputs) for i, inputs in enumerate(told.inputs)]
+    for question in (*calls, *fresh):
+        if [t.shape for t in question.inputs] == shapes:
+            yield question, False
+
+
+def _assert_holds(trace: Trace, asked: Sequence[tuple[Question, bool]]) -> list[str]:
+    """Notes on branches that were tried both ways; else a refusal."""
+    trials: list[Trial] = []
+    for question, special in asked:
+        trial = tried(trace, question)
+        if trial is None:  # eager has no answer to it
+            continue
+        other = _other_way(trace, trials, trial)
+        if trial.difference is None:
+            trials.append(trial)
+        elif other is not None or not special:
+            raise Refusal(_captured_one(trial, other))
+    return list(_notes(trace, trials))
+
+
+def tried(trace: Trace, question: Question) -> Trial | None:
+    told = trace.subject
+    try:
+        with preserved(told.flat), path_coverage.watched() as way:
+            eager = verification_inputs.eager(told, question)
+    except Exception:  # made inputs need not make sense to the model
+        return None
+    given = [copied(t) for t in question.inputs]
+    try:
+        with preserved(told.flat), torch.no_grad():
+            torch.manual_seed(0)
+            answer = [t.detach() for t in trace.model(*given)]
+    except Exception as error:
+        reason = str(error).strip().splitlines()[-1]
+        return Trial(question.name, way, f"the trace fails: {one_line(reason, 200)}")
+    plain: Tensors = []
+    form = pytree_json.flatten(
+        pytree_json.rebuild(trace.output, answer), plain, "output"
+    )
+    if (off := pytree_json.difference(form, eager.form, "output")) is not None:
+        return Trial(question.name, way, off)
+    found = compared(plain, given, eager.tensors, eager.inputs, kinds=trace.kinds)
+    off = f"{found.where}: {found.why}" if found.verdict == "wrong" else None
+    return Trial(question.name, way, off)
+
+
+def _other_way(trace: Trace, trials: Sequence[Trial], trial: Trial) -> At | None:
+    """The first line where an input went another way than the trace."""
+    for at, values in trial.way.values.items():
+        if values != trace.way.values.get(at, values):
+            return at
+    usual = trials[0].way.lines if trials else set()
+    extra = sorted(trial.way.lines - usual) if usual else []
+    return extra[0] if extra else None
+
+
+def _captured_one(trial: Trial, at: At | None) -> str:
+    where = f"{path_coverage.told(at)}: " if at is not None else ""
+    return (
+        f"{where}tracing kept one way only; on {trial.name} eager gives another answer"
+        f" ({trial.difference}): use torch.where, or --artifact aoti or caches"
+    )
+
+
+def _notes(trace: Trace, trials: Sequence[Trial]) -> Iterator[str]:
+    """Values that the trace keeps, where inputs had others and answers were right."""
+    kept = {at for trial in trials for at in trial.way.values} & set(trace.way.values)
+    for at in sorted(kept):
+        if path_coverage.only_checks(at):
+            yield f"{path_coverage.told(at)}: this check is not in the traced model"
+            continue
+        seen = [v for trial in trials for v in trial.way.values.get(at, ())]
+        seen += trace.way.values[at]
+        if all(_same(seen[0], value) for value in seen):
+            raise Refusal(
+                f"{path_coverage.told(at)}: tracing keeps {seen[0]!r} here, and on all"
+                f" {len(trials)} inputs only that was seen: the other way is not in the"
+                " trace; use torch.where, or --artifact aoti or caches"
+            )
+        yield f"{path_coverage.told(at)}: inputs of other values gave the same answers"
+
+
+def _same(one: Any, other: Any) -> bool:
+    return bool(one == other or (one != one and other != other))
+
+
+# -- sizes -----------------------------------------------------------------------------
+
+
+def sizes_of(trace: Trace) -> Entrance:
+    """Which sizes the traced model takes: those that were tried and right, no others.
+
+    Dimensions of one size change together. Where the trace keeps a decision on a size,
+    sizes beyond those tried are not taken.
+    """
+    told = trace.subject
+    shapes = [tuple(t.shape) for t in told.inputs[0]]
+    sizes: list[list[int | str]] = [list(shape) for shape in shapes]
+    ranges: dict[str, Range] = {}
+    decisions = _size_decisions(trace)
+    decided = any(isinstance(v, bool) for at in decisions for v in trace.way.values[at])
+    for number, size in enumerate(sorted({s for shape in shapes for s in shape})):
+        right, wrong = _right_sizes(trace, shapes, size)
+        if len(right) > 1:
+            name = f"n{number}"
+            high = max(right) if decided else None
+            # Between sizes that eager refuses, only those that it took are known.
+            only = tuple(sorted(right)) if wrong else None
+            ranges[name] = Range(min(right), high, only)
+            sizes = [[name if s == size else s for s in row] for row in sizes]
+    entrance = Entrance(told.taken(sizes), ranges)
+    _assert_calls(trace, entrance)
+    return entrance
+
+
+def _size_decisions(trace: Trace) -> list[At]:
+    """Where sizes gave the trace a value: eager reads none of a tensor there."""
+    told = trace.subject
+    with preserved(told.flat), path_coverage.watched() as usual:
+        verification_inputs.eager(told, Question("the traced call", told.inputs[0]))
+    return [at for at in trace.way.values if at not in usual.values]
+
+
+def _right_sizes(
+    trace: Trace, shapes: Sequence[Sequence[int]], size: int
+) -> tuple[list[int], list[int]]:
+    """Sizes in place of one that are right, and those that eager refuses.
+
+    Where the trace is wrong for any that eager takes, no other is right.
+    """
+    right, refused = [size], []
+    for number, other in enumerate(other_sizes(size)):
+        asked = [[other if s == size else s for s in shape] for shape in shapes]
+        if not fits_memory(asked):
+            continue
+        inputs: Tensors = made(trace.subject.inputs, RANDOM, number, asked)
+        trial = tried(trace, Question(f"size {other}", inputs))
+        if trial is None:
+            refused.append(other)
+        elif trial.difference is not None:
+            return [size], []
+        else:
+            right.append(other)
+    return right, refused
+
+
+def _assert_calls(trace: Trace, entrance: Entrance) -> None:
+    """All calls of the target are taken, and answered right."""
+    for index, inputs in enumerate(trace.subject.inputs):
+        question = Question(f"call {index}", inputs)
+        trial = tried(trace, question)
+        if trial is not None and trial.difference is not None:
+            decisions = _size_decisions(trace)
+            raise Refusal(_captured_one(trial, decisions[0] if decisions else None))
+        if not _taken(entrance, question):
+            raise Refusal(
+                f"call {index} has other sizes than call 0, which the trace keeps:"
+                " --artifact aoti takes both"
+            )
+
+
+def _taken(entrance: Entrance, question: Question) -> bool:
+    try:
+        entrance.assert_fits([copied(t) for t in question.inputs])
+    except pytree_json.Unfit:
+        return False
+    return True
+
+
+# -- the file --------------------------------------------------------------------------
+
+
+def _device(trace: Trace) -> str:
+    """`cuda:0` where the trace names that device itself."""
+    device = trace.subject.device
+    if device == "cpu":
+        return device
+    named = "cuda:0" in str(trace.model.inlined_graph)
+    return "cuda:0" if named else device
+
+
+def _save(model: Any, file: Path) -> None:
+    """Without what TorchScript keeps for debugging: the user's paths and source."""
+    raw = io.BytesIO()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        warnings.simplefilter("ignore", FutureWarning)  # from torch 2.15 on
+        torch.jit.save(model, raw)
+    with zipfile.ZipFile(raw) as whole, zipfile.ZipFile(file, "w") as kept:
+        for entry in whole.infolist():
+            if not entry.filename.endswith(".debug_pkl"):
+                kept.writestr(entry, whole.read(entry))

@@ -1,0 +1,222 @@
+"""What a package is asked before it is given away, with eager's answers.
+
+The build writes them to a file; `answering`, a process without the model's code, reads
+it. Every answer follows the ones before it, as a model with a state gives them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from torchproof.packs.deploy.input_generators import (
+    RANDOM,
+    Tensors,
+    fits_memory,
+    made,
+    other_sizes,
+)
+from torchproof.packs.deploy.tensor_function import Refusal, Subject, copied, preserved
+from torchproof.runtime import Entrance, Form, Range, Unfit, evaluate
+
+_SLOW_S = 1.0  # an eager run that takes longer ends the search for larger sizes
+
+
+@dataclass(frozen=True)
+class Question:
+    """Inputs with a name, such as "x.size(0) = 1"."""
+
+    name: str
+    inputs: Tensors
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What eager gives: tensors and their form, and the inputs after the call."""
+
+    tensors: Tensors
+    form: Form
+    inputs: Tensors
+
+
+def eager(subject: Subject, question: Question) -> Answer:
+    given = [copied(t) for t in question.inputs]
+    torch.manual_seed(0)
+    with torch.no_grad(), torch.compiler.set_stance("force_eager"):
+        tensors = [t.detach().clone() for t in subject.flat(*given)]
+    return Answer(tensors, subject.flat.output, given)
+
+
+def of_calls(subject: Subject, calls: Iterable[Any], name: str) -> Iterator[Question]:
+    """The calls of a factory, those of the right form."""
+    for index, call in enumerate(calls):
+        try:
+            yield Question(f"call {index}{name}", subject.flattened(call))
+        except Unfit:
+            continue
+
+
+def limited(subject: Subject, entrance: Entrance) -> Entrance:
+    """With the high ends that eager has and export does not know, such as a table's.
+
+    Not on CUDA, where looking for them may end the process.
+    """
+    if subject.device != "cpu":
+        return entrance
+    ranges = dict(entrance.ranges)
+    for letter, size in _letters(entrance, subject.inputs[0]).items():
+        if ranges[letter].high is None and ranges[letter].only is None:
+            high = _high_end(subject, entrance, letter, size)
+            ranges[letter] = Range(ranges[letter].low, high)
+    return Entrance(entrance.taken, ranges, entrance.conditions)
+
+
+def _high_end(
+    subject: Subject, entrance: Entrance, letter: str, size: int
+) -> int | None:
+    """The largest size that eager takes, None if it takes all that are tried."""
+    base, good = _letters(entrance, subject.inputs[0]), size
+    for other in (4 * size, 16 * size, 64 * size):
+        begun = time.monotonic()
+        if _runs(subject, entrance, {**base, letter: other}):
+            good = other
+        else:
+            bad = other
+            break
+        if time.monotonic() - begun > _SLOW_S:
+            return None
+    else:
+        return None
+    while bad - good > 1:
+        middle = (good + bad) // 2
+        if _runs(subject, entrance, {**base, letter: middle}):
+            good = middle
+        else:
+            bad = middle
+    return good
+
+
+def _runs(subject: Subject, entrance: Entrance, letters: Mapping[str, int]) -> bool:
+    """Whether eager answers, or was not asked because the package would not be."""
+    shapes = _shapes(entrance, letters)
+    try:
+        entrance.assert_sizes(shapes)
+    except Unfit:
+        return True
+    if not fits_memory(shapes):
+        return True
+    try:
+        with preserved(subject.flat):
+            eager(subject, Question("", made(subject.inputs, RANDOM, 0, shapes)))
+    except Exception:
+        return False
+    return True
+
+
+def _shapes(entrance: Entrance, letters: Mapping[str, int]) -> list[list[int]]:
+    return [
+        [s if isinstance(s, int) else evaluate(s, letters) for s in t.sizes]
+        for t in entrance.taken
+    ]
+
+
+def of_sizes(subject: Subject, entrance: Entrance) -> Iterator[Question]:
+    """Random values in sizes that are taken, the ends of their ranges among them.
+
+    On CUDA none beyond those of the calls: an index beyond a table ends the process.
+    """
+    base = _letters(entrance, subject.inputs[0])
+    most = dict(base)
+    for inputs in subject.inputs:
+        for letter, size in _letters(entrance, inputs).items():
+            most[letter] = max(most[letter], size)
+    tries = [(base, "other values")]
+    for letter, size in base.items():
+        limits = entrance.ranges[letter]
+        sizes = limits.only or other_sizes(size, limits.low, limits.high)
+        where = _where(entrance, letter)
+        if subject.device == "cuda":
+            sizes = [s for s in sizes if s <= most[letter]]
+        tries += [({**base, letter: s}, f"{where} = {s}") for s in sizes if s != size]
+    lows = {letter: max(1, entrance.ranges[letter].low) for letter in base}
+    if len(base) > 1:
+        tries.append((lows, "all sizes at their low ends"))
+    for number, (letters, name) in enumerate(tries, 1):
+        shapes = _shapes(entrance, letters)
+        try:
+            entrance.assert_sizes(shapes)
+        except Unfit:
+            continue
+        if fits_memory(shapes):
+            yield Question(name, made(subject.inputs, RANDOM, number, shapes))
+
+
+def _letters(entrance: Entrance, inputs: Sequence[torch.Tensor]) -> dict[str, int]:
+    pairs = zip(entrance.taken, inputs, strict=True)
+    return {
+        wanted: size
+        for taken, tensor in pairs
+        for wanted, size in zip(taken.sizes, tensor.shape, strict=True)
+        if isinstance(wanted, str) and wanted.isidentifier()
+    }
+
+
+def _where(entrance: Entrance, letter: str) -> str:
+    return next(
+        f"{t.label}.size({t.sizes.index(letter)})"
+        for t in entrance.taken
+        if letter in t.sizes
+    )
+
+
+def assert_repeats(subject: Subject) -> None:
+    """Twice the same inputs give the same answer, whatever the random generators do."""
+    answers = []
+    for number in (1, 1, 2):
+        with preserved(subject.flat), torch.no_grad():
+            torch.manual_seed(number)
+            given = [copied(t) for t in subject.inputs[0]]
+            answers.append([t.clone() for t in subject.flat(*given)])
+    if not _alike(answers[0], answers[1]):
+        raise Refusal(
+            "the same call gives another answer the second time: the target keeps a"
+            " state outside of its buffers, which a package cannot hold"
+        )
+    if _alike(answers[0], answers[2]):
+        return
+    if subject.flat.training:
+        raise Refusal(
+            "the model is in training mode and draws random numbers: call .eval() on it"
+            " in the factory"
+        )
+    raise Refusal("the target draws random numbers, so its answers cannot be verified")
+
+
+def _alike(some: Tensors, others: Tensors) -> bool:
+    if len(some) != len(others):
+        return False
+    pairs = list(zip(some, others, strict=True))
+    return all(torch.equal(a, b) or bool((a != a).any()) for a, b in pairs)
+
+
+def write(subject: Subject, asked: Iterable[Question], file: Path) -> list[str]:
+    """Eager's answers from the present state on; what eager fails at is left out."""
+    kept: list[dict[str, Any]] = []
+    with preserved(subject.flat):
+        for question in asked:
+            try:
+                answer = eager(subject, question)
+            except Exception:  # made inputs need not make sense to the model
+                continue
+            inputs = [copied(t) for t in question.inputs]
+            entry = {"name": question.name, "inputs": inputs, "after": answer.inputs}
+            kept.append(entry | {"tensors": answer.tensors, "form": answer.form})
+    weights = [t.dtype for t in (*subject.flat.parameters(), *subject.flat.buffers())]
+    kinds = sorted({str(kind) for kind in weights if kind.is_floating_point})
+    torch.save({"questions": kept, "kinds": kinds}, file)
+    return [each["name"] for each in kept]

@@ -1,0 +1,272 @@
+"""Warm caches: the target compiled as production compiles it, and its cache folder.
+
+The child that makes them and the one that tries them go the way that `torchproof.load`
+goes, so that torch looks for its graphs under the same keys.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from torchproof import runtime
+from torchproof.measure import numerics
+from torchproof.packs.deploy import precompiled_builds
+from torchproof.records import UserError, one_line, whose
+from torchproof.runtime import (
+    Unverified,
+    cache_install,
+    example_inputs,
+    graph_origin,
+    open_model,
+    warm_up,
+)
+from torchproof.runtime import contents as contents_module
+from torchproof.runtime import source_hash as code
+from torchproof.strategies import (
+    Given,
+    NotApplicable,
+    environment_here,
+    fingerprint,
+    parse,
+    planning,
+    recipe,
+)
+from torchproof.targets import Loaded, Target, calls
+from torchproof.torch_private import cache_lookups, marks_of, put_marks, traced_lines
+
+Progress = Callable[[str], None]
+
+
+def build(loaded: Loaded, stage: Path, job: Mapping[str, Any]) -> dict[str, Any]:
+    """Compiles every call, fills the stage, and returns the manifest's details."""
+    train = calls.trains(loaded, job)
+    described = [
+        example_inputs.described(call) for call in loaded.calls
+    ]  # as they are given
+    gradients = train or not _runs_without(loaded)
+    chosen = _recipe(loaded, job)
+    compiled = runtime.compile(loaded.fn, recipe=chosen)
+    seen, files = graph_origin.Seen(), set[str]()
+    states, counts = [], [0]
+    with (
+        cache_lookups.graph_lookups(seen.note),
+        traced_lines.traced_lines(lambda code, line: files.add(code.co_filename)),
+    ):
+        for index, call in enumerate(loaded.calls):
+            calls.before(loaded, index)
+            states.append(warm_up.state_of(loaded.fn))
+            _step(loaded, compiled, call, train=train, gradients=gradients)
+            counts.append(len(seen.lookups))
+    _assert_compiled(compiled, seen)
+    cache_install.collect(Path(job["cache"]), stage)
+    chosen.write(stage / recipe.FILE)
+    known = graph_origin.packed(seen.lookups)
+    (stage / graph_origin.FILE).write_text(json.dumps(known, indent=1))
+    traced = {file for file in files if whose(file) in ("user", "library")}
+    keys = [
+        sorted({each.key for each in seen.lookups[start:end] if each.key})
+        for start, end in itertools.pairwise(counts)
+    ]
+    pairs = zip(described, states, keys, strict=True)
+    return {
+        "artifact": "caches",
+        "strategy": chosen.strategy.name,
+        "train": train,
+        "graphs": len(seen.graphs),
+        "keys": [each.key for each in seen.graphs],
+        "calls": [
+            {"inputs": told, "state": state, "gradients": gradients, "keys": own}
+            for told, state, own in pairs
+        ],
+        "code": code.hashes(traced),
+        "config": cache_lookups.steering(),
+    }
+
+
+def _runs_without(loaded: Loaded) -> bool:
+    """Whether a call runs without gradients, as services call a model."""
+    if calls.claims(loaded.fn, "trains_itself"):
+        return False
+    calls.before(loaded, 0)
+    try:
+        with torch.no_grad():
+            calls.invoke(loaded.fn, loaded.calls[0], train=False)
+    except Exception:
+        return False  # with gradients it runs, or fails where that is told
+    return True
+
+
+def _recipe(loaded: Loaded, job: Mapping[str, Any]) -> recipe.Recipe:
+    if job["recipe"]:
+        chosen = recipe.load(job["recipe"])
+        if why := Given(chosen).adopted(loaded.fn).why_not:
+            raise UserError(f"{job['recipe']} is not for this target: {why}")
+    else:
+        chosen = _made_recipe(loaded, job)
+    if chosen.strategy.as_is or not chosen.strategy.compiles:
+        name = chosen.strategy.name
+        raise UserError(
+            f"strategy {name} compiles nothing, so there is nothing to pack"
+        )
+    if chosen.strategy.graph and chosen.train:
+        raise UserError(
+            f"strategy {chosen.strategy.name} records a whole training step, which"
+            " cannot be packed: choose one without +graph"
+        )
+    return chosen
+
+
+def _made_recipe(loaded: Loaded, job: Mapping[str, Any]) -> recipe.Recipe:
+    strategy = parse(job["strategy"])
+    try:
+        plan = planning.plan(
+            strategy,
+            loaded.fn,
+            loaded.calls,
+            before=lambda index: calls.before(loaded, index),
+        )
+    except NotApplicable as error:
+        raise UserError(f"strategy {strategy.name} does not apply: {error}") from None
+    return recipe.Recipe(
+        strategy,
+        plan,
+        train=bool(job["train"]),
+        environment=environment_here(loaded.fn),
+        model=fingerprint(loaded.fn),
+    )
+
+
+def _step(
+    loaded: Loaded, compiled: Any, call: Any, *, train: bool, gradients: bool
+) -> None:
+    if train:
+        calls.forget_gradients(loaded.fn, call)
+    try:
+        with warm_up.mode(gradients):
+            calls.invoke(compiled, call, train=train)
+    except Exception as error:
+        told = one_line(f"{type(error).__name__}: {error}", 300)
+        raise UserError(f"the target fails: {told}") from error
+
+
+def _assert_compiled(compiled: Any, seen: graph_origin.Seen) -> None:
+    status = runtime.status(compiled)
+    for item in status.fallbacks:
+        raise UserError(f"{item.what} runs eager ({item.kind}): {item.why}")
+    if not seen.graphs:
+        why = "; ".join(dict.fromkeys(seen.bypassed)) or "nothing was compiled"
+        raise UserError(f"there is nothing to pack: {why}")
+
+
+# -- tried in a fresh process ----------------------------------------------------------
+
+
+def verify(target: Target, job: dict[str, Any], progress: Progress) -> dict[str, Any]:
+    """Loads the pack as a service does, and compares its answers on fresh inputs."""
+    with contents_module.open_pack(job["stage"]) as contents:
+        details = contents.manifest.details
+        asked = _fresh_calls(target, job, details)
+        reference = _reference(target, job, asked, gradients=_gradients(details))
+        progress("loading")
+        loaded = replace(calls.fresh(target, job), calls=asked)
+        compiled = open_model.opened(contents, loaded.fn, warm=True)
+        progress("changing things under it")
+        unnoticed = precompiled_builds.unnoticed(contents, compiled)
+    report = runtime.status(compiled).pack or {}
+    _assert_all(report, details)
+    seen = graph_origin.Seen()
+    with cache_lookups.graph_lookups(seen.note):
+        answers = _answers(loaded, compiled, details=details)
+    found = reference.judge(answers)
+    if found.verdict not in ("same", "rounding"):
+        raise Unverified(
+            f"loaded again it computes otherwise than eager, at {found.where}:"
+            f" {found.why or found.verdict}"
+        )
+    return {
+        "graphs": report["graphs"],
+        "of": report["of"],
+        "seconds": report["seconds"],
+        "numerics": found.to_json(),
+        "notes": report["notes"],
+        "untraced": report["untraced"],
+        "unnoticed": unnoticed,
+    }
+
+
+def _gradients(details: Mapping[str, Any]) -> bool:
+    return any(call["gradients"] for call in details["calls"])
+
+
+def _assert_all(report: Mapping[str, Any], details: Mapping[str, Any]) -> None:
+    unwarmed = [each for each in details["calls"] if "why_not" in each["inputs"]]
+    if report["misses"] or (report["graphs"] != report["of"] and not unwarmed):
+        why = "; ".join((*report["misses"], *report["notes"])) or "no reason is known"
+        raise Unverified(
+            f"loaded again, {report['graphs']} of {report['of']} graphs came from its"
+            f" caches: {why}"
+        )
+
+
+def _fresh_calls(
+    target: Target, job: dict[str, Any], details: Mapping[str, Any]
+) -> list[Any]:
+    """Calls with values that were never compiled for; the target's where none are made.
+
+    Made ones that the model itself cannot run in eager say nothing about the pack.
+    """
+    loaded, asked = calls.fresh(target, job), []
+    for index, told in enumerate(details["calls"]):
+        calls.before(loaded, index)
+        call = loaded.calls[index]
+        if "why_not" not in told["inputs"]:
+            fresh = example_inputs.made(told["inputs"], seed=index + 1)
+            with contextlib.suppress(Exception), warm_up.mode(told["gradients"]):
+                calls.invoke(loaded.fn, fresh, train=False)
+                call = example_inputs.made(told["inputs"], seed=index + 1)
+        asked.append(call)
+    return asked
+
+
+def _reference(
+    target: Target, job: dict[str, Any], asked: Sequence[Any], *, gradients: bool
+) -> numerics.Reference:
+    train = bool(job["train"])
+
+    def make() -> Loaded:
+        return replace(calls.fresh(target, job), calls=[_copied(c) for c in asked])
+
+    def run(loaded: Loaded) -> calls.Answers:
+        with warm_up.mode(gradients):
+            follows = calls.trains(loaded, job)
+            return calls.answers(loaded, loaded.fn, train=train, backward=follows)
+
+    return numerics.reference(make, run)
+
+
+def _answers(
+    loaded: Loaded, compiled: Any, *, details: Mapping[str, Any]
+) -> calls.Answers:
+    own = replace(loaded, calls=[_copied(call) for call in loaded.calls])
+    with warm_up.mode(_gradients(details)):
+        return calls.answers(own, compiled, train=details["train"])
+
+
+def _copied(call: Any) -> Any:
+    """With tensors of its own: a call may write to them."""
+    if isinstance(call, torch.Tensor):
+        again = put_marks(call.detach().clone(), marks_of(call))
+        return again.requires_grad_() if call.requires_grad else again
+    if isinstance(call, Mapping):
+        return {key: _copied(value) for key, value in call.items()}
+    if type(call) in (list, tuple):
+        return type(call)(_copied(value) for value in call)
+    return call

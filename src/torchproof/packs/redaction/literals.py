@@ -1,0 +1,212 @@
+"""Known values, each with the places where it counts as itself."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from torchproof.packs.redaction.common_words import SHORT, is_common
+from torchproof.packs.redaction.machine import Known
+from torchproof.packs.redaction.spellings import encoded, escaped, squeezed, wrapped
+
+# The value of a secret is hidden wherever it stands from this length on.
+SECRET_LENGTH = 6
+_LEAST = 4  # shorter ones only where they are assigned to their variable
+_WORD = r"[A-Za-z0-9]"
+# Parents of a folder that is called after a person.
+_PARENTS = r"(?:home|Users|scratch|user|users|nfs|homes)"
+
+
+@dataclass(frozen=True)
+class Literal:
+    """One spelling of a known value; `pattern` says where it counts, None: anywhere."""
+
+    value: str
+    placeholder: str
+    pattern: str | None = None  # compiled when the value is met: few ever are
+
+    def hide(self, text: str) -> tuple[str, int]:
+        if self.value not in text:
+            return text, 0
+        if self.pattern is not None:
+            return re.subn(self.pattern, self.placeholder, text)
+        return text.replace(self.value, self.placeholder), text.count(self.value)
+
+    def places(self, text: str) -> Iterator[tuple[int, int]]:
+        """Where the value stands; what its pattern needs before it is left alone."""
+        if self.value not in text:
+            return
+        for found in re.finditer(self.pattern or re.escape(self.value), text):
+            start = (
+                found.end(1) if self.placeholder.startswith("\\1") else found.start()
+            )
+            yield start, found.end()
+
+
+@dataclass(frozen=True)
+class Wrapped:
+    """A value that may be broken over lines."""
+
+    value: str
+    placeholder: str
+
+    def hide(self, text: str, squeezed_text: str) -> tuple[str, int]:
+        if squeezed(self.value) not in squeezed_text:
+            return text, 0
+        return wrapped(self.value).subn(self.placeholder, text)
+
+
+def literals(known: Known) -> tuple[Literal, ...]:
+    """In the order in which they are hidden: what holds another comes first."""
+    found = [*_secrets(known.secrets)]
+    for placeholder, folders in folder_kinds(known):
+        for folder in _longest_first(folders):
+            found += _folder(folder, placeholder)
+    names = _longest_first({part for name in known.names for part in _parts(name)})
+    for name in names:
+        found += _name(name)
+    hosts = {form for host in known.hosts for form in _host_forms(host)}
+    for host in _longest_first(hosts):
+        found += _words(host, "<host>")
+    return tuple(found)
+
+
+def broken_over_lines(known: Known) -> tuple[Wrapped, ...]:
+    """What is looked for in wrapped text too: secrets, and folders of two levels."""
+    found = [
+        Wrapped(text, "<secret>")
+        for _, value in known.secrets
+        for text in {value, *encoded(value)}
+        if len(squeezed(text)) >= SECRET_LENGTH and _is_told(value)
+    ]
+    for placeholder, folders in folder_kinds(known):
+        found += [
+            Wrapped(folder, placeholder)
+            for folder in _longest_first(folders)
+            if folder.count("/") > 1 and len(squeezed(folder)) > SECRET_LENGTH
+        ]
+    return tuple(found)
+
+
+def folder_kinds(known: Known) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    return (
+        ("<project>", known.projects),
+        ("<tmp>", known.temporary),
+        ("<home>", known.homes),
+    )
+
+
+def _longest_first(values: Iterable[str]) -> tuple[str, ...]:
+    return tuple(sorted(set(values), key=lambda value: (-len(value), value)))
+
+
+def _is_told(value: str) -> bool:
+    """Whether a value is a secret wherever it stands, not a word that texts need."""
+    return len(value) >= SECRET_LENGTH and not is_common(value)
+
+
+def _secrets(secrets: Iterable[tuple[str, str]]) -> Iterator[Literal]:
+    spelled: dict[str, Literal] = {}
+    for variable, value in secrets:
+        if variable:
+            for text in escaped(value):
+                assigned = _assigned(variable, text)
+                spelled[f"{variable}={text}"] = Literal(text, r"\1<secret>", assigned)
+        if _LEAST <= len(value) < SECRET_LENGTH and not is_common(value):
+            spelled[f"={value}"] = Literal(value, r"\1<secret>", _alone(value))
+        pieces = [value, *value.splitlines()] if "\n" in value else [value]
+        for piece in filter(_is_told, map(str.strip, pieces)):
+            for text in escaped(piece) | encoded(piece):
+                # A word or a number is a secret only as a whole.
+                plain = re.fullmatch(r"[A-Za-z]{,11}|\d{,9}", text)
+                pattern = _whole(text) if plain else None
+                spelled[text] = Literal(text, "<secret>", pattern)
+    yield from sorted(
+        spelled.values(), key=lambda found: (-len(found.value), found.value)
+    )
+
+
+def _alone(value: str) -> str:
+    """A short value: a word of its own, or in quotes where any text may hold it."""
+    word = re.escape(value)
+    if value.isdigit() or value.isalpha():
+        return rf"(\\*[\"']){word}(?=\\*[\"'])"
+    return rf"((?<![\w.-])){word}(?![\w-])"
+
+
+def _assigned(variable: str, value: str) -> str:
+    name = re.escape(variable)
+    return rf"({name}\\*[\"']?\s*[:=]\s*\\*[\"']?){re.escape(value)}(?!\w)"
+
+
+def _folder(folder: str, placeholder: str) -> Iterator[Literal]:
+    for text in _longest_first(escaped(folder)):
+        # `/root` is a part of other paths, `/home/ann` is itself wherever it stands.
+        left = "" if folder.count("/") > 1 else _left(re.escape(text), r"[\w./~-]")
+        pattern = rf"{re.escape(text)}{left}(?!\w|-\w)"
+        yield Literal(text, placeholder, pattern)
+    if folder.count("/") > 1 and placeholder == "<home>":
+        # Tools make file names of paths.
+        for mark in "-_.!":
+            text = folder.replace("/", mark)
+            pattern = rf"{re.escape(text)}(?!{_WORD})"
+            yield Literal(text, placeholder, pattern)
+
+
+def _parts(name: str) -> Iterator[str]:
+    """A name, and the words of a full name."""
+    yield name
+    yield from name.split()
+
+
+def _host_forms(host: str) -> tuple[str, str]:
+    return host, host.partition(".")[0]
+
+
+def _name(name: str) -> Iterator[Literal]:
+    if not is_common(name) and len(name) >= SHORT:
+        yield from _words(name, "<user>")
+        return
+    word = re.escape(name)
+    homes = rf"((?:{_PARENTS}|torchinductor_|hsperfdata_|pytest-of-)(?:/|%2F|\\/)?)"
+    for pattern in (
+        rf"{homes}{word}(?![\w-])",
+        rf"((?<![\w.-])){word}(?=@[A-Za-z0-9])",
+    ):
+        yield Literal(name, r"\1<user>", pattern)
+    if not is_common(name):
+        pattern = rf"(/){word}(?=/)"
+        yield Literal(name, r"\1<user>", pattern)
+
+
+def _words(value: str, placeholder: str) -> Iterator[Literal]:
+    """A name as a word of its own, in the cases in which names are written."""
+    if is_common(value) or len(value) < SHORT:
+        return
+    cases = {value, value.lower(), value.upper(), value.capitalize()}
+    spelled = {text for case in cases for text in escaped(case)}
+    for text in _longest_first(spelled):
+        yield Literal(text, placeholder, _whole(text))
+
+
+def _whole(text: str) -> str:
+    word = re.escape(text)
+    return rf"{word}{_left(word, _WORD)}(?!{_WORD})"
+
+
+def _left(word: str, inside: str) -> str:
+    """Behind the word: nothing of `inside` precedes it, save the letter of an escape.
+
+    It stands behind the word, so that the search for the word itself is fast.
+    """
+    escapes = (
+        r"\\[abfnrtv0]",
+        r"\\x[0-9a-f]{2}",
+        r"\\u[0-9a-f]{4}",
+        "%[0-9A-Fa-f]{2}",
+        r"[0-9\[;]m",  # the end of a colour
+        "-[ILB]",  # options of a compiler
+    )
+    seen = "".join(f"|(?<={escape}{word})" for escape in escapes)
+    return f"(?:(?<!{inside}{word}){seen})"

@@ -1,0 +1,229 @@
+"""Secrets, people and machines that are known by their form alone."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from torchproof.packs.redaction.common_words import is_common, says_secret
+
+SECRET, USER, EMAIL, ADDRESS = "<secret>", "<user>", "<email>", "<address>"
+
+
+@dataclass(frozen=True)
+class Form:
+    """A pattern; `mark` stands in every text that holds it, lower case."""
+
+    mark: str
+    pattern: re.Pattern[str]
+    placeholder: str = SECRET
+
+
+def _form(mark: str, pattern: str, placeholder: str = SECRET) -> Form:
+    return Form(mark, re.compile(pattern), placeholder)
+
+
+# What ends a word, be it the letter of an escape such as `\n`.
+_FRESH = r"(?:(?<![A-Za-z0-9])|(?<=\\[nrt])|(?<=%[0-9A-F]{2}))"
+_SIGNS = r"[\w.~+/=-]"
+_MIXED = rf"(?={_SIGNS}*\d){_SIGNS}"
+FORMS: tuple[Form, ...] = (
+    _form(
+        "private key-----",
+        r"-----BEGIN [A-Z ]*PRIVATE KEY-----"
+        r"(?s:.*?)(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)",
+    ),
+    _form("hf_", r"hf_[A-Za-z0-9]{16,}"),
+    _form("sk-", rf"{_FRESH}sk-(?=[\w-]*\d)[A-Za-z0-9_-]{{16,}}"),
+    *(_form(f"gh{kind}_", rf"gh{kind}_[A-Za-z0-9]{{20,}}") for kind in "pousr"),
+    _form("github_pat_", r"github_pat_\w{20,}"),
+    _form("glpat-", r"glpat-[\w-]{16,}"),
+    _form("akia", rf"{_FRESH}AKIA[0-9A-Z]{{16}}(?![0-9A-Za-z])"),
+    _form("asia", rf"{_FRESH}ASIA[0-9A-Z]{{16}}(?![0-9A-Za-z])"),
+    _form("xox", r"xox[a-z]-[\w-]{10,}"),
+    _form("xapp-", r"xapp-[\w-]{10,}"),
+    _form("aiza", r"AIza[\w-]{30,}"),
+    _form("ya29.", r"ya29\.[\w-]{20,}"),
+    _form("nvapi-", r"nvapi-[\w-]{20,}"),
+    _form("pypi-age", r"pypi-AgE[\w-]{20,}"),
+    _form("npm_", r"npm_[A-Za-z0-9]{36}"),
+    _form("sg.", r"SG\.[\w-]{20,}\.[\w-]{20,}"),
+    _form("eyj", r"eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*"),
+    _form(
+        "bearer ",
+        rf"(?i:bearer\s+)(?:{_MIXED}{{8,}}|{_SIGNS}{{20,}})",
+        f"Bearer {SECRET}",
+    ),
+    _form(
+        "authorization",
+        r"(?i:(authorization[\"']?\s*[:=]\s*[\"']?(?:basic|token|digest)\s+))"
+        r"[^\s\"'<]+",
+        rf"\1{SECRET}",
+    ),
+    _form(
+        "://",
+        r"://(?!<)[^\s/@:\"'<>]*:(?!<secret>)[^\s/@\"'<>]+@",
+        f"://{USER}:{SECRET}@",
+    ),
+    _form("://", r"://[^\s/@:\"'<>]{12,}@", f"://{SECRET}@"),
+)
+
+_SAYS_KEY = (
+    r"(?:password|passwd|passphrase|secret[_-]?key|secret|api[_-]?key|"
+    r"access[_-]?key(?:[_-]id)?|private[_-]?key|client[_-]?secret|"
+    r"(?:auth|access|refresh|api|hf|bearer|session)[_-]?token)"
+)
+_KEY_WORD = re.compile(_SAYS_KEY)
+# One of these stands in every key word; looking for plain text is fast.
+_KEY_MARKS: tuple[str, ...] = (
+    "passw",
+    "passphrase",
+    "secret",
+    "_key",
+    "-key",
+    "apikey",
+    "token",
+)
+_KEY_MARKS += ("accesskey", "privatekey")
+_QUOTED = re.compile(
+    rf"""(?i)({_SAYS_KEY}\\*["']?\s*[:=]\s*)"""
+    r"""(\\*["'])([^"'\\\s<>{}]{4,})(\\*["'])"""
+)
+# Letters and a digit, as keys have them; `key=self.key` stays.
+_BARE = re.compile(
+    rf"""(?i)({_SAYS_KEY}(?:\s*[:=]\s*|\s+))"""
+    r"""(?=[\w+/=-]*\d)(?=[\w+/=-]*[a-z])([\w+/=-]{8,})(?![\w.(\[])"""
+)
+_VARIABLE = re.compile(
+    r"\b([A-Z][A-Z0-9]*_[A-Z0-9_]+|PASSWORD|SECRET|TOKEN)"
+    r"(=|['\"]: ?['\"])([^\s\"',;<>]+)"
+)
+_VARIABLE_MARKS: tuple[str, ...] = (
+    "TOKEN",
+    "KEY",
+    "SECRET",
+    "PASS",
+    "AUTH",
+    "CRED",
+    "COOKIE",
+    "PIN",
+)
+_VARIABLE_MARKS += ("SESSION", "DSN", "JWT", "BEARER", "WEBHOOK", "SALT", "SIGNATURE")
+_VARIABLE_MARKS += ("PRIVATE", "LICENSE", "PAT", "CONN", "PWD")
+_TRIVIAL = re.compile(r"[\d.]+|true|false|yes|no|on|off|none|null", re.I)
+
+_DOMAIN = re.compile(r"@((?:[A-Za-z0-9-]+\.)+([a-z]{2,}))(?![\w(\[-])")
+_LOCAL = re.compile(r"[\w.+%-]*[\w+%-]$")
+_ENDING_WORDS = """
+com org net edu gov mil int info biz dev app cloud tech local lan corp internal intra
+company email name xyz online site
+"""
+_ENDINGS = frozenset(_ENDING_WORDS.split())
+# What precedes the first dot is looked at last, so that the search is for a dot.
+_NUMBERS = re.compile(r"\.\d{1,3}\.\d{1,3}\.\d{1,3}(?![\w-]|\.\d)")
+_NUMBER_BEFORE = re.compile(r"(?:(?<![\w.-])|(?<=\\[nrt]))\d{1,3}$")
+_VERSION = re.compile(
+    r"(?i)(?:(?:version|driver|cudnn|[>=~]=)\W{0,3}|nvidia-[\w-]+\s+|\.so\.)$"
+)
+_GROUPS = re.compile(r":[0-9A-Fa-f:]{4,}(?![\w:])")
+_GROUP_BEFORE = re.compile(r"(?<![\w:])[0-9A-Fa-f]{1,4}$")
+_HARDWARE = re.compile(r"(?:[0-9a-f]{2}:){5}[0-9a-f]{2}", re.I)
+_PUBLIC = frozenset({"git@github.com", "git@gitlab.com"})
+
+
+@dataclass(frozen=True)
+class Place:
+    """A part of a text that a placeholder replaces."""
+
+    start: int
+    end: int
+    placeholder: str
+
+
+def emails(text: str) -> Iterator[Place]:
+    for found in _DOMAIN.finditer(text):
+        before = text[max(0, found.start() - 64) : found.start()]
+        left = _LOCAL.search(before)
+        # No country but a file: GB101@model.py
+        country = len(found[2]) == 2 and found[2] != "py"
+        known = country or found[2] in _ENDINGS
+        if left and known and left[0] + found[0] not in _PUBLIC:
+            # The letter of `\n` before an address is no part of it.
+            start = found.start() - len(left[0])
+            start += text[max(0, start - 1)] == "\\" and len(left[0]) > 1
+            yield Place(start, found.end(), EMAIL)
+
+
+def addresses(text: str) -> Iterator[Place]:
+    """Addresses of machines; versions of four numbers look the same and stay."""
+    for found in _NUMBERS.finditer(text):
+        before = text[max(0, found.start() - 48) : found.start()]
+        left = _NUMBER_BEFORE.search(before)
+        if left is None or _VERSION.search(before[: left.start()]):
+            continue
+        if is_machine(left[0] + found[0]):
+            start = found.start() - len(left[0])
+            yield Place(start, found.end(), ADDRESS)
+    for found in _GROUPS.finditer(text):
+        left = _GROUP_BEFORE.search(text[max(0, found.start() - 6) : found.start()])
+        start = found.start() - len(left[0]) if left else found.start()
+        if left and found[0].count(":") > 2 and is_machine(text[start : found.end()]):
+            yield Place(start, found.end(), ADDRESS)
+
+
+def is_machine(text: str) -> bool:
+    """An address by which a machine is found; loopback and wildcards are no machine."""
+    if _HARDWARE.fullmatch(text):
+        return True
+    try:
+        address = ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    told = text.count(":") in (0, 7) or len(text) > 8
+    return told and not (address.is_loopback or address.is_unspecified)
+
+
+def quoted_values(text: str) -> tuple[str, int]:
+    """A quoted value behind a word such as password."""
+    count = 0
+
+    def hide(found: re.Match[str]) -> str:
+        nonlocal count
+        if is_common(found[3]):
+            return found[0]
+        count += 1
+        return f"{found[1]}{found[2]}{SECRET}{found[4]}"
+
+    return _QUOTED.sub(hide, text), count
+
+
+def assigned_values(text: str) -> tuple[str, int]:
+    """Values behind a word such as password, and behind variables that say so."""
+    text, count = _behind_key_words(text)
+    if not any(mark in text for mark in _VARIABLE_MARKS):
+        return text, count
+
+    def hide(found: re.Match[str]) -> str:
+        nonlocal count
+        if not says_secret(found[1]) or _TRIVIAL.fullmatch(found[3]):
+            return found[0]
+        count += 1
+        return f"{found[1]}{found[2]}{SECRET}"
+
+    return _VARIABLE.sub(hide, text), count
+
+
+def _behind_key_words(text: str) -> tuple[str, int]:
+    lower = text.lower()
+    if not any(mark in lower for mark in _KEY_MARKS):
+        return text, 0
+    lines, count = text.split("\n"), 0
+    for number, line in enumerate(lines):
+        lower = line.lower()
+        if any(mark in lower for mark in _KEY_MARKS) and _KEY_WORD.search(lower):
+            line, quoted = quoted_values(line)
+            lines[number], bare = _BARE.subn(rf"\1{SECRET}", line)
+            count += quoted + bare
+    return "\n".join(lines), count

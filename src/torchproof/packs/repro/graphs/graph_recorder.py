@@ -1,0 +1,126 @@
+"""Drafts of the graphs that Dynamo captures, written while a target runs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from torchproof.packs.repro.candidate import Draft
+from torchproof.packs.repro.graphs.expressions import NotPortable
+from torchproof.packs.repro.graphs.fx_reader import Reader, Run, tensors_of
+from torchproof.packs.repro.graphs.graph_ir import Input, Sketch
+from torchproof.packs.repro.graphs.variants import Recorded, seeded
+from torchproof.torch_private import instead_of_backends, without_regions
+
+_CALLS = 3  # as many as it takes until CUDA graphs replay
+_VALUES_BYTES = 2**26  # of the inputs of one graph; a pack is something to send
+
+
+def recorder(
+    write: Callable[[Draft], None],
+    folder: Path,
+    *,
+    weights: bool = False,
+    refuse: Callable[[str], None] = lambda reason: None,
+) -> AbstractContextManager[None]:
+    """While it is entered, captured graphs are written out and run as they are.
+
+    A draft is written at a graph's first run, and again, of the same origin, when it is
+    called more often. Values of inputs go to `folder`, those of weights if asked for.
+    """
+
+    def run(gm: fx.GraphModule, origin: str) -> Callable[..., Any]:
+        return _Recording(
+            gm, origin, write=write, folder=folder, weights=weights, refuse=refuse
+        )
+
+    return instead_of_backends(run)
+
+
+class _Recording:
+    """One graph, in the place of its compiled code."""
+
+    def __init__(
+        self,
+        gm: fx.GraphModule,
+        origin: str,
+        *,
+        write: Callable[[Draft], None],
+        folder: Path,
+        weights: bool,
+        refuse: Callable[[str], None],
+    ) -> None:
+        self._gm = gm
+        self._plain = without_regions(gm)
+        self._origin = origin
+        self._write = write
+        self._refuse = refuse
+        self._folder = folder / re.sub(r"\W", "_", origin)
+        self._weights = weights
+        self._recorded: Recorded | None = None
+        self._calls = 0
+
+    def __call__(self, *args: Any) -> Any:
+        self._calls += 1
+        if self._calls == 1:
+            return self._first(args)
+        if self._recorded is not None and self._calls <= _CALLS:
+            sketch = replace(self._recorded.sketch, calls=self._calls)
+            self._recorded = replace(self._recorded, sketch=sketch)
+            self._write(seeded(self._recorded))
+        return self._plain(*args)
+
+    def _first(self, args: tuple[Any, ...]) -> Any:
+        reader = Reader(self._gm)
+        try:
+            reader.read_inputs(args)
+            reader.read_lines()
+            files = self._kept(reader.inputs, args)
+        except NotPortable as reason:
+            self._refuse(f"graph {self._origin}: {reason}")
+            return self._plain(*args)
+        try:
+            return Run(self._plain, reader).run(*args)
+        finally:
+            self._tell(reader.sketch(), files)
+
+    def _tell(self, sketch: Sketch, files: dict[str, str]) -> None:
+        self._recorded = Recorded(sketch, self._origin, str(self._folder), files)
+        self._write(seeded(self._recorded))
+
+    def _kept(self, inputs: list[Input], args: tuple[Any, ...]) -> dict[str, str]:
+        """The values of inputs as files, by name; none where they are too many."""
+        tensors = tensors_of(self._gm, args)
+        wanted = [
+            (entry, value)
+            for entry, value in zip(inputs, tensors, strict=False)
+            if entry.role == "input" or self._weights
+        ]
+        if sum(value.numel() * value.itemsize for _, value in wanted) > _VALUES_BYTES:
+            return {}
+        self._folder.mkdir(parents=True, exist_ok=True)
+        for entry, value in wanted:
+            torch.save(_numbers(value), self._folder / f"{entry.name}.pt")
+        return {entry.name: f"{entry.name}.pt" for entry, _ in wanted}
+
+
+def _numbers(value: Tensor) -> Tensor:
+    """The numbers alone: a view saved as it is would take its whole storage along."""
+    value = value.detach().cpu()
+    if value.is_contiguous() or not value.numel():
+        return value.clone()
+    steps = list(zip(value.shape, value.stride(), strict=True))
+    extent = 1 + sum((size - 1) * step for size, step in steps)
+    once = [size if step else 1 for size, step in steps]
+    flat = torch.zeros(extent, dtype=value.dtype)
+    flat.as_strided(once, value.stride()).copy_(
+        value[tuple(slice(0, size) for size in once)]
+    )
+    return flat

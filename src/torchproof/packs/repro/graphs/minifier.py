@@ -1,0 +1,72 @@
+"""torch's own minifier, in a process that has torch, asked for candidates."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from torchproof.packs.repro.graphs.graph_ir import Sketch
+from torchproof.packs.repro.graphs.variants import Recorded, seeded
+from torchproof.process import parent_death
+
+
+def minify(
+    recorded: Recorded, attempt: Callable[[Sketch], bool], deadline: float
+) -> None:
+    """`attempt(sketch)` for each candidate of torch's minifier, until it has no more.
+
+    Where it cannot work on this graph there is no candidate.
+    """
+    with _process(deadline) as process:
+        assert process.stdin is not None and process.stdout is not None
+        with contextlib.suppress(BrokenPipeError):
+            _say(process, {"source": seeded(recorded).source})
+            for line in process.stdout:
+                sketch = Sketch.from_json(json.loads(line))
+                around = recorded.sketch
+                fails = attempt(replace(sketch, calls=around.calls, under=around.under))
+                if time.monotonic() >= deadline:
+                    return
+                _say(process, {"fails": fails})
+
+
+@contextlib.contextmanager
+def _process(deadline: float) -> Iterator[subprocess.Popen[str]]:
+    """It is gone at the deadline, and when this process is."""
+    process = parent_death.begun(
+        lambda: subprocess.Popen(
+            [sys.executable, "-m", "torchproof.packs.repro.graphs"],
+            env={**os.environ, **parent_death.parent()},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            start_new_session=True,
+        )
+    )
+    alarm = threading.Timer(max(0.0, deadline - time.monotonic()), process.kill)
+    alarm.daemon = True
+    alarm.start()
+    try:
+        yield process
+    finally:
+        alarm.cancel()
+        process.kill()
+        process.wait()
+        for pipe in (process.stdin, process.stdout):
+            with contextlib.suppress(BrokenPipeError):
+                if pipe is not None:
+                    pipe.close()
+
+
+def _say(process: subprocess.Popen[str], message: object) -> None:
+    assert process.stdin is not None
+    process.stdin.write(json.dumps(message) + "\n")
+    process.stdin.flush()

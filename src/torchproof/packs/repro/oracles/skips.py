@@ -1,0 +1,66 @@
+"""CUDA graphs that torch leaves out, or records again and again."""
+
+from __future__ import annotations
+
+import logging
+
+from torchproof.packs.repro.oracles.error_text import without_values
+from torchproof.packs.repro.oracles.prelude import (
+    NONE,
+    OTHER,
+    SAME,
+    otherwise,
+    run_compiled,
+)
+
+_LOG = "torch._inductor.cudagraph_utils.__cudagraphs"
+_RECORDS = "torch._inductor.cudagraph_trees.__cudagraphs"
+
+
+class Lines(logging.Handler):
+    def __init__(self):
+        super().__init__()
+        self.lines = []
+
+    def emit(self, record):
+        self.lines.append(record.getMessage())
+
+
+def judge(make, settings, expected, before_call=None):
+    """Expected: the `reason` torch gives for a skip, or `recordings` of one graph."""
+    handler = Lines()
+    logs = [logging.getLogger(name) for name in (_LOG, _RECORDS)]
+    levels = [log.level for log in logs]
+    for log in logs:
+        log.addHandler(handler)
+        log.setLevel(logging.DEBUG)
+    try:
+        error = run_compiled(make, settings, before_call, mode="reduce-overhead")
+    finally:
+        for log, level in zip(logs, levels, strict=True):
+            log.removeHandler(handler)
+            log.setLevel(level)
+    if error is not None:
+        return otherwise(error, make, settings, before_call)
+    if expected.get("recordings"):
+        return judge_recordings(handler.lines, expected)
+    skips = [line for line in handler.lines if "skipping cudagraphs" in line]
+    if any(reason_in(line) == reason_in(expected["reason"]) for line in skips):
+        return SAME, f"torch says: {skips[0].splitlines()[0]}"
+    if skips:
+        return OTHER, f"skipped for another reason: {skips[0].splitlines()[0]}"
+    return NONE, "no CUDA graph is skipped"
+
+
+def judge_recordings(lines, expected):
+    recordings = sum("Recording function" in line for line in lines)
+    told = f"{recordings} recordings of CUDA graphs"
+    if recordings >= expected["recordings"]:
+        return SAME, told
+    return NONE, f"{told}, {expected['recordings']} are stated"
+
+
+def reason_in(line):
+    """Without the stack that follows, and without what was counted."""
+    first = line.strip().splitlines()[0].split(" Found from")[0]
+    return without_values(first.rpartition("skipping cudagraphs due to ")[2])

@@ -1,0 +1,367 @@
+"""A function of a running program written down, with all that it needs beside it.
+
+Comes in: code objects, their globals, and the values they were called with. Goes out:
+source that needs torch alone. Objects become instances of classes that hold what the
+code uses of them; functions that did not run are stubs.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import dataclasses
+import enum
+import functools
+import inspect
+import logging
+import sys
+import textwrap
+import types
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from torchproof.packs.repro.programs.file_merger import Unsuitable
+from torchproof.packs.repro.programs.objects import (
+    file_of,
+    is_foreign,
+    parsed,
+    plain,
+    spoken,
+)
+from torchproof.packs.repro.programs.scopes import Names
+from torchproof.packs.repro.programs.tensor_expressions import (
+    is_torch_module,
+    module_like,
+    tensor_like,
+)
+from torchproof.packs.repro.programs.tree_shaking import AVAILABLE
+
+_INIT = """\
+def __init__(self, **attributes):
+    super().__init__()
+    for name, value in attributes.items():
+        setattr(self, name, value)
+"""
+_RETURNING = """\
+class Returning(torch.nn.Module):
+    def __init__(self, **attributes):
+        super().__init__()
+        for name, value in attributes.items():
+            setattr(self, name, value)
+
+    def forward(self, *args, **kwargs):
+        return self.output
+"""
+_Definition = ast.FunctionDef | ast.AsyncFunctionDef
+_PLACES: tuple[tuple[str, Any], ...] = (
+    ("torch", torch),
+    ("torch.nn", torch.nn),
+    ("torch.nn.functional", torch.nn.functional),
+    ("torch.Tensor", torch.Tensor),
+)
+_DEPTH = 40
+# Their children are asked for by what no code spells.
+_INDEXED = (torch.nn.ModuleDict, torch.nn.ModuleList, torch.nn.Sequential)
+
+
+class Scribe:
+    """Writes values and functions; `executed` is the code that ran, of any owner.
+
+    If it is `shallow`, modules with code of their own only give back what they gave.
+    """
+
+    def __init__(self, executed: set[types.CodeType], *, shallow: bool = False) -> None:
+        self._executed = executed
+        self._shallow = shallow
+        self.whole: Any = None  # the one module that is written as it is
+        self.returning: dict[str, Any] = {}
+        self._used = {n for code in executed for n in spoken(code)} | {"training"}
+        self.imports: dict[str, None] = {"import torch": None}
+        self.definitions: dict[str, str] = {}
+        self.lines: list[str] = []  # of make
+        self.shared: list[str] = []  # globals that make fills
+        self.objects: dict[str, Any] = {}  # by name, kept alive
+        self._memo: dict[int, str] = {}
+        self._alive: list[Any] = []  # else an id could come to mean something else
+        self._globals: dict[tuple[str, int], str] = {}
+        self._taken: set[str] = set()
+        self._depth = 0
+
+    # -- values ------------------------------------------------------------------------
+
+    def value(self, thing: Any) -> str:
+        self._depth += 1
+        try:
+            if self._depth > _DEPTH:
+                raise Unsuitable("its values are nested too deeply")
+            return self._value(thing)
+        finally:
+            self._depth -= 1
+
+    def _value(self, thing: Any) -> str:
+        if (source := plain(thing)) is not None:
+            return source
+        if id(thing) in self._memo:
+            return self._memo[id(thing)]
+        if type(thing) in (list, tuple, set, dict):
+            return self._container(thing)
+        if isinstance(thing, torch.Tensor):
+            return self._kept(thing, tensor_like(thing), "t")
+        if isinstance(thing, types.ModuleType):
+            return self._module(thing)
+        if isinstance(thing, type):
+            return self.class_(thing)
+        if callable(thing) and hasattr(thing, "__name__"):
+            return self._callable(thing)
+        if isinstance(thing, logging.Logger):
+            self.imports["import logging"] = None
+            return "logging.getLogger()"
+        return self._object(thing)
+
+    def _container(self, thing: Any) -> str:
+        if isinstance(thing, dict):
+            inner = [f"{self.value(k)}: {self.value(v)}" for k, v in thing.items()]
+            return "{" + ", ".join(inner) + "}"
+        inner = [self.value(item) for item in thing]
+        if isinstance(thing, tuple):
+            return "(" + ", ".join(inner) + ("," if len(inner) == 1 else "") + ")"
+        if isinstance(thing, set):
+            return "{" + ", ".join(inner) + "}" if inner else "set()"
+        return "[" + ", ".join(inner) + "]"
+
+    def _object(self, thing: Any) -> str:
+        if isinstance(thing, torch.nn.Module) and is_torch_module(thing):
+            return self._kept(thing, module_like(thing, self.value), "m")
+        if isinstance(thing, functools.partial):
+            self.imports["import functools"] = None
+            given = [self.value(v) for v in (thing.func, *thing.args)]
+            given += [f"{k}={self.value(v)}" for k, v in thing.keywords.items()]
+            return f"functools.partial({', '.join(given)})"
+        if not is_foreign(file_of(type(thing))):
+            raise Unsuitable(f"an object of {type(thing).__name__} cannot be rebuilt")
+        module = isinstance(thing, torch.nn.Module)
+        if self._shallow and module and thing is not self.whole:
+            self.definitions.setdefault("Returning", _RETURNING)
+            name = self._standin(thing, "Returning")
+            self.returning[name] = thing
+            return name
+        return self._standin(thing, self.class_(type(thing), standin=True))
+
+    def _standin(self, thing: Any, kind: str) -> str:
+        name = self._kept(thing, f"{kind}()", "o")
+        given = []
+        for attribute in self.attributes(thing):
+            try:
+                value = self.value(getattr(thing, attribute))
+            except Unsuitable:
+                value = "None"
+            plain = attribute.isidentifier()
+            given.append(
+                f"{attribute}={value}" if plain else f"**{{{attribute!r}: {value}}}"
+            )
+        self.lines.remove(f"{name} = {kind}()")  # after what it holds
+        self.lines.append(f"{name} = {kind}({', '.join(given)})")
+        return name
+
+    def attributes(self, thing: Any) -> list[str]:
+        """What the code uses of what an object holds."""
+        held = dict(getattr(thing, "__dict__", {}))
+        if isinstance(thing, torch.nn.Module):
+            held |= dict(thing.named_children()) | dict(
+                thing.named_parameters(recurse=False)
+            )
+            held |= dict(thing.named_buffers(recurse=False))
+            if thing.training:
+                held.pop("training", None)
+        elif isinstance(thing, dict):
+            held |= {k: v for k, v in thing.items() if isinstance(k, str)}
+        used = set(held) & self._used
+        if isinstance(thing, _INDEXED):
+            used |= set(dict(thing.named_children()))
+        fixed = {n for n in held if isinstance(getattr(type(thing), n, None), property)}
+        return sorted(used - fixed - {"forward"})
+
+    def _kept(self, thing: Any, source: str, prefix: str) -> str:
+        """Under a name of its own, so that it is one and the same wherever it is."""
+        name = self._free(f"{prefix}{len(self.objects)}")
+        self._memo[id(thing)] = name
+        self.objects[name] = thing
+        self.lines.append(f"{name} = {source}")
+        return name
+
+    # -- what has a name ---------------------------------------------------------------
+
+    def _module(self, module: types.ModuleType) -> str:
+        name = module.__name__
+        if name.partition(".")[0] not in AVAILABLE:
+            raise Unsuitable(f"it uses the module {name}")
+        self.imports[f"import {name}"] = None
+        return name
+
+    def _callable(self, thing: Any) -> str:
+        if isinstance(thing, types.MethodType):
+            return f"{self.value(thing.__self__)}.{thing.__name__}"
+        inner = inspect.unwrap(thing)
+        code = getattr(inner, "__code__", None)
+        if code is not None and is_foreign(code.co_filename):
+            return self.function(inner)
+        name = str(getattr(thing, "__name__", ""))
+        for place, owner in _PLACES:
+            if getattr(owner, name, None) is thing:
+                return f"{place}.{name}"
+        home = sys.modules.get(str(getattr(thing, "__module__", "")))
+        if home is None or getattr(home, name, None) is not thing:
+            raise Unsuitable(f"the function {name} cannot be named")
+        return name if home is builtins else f"{self._module(home)}.{name}"
+
+    def function(self, function: types.FunctionType) -> str:
+        if function.__code__ not in self._executed:
+            return self._stub(function)
+        closed = inspect.getclosurevars(function).nonlocals
+        return self.code(function.__code__, function.__globals__, closed)
+
+    def _stub(self, function: types.FunctionType) -> str:
+        name = self._name(function, function.__name__)
+        text = f"def {name}(*args, **kwargs):\n    raise NotImplementedError"
+        self.definitions.setdefault(name, text)
+        return name
+
+    def code(
+        self, code: types.CodeType, names: Mapping[str, Any], closed: Mapping[str, Any]
+    ) -> str:
+        """A function by its code object, at the top of the file."""
+        if id(code) in self._memo:
+            return self._memo[id(code)]
+        tree = parsed(code)
+        name = self._name(code, code.co_name)
+        self.definitions[name] = ""  # its place, should it come back to itself
+        tree.name = name
+        source = self._resolved(tree, {**names, **closed})
+        self.definitions.pop(name)  # after what it names: a default may read it
+        self.definitions[name] = source
+        return name
+
+    def _name(self, thing: Any, wanted: str) -> str:
+        if id(thing) not in self._memo:
+            self._memo[id(thing)] = name = self._free(wanted)
+            self._alive.append(thing)
+            return name
+        return self._memo[id(thing)]
+
+    def _free(self, wanted: str) -> str:
+        wanted = wanted.strip("<>")
+        name, number = wanted, 2
+        while name in self._taken or hasattr(builtins, name):
+            name, number = f"{wanted}_{number}", number + 1
+        self._taken.add(name)
+        return name
+
+    def _resolved(self, tree: ast.stmt, names: Mapping[str, Any]) -> str:
+        """The source of a definition, after what it names has been written."""
+        module = ast.Module([tree], [])
+        resolver = Names(module)
+        given: dict[str, str] = {}
+        for name in sorted(resolver.undefined()):
+            if name in names:
+                given[name] = self._global(name, names[name])
+        for spelling in resolver.spellings:
+            if resolver.binding(spelling) is None and spelling.name in given:
+                spelling.write(given[spelling.name])
+        return ast.unparse(ast.fix_missing_locations(module))
+
+    def _global(self, name: str, thing: Any) -> str:
+        """What a global is called here; one that cannot be written is None."""
+        if (name, id(thing)) in self._globals:
+            return self._globals[name, id(thing)]
+        try:
+            source = self.value(thing)
+        except Unsuitable:
+            source = "None"
+        if source in self.objects:  # make() builds it, and others read it
+            self.shared.append(source)
+        if source.replace(".", "").isidentifier() and source != "None":
+            return source
+        wanted = self._globals[name, id(thing)] = self._free(name)
+        self._alive.append(thing)
+        if isinstance(thing, list | dict | set):
+            self.lines.append(f"{wanted} = {source}")
+            self.shared.append(wanted)
+        else:
+            self.definitions[wanted] = f"{wanted} = {source}"
+        return wanted
+
+    # -- classes -----------------------------------------------------------------------
+
+    def class_(self, kind: type, *, standin: bool = False) -> str:
+        if not is_foreign(file_of(kind)):
+            return self._callable(kind)
+        if id(kind) in self._memo:
+            return self._memo[id(kind)]
+        if issubclass(kind, enum.Enum):
+            return self._enumeration(kind)
+        name = self._name(kind, kind.__name__)
+        self.definitions[name] = ""
+        bases = [b for base in kind.__bases__ for b in self._bases(base)]
+        members = self._members(kind)
+        head = f"class {name}({', '.join(dict.fromkeys(bases))}):"
+        if dataclasses.is_dataclass(kind) and not standin:
+            self.imports["import dataclasses"] = None
+            head = "@dataclasses.dataclass\n" + f"class {name}:"
+            members = [
+                f"{f.name}: object = None" for f in dataclasses.fields(kind)
+            ] + members
+        elif standin and not any(b in self.definitions for b in bases):
+            members.insert(0, _INIT)
+        body = textwrap.indent("\n".join(members) or "pass", "    ")
+        self.definitions.pop(name)
+        self.definitions[name] = f"{head}\n{body}"
+        return name
+
+    def _bases(self, base: type) -> list[str]:
+        """The nearest base that brings something, or torch's or Python's own."""
+        if base is object:
+            return []
+        if not is_foreign(file_of(base)):
+            abstract = type(base) is not type or base.__module__ == "typing"
+            return [] if abstract else [self._callable(base)]
+        if self._functions(base):
+            return [self.class_(base, standin=True)]
+        return [name for inner in base.__bases__ for name in self._bases(inner)]
+
+    def _functions(self, kind: type) -> dict[str, types.FunctionType]:
+        """The methods of a class that ran, past what wraps them."""
+        found = {}
+        for name, member in vars(kind).items():
+            inner = getattr(member, "fget", None) or getattr(member, "__func__", member)
+            if isinstance(inner, types.FunctionType):
+                deepest = inspect.unwrap(inner)
+                if deepest.__code__ in self._executed and name != "__init__":
+                    found[name] = deepest
+        return found
+
+    def _members(self, kind: type) -> list[str]:
+        members = []
+        for name, thing in vars(kind).items():
+            special = name.startswith("__")
+            used = name in self._used and not special
+            if used and (source := plain(thing)) is not None:
+                members.append(f"{name} = {source}")
+        for name, function in self._functions(kind).items():
+            tree = parsed(function.__code__)
+            tree.name = name
+            closed = {
+                k: v
+                for k, v in inspect.getclosurevars(function).nonlocals.items()
+                if k != "__class__"
+            }
+            members.append(self._resolved(tree, {**function.__globals__, **closed}))
+        return members
+
+    def _enumeration(self, kind: type[enum.Enum]) -> str:
+        name = self._name(kind, kind.__name__)
+        self.imports["import enum"] = None
+        members = "\n".join(f"    {m.name} = {m.value!r}" for m in kind)
+        self.definitions[name] = f"class {name}(enum.Enum):\n{members}"
+        return name

@@ -1,0 +1,120 @@
+"""The child process: runs a target once, and writes drafts of what it compiles.
+
+Runs as `python -m` with a job (JSON) and the path of a stream. Graphs
+run as they are captured, so that nothing fails or hangs in a backend here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from torchproof.packs.repro.candidate import Draft
+from torchproof.process import Stream, parent_death
+from torchproof.records import UserError, one_line
+from torchproof.targets import Target, calls, script
+from torchproof.torch_private import environment
+
+
+def main(arguments: list[str]) -> int:
+    job, stream = json.loads(arguments[0]), Stream(arguments[1])
+    target = Target(**{**job["target"], "arguments": tuple(job["target"]["arguments"])})
+    with contextlib.ExitStack() as watching:
+        try:
+            if target.kind == "script":
+                script.when_imported(
+                    "torch", lambda: watching.enter_context(_recorded(stream, job))
+                )
+                return script.run(target, stream)
+            with _recorded(stream, job):
+                _run_calls(target, job, stream)
+            _tell_frames(target, job, stream)
+            return 0
+        except UserError as error:
+            stream.write("unusable", message=str(error))
+            return 2
+        finally:
+            stream.write("environment", **environment.describe(job))
+            _tell_configs(stream)
+
+
+@contextlib.contextmanager
+def _recorded(stream: Stream, job: dict[str, Any]) -> Iterator[None]:
+    from torchproof.packs.repro.graphs.graph_recorder import recorder
+
+    def write(draft: Draft) -> None:
+        stream.write("draft", **draft.to_json())
+
+    with recorder(
+        write,
+        Path(job["folder"]),
+        weights=job["weights"],
+        refuse=lambda why: stream.write("refused", why=why),
+    ):
+        yield
+
+
+def _run_calls(target: Target, job: dict[str, Any], stream: Stream) -> None:
+    import torch
+
+    from torchproof import torch_private
+
+    loaded = calls.fresh(target, job)
+    fn: Any = loaded.fn
+    itself = job["as_written"] or calls.claims(fn, "compiles_itself")
+    if not (itself or torch_private.is_compiled(fn)):
+        fn = torch.compile(fn, **job["compile"])
+    train = calls.trains(loaded, job)
+    stream.write("plan", calls=len(loaded.calls), train=train)
+    for index, call in enumerate(loaded.calls):
+        calls.before(loaded, index)
+        if train:
+            calls.forget_gradients(loaded.fn, call)
+        try:
+            calls.invoke(fn, call, train=train)
+        except UserError:
+            raise
+        except Exception as error:  # what fails is what the pack is about
+            told = one_line(f"{type(error).__name__}: {error}", 200)
+            stream.write("call_error", call=index, error=told)
+
+
+def _tell_frames(target: Target, job: dict[str, Any], stream: Stream) -> None:
+    """Drafts of the function that fails and of those that call it."""
+    place = job["place"]
+    if not place.get("file") or place.get("line") is None:
+        return
+    from torchproof.packs.repro.programs.frames import frame_drafts
+
+    def run() -> None:
+        loaded = calls.fresh(target, job)
+        train = calls.trains(loaded, job)
+        for index, call in enumerate(loaded.calls):
+            calls.before(loaded, index)
+            calls.invoke(loaded.fn, call, train=train)
+
+    import torch
+
+    torch.compiler.set_stance("force_eager")
+    try:
+        for draft in frame_drafts(run, place["file"], place["line"]):
+            stream.write("draft", **draft.to_json())
+    except Exception as error:  # a draft less; there are others
+        told = one_line(f"{type(error).__name__}: {error}", 200)
+        stream.write("refused", why=f"the function that fails: {told}")
+
+
+def _tell_configs(stream: Stream) -> None:
+    if "torch" in sys.modules:
+        from torchproof.torch_private import configs
+
+        stream.write("configs", **configs.changed())
+
+
+if __name__ == "__main__":
+    parent_death.hold()
+    sys.exit(main(sys.argv[1:]))

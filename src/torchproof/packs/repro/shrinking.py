@@ -1,0 +1,36 @@
+"""Drafts made smaller, by the means of their form."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torchproof.packs.repro.candidate import Draft
+from torchproof.packs.repro.graphs.graph_reducer import reduced as reduced_graph
+from torchproof.packs.repro.programs.anonymise import anonymous as nameless
+from torchproof.packs.repro.programs.program_reducer import reduced as reduced_program
+from torchproof.packs.repro.repro_runner import Court
+
+_NAMING_S = 90.0  # to replace names, whatever shrinking took
+
+
+def smaller(
+    draft: Draft,
+    court: Court,
+    deadline: float,
+    *,
+    anonymous: bool,
+    progress: Callable[[str], None],
+) -> Draft:
+    """The smallest found by `deadline` that fails in the same way, names replaced."""
+    count = 0
+
+    def fails(candidate: Draft) -> bool:
+        nonlocal count
+        count += 1
+        progress(f"made smaller: {draft.size} to {candidate.size}, try {count}")
+        return court.quick(candidate).is_same
+
+    if draft.form == "graph":
+        return reduced_graph(draft, fails, deadline)
+    found = reduced_program(draft, fails, deadline)
+    return nameless(found, fails, deadline + _NAMING_S) if anonymous else found

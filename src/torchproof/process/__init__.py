@@ -1,0 +1,14 @@
+"""Child processes: start one, read what it streams, end it with its parent.
+
+In: a command. Out: JSON lines while it runs, and how it ended.
+Start with `streams.py`. Imports the standard library only.
+"""
+
+from torchproof.process import aslr as aslr
+from torchproof.process import forks as forks
+from torchproof.process import parent_death as parent_death
+from torchproof.process.streams import Conditions as Conditions
+from torchproof.process.streams import Entry as Entry
+from torchproof.process.streams import Followed as Followed
+from torchproof.process.streams import Stream as Stream
+from torchproof.process.streams import follow as follow

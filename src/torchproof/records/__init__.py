@@ -1,0 +1,129 @@
+"""The data that every other package shares: runs, events, findings, frames, samples.
+
+In: nothing. Out: frozen records with their JSON, the store of runs on disk, checked
+reading of files, statistics of timings, and whose code a stack frame is.
+Start with `run.py`. Imports the standard library only.
+"""
+
+from typing import TYPE_CHECKING
+
+from torchproof.records.lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from torchproof.records import blame as blame
+    from torchproof.records import files as files
+    from torchproof.records import printable as printable
+    from torchproof.records import schema as schema
+    from torchproof.records import stats as stats
+    from torchproof.records import store as store
+    from torchproof.records.blame import COMPREHENSIONS as COMPREHENSIONS
+    from torchproof.records.blame import Place as Place
+    from torchproof.records.blame import definition as definition
+    from torchproof.records.blame import module_of as module_of
+    from torchproof.records.blame import package_of as package_of
+    from torchproof.records.blame import place_of as place_of
+    from torchproof.records.blame import qualified_name as qualified_name
+    from torchproof.records.blame import shown as shown
+    from torchproof.records.blame import shown_briefly as shown_briefly
+    from torchproof.records.blame import source_line as source_line
+    from torchproof.records.blame import tree_of as tree_of
+    from torchproof.records.blame import user_frame as user_frame
+    from torchproof.records.blame import whose as whose
+    from torchproof.records.files import MOST_SOURCE_BYTES as MOST_SOURCE_BYTES
+    from torchproof.records.files import read_bytes as read_bytes
+    from torchproof.records.lazy import lazy_exports as lazy_exports
+    from torchproof.records.modules import located as located
+    from torchproof.records.printable import document as document
+    from torchproof.records.printable import line as line
+    from torchproof.records.printable import seen as seen
+    from torchproof.records.printable import unbroken as unbroken
+    from torchproof.records.run import CATEGORIES as CATEGORIES
+    from torchproof.records.run import SCHEMA as SCHEMA
+    from torchproof.records.run import SEVERITIES as SEVERITIES
+    from torchproof.records.run import CompileSite as CompileSite
+    from torchproof.records.run import Event as Event
+    from torchproof.records.run import Finding as Finding
+    from torchproof.records.run import Frame as Frame
+    from torchproof.records.run import Measurement as Measurement
+    from torchproof.records.run import Observation as Observation
+    from torchproof.records.run import Part as Part
+    from torchproof.records.run import Run as Run
+    from torchproof.records.run import Severity as Severity
+    from torchproof.records.run import Status as Status
+    from torchproof.records.run import UserError as UserError
+    from torchproof.records.run import finite as finite
+    from torchproof.records.run import one_line as one_line
+    from torchproof.records.schema import Mismatch as Mismatch
+    from torchproof.records.schema import is_deep as is_deep
+    from torchproof.records.stacks import Region as Region
+    from torchproof.records.stacks import frames_in as frames_in
+    from torchproof.records.stacks import inside_region as inside_region
+    from torchproof.records.stacks import original_name as original_name
+    from torchproof.records.stacks import resumed_at as resumed_at
+    from torchproof.records.stacks import split_region as split_region
+    from torchproof.records.stacks import starts_with as starts_with
+    from torchproof.records.stats import Ratio as Ratio
+    from torchproof.records.store import RUNS as RUNS
+
+__getattr__, __all__ = lazy_exports(
+    __name__,
+    {
+        ".blame": [
+            "COMPREHENSIONS",
+            "Place",
+            "definition",
+            "module_of",
+            "package_of",
+            "place_of",
+            "qualified_name",
+            "shown",
+            "shown_briefly",
+            "source_line",
+            "tree_of",
+            "user_frame",
+            "whose",
+        ],
+        ".files": ["MOST_SOURCE_BYTES", "read_bytes"],
+        ".lazy": ["lazy_exports"],
+        ".modules": ["located"],
+        ".printable": ["document", "line", "seen", "unbroken"],
+        ".run": [
+            "CATEGORIES",
+            "CompileSite",
+            "Event",
+            "Finding",
+            "Frame",
+            "Measurement",
+            "Observation",
+            "Part",
+            "Run",
+            "SCHEMA",
+            "SEVERITIES",
+            "Severity",
+            "Status",
+            "UserError",
+            "finite",
+            "one_line",
+        ],
+        ".schema": ["Mismatch", "is_deep"],
+        ".stacks": [
+            "Region",
+            "frames_in",
+            "inside_region",
+            "original_name",
+            "resumed_at",
+            "split_region",
+            "starts_with",
+        ],
+        ".stats": ["Ratio"],
+        ".store": ["RUNS"],
+    },
+    modules=[
+        ".blame",
+        ".files",
+        ".printable",
+        ".schema",
+        ".stats",
+        ".store",
+    ],
+)

@@ -1,0 +1,237 @@
+"""Whose code a frame is, and which frame of a stack is the place to look at."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import linecache
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from torchproof.records.files import MOST_SOURCE_BYTES, open_regular
+from torchproof.records.run import Frame, Owner
+from torchproof.records.stacks import is_resumed as is_resumed
+from torchproof.records.stacks import original_name as original_name
+from torchproof.records.stacks import resumed_at as resumed_at
+
+_PACKAGE = Path(__file__).parent.parent.as_posix() + "/"
+_INSTALLED = re.compile(r"/(?:site|dist)-packages/([^/]+)")
+_STANDARD = re.compile(r"/lib(?:64)?/python3\.\d+/|/python3\d+\.zip/")
+_COMPILER = {"torch", "functorch", "triton", "torchgen"}
+COMPREHENSIONS = {"<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"}
+
+
+class Place(NamedTuple):
+    """Where to look: a frame, whose code it is, and the library frame behind it."""
+
+    frame: Frame | None
+    owner: Owner | None
+    library: Frame | None
+
+
+@functools.lru_cache(maxsize=4096)
+def whose(file: str) -> str:
+    """user, library, torch, standard, generated or torchproof."""
+    path = file.replace("\\", "/")
+    if path.startswith("<") and not path.startswith("<ipython"):
+        return "generated"
+    if "/torchproof/targets/workloads/" in path:
+        return "user"
+    if path.startswith(_PACKAGE) or "/site-packages/torchproof/" in path:
+        return "torchproof"
+    if installed := _INSTALLED.search(path):
+        name = installed.group(1).removesuffix(".py")
+        return "torch" if name in _COMPILER else "library"
+    return "standard" if _STANDARD.search(path) else "user"
+
+
+def place_of(frames: Sequence[Frame]) -> Place:
+    """The innermost frame of the user's code, else of a library outside torch."""
+    owners = [whose(frame.file) for frame in frames]
+    library = next(
+        (
+            f
+            for f, o in zip(reversed(frames), reversed(owners), strict=True)
+            if o == "library"
+        ),
+        None,
+    )
+    for frame, owner in zip(reversed(frames), reversed(owners), strict=True):
+        if owner == "user":
+            behind = (
+                library
+                if library and frames.index(library) > frames.index(frame)
+                else None
+            )
+            return Place(_located(frame), "user", behind)
+    if library is not None:
+        return Place(_located(library), "library", None)
+    return Place(None, None, None)
+
+
+def definition(function: Frame) -> Frame:
+    """The `def` line of a compiled code object, past its decorators.
+
+    A code object's first line is that of its decorators; a resume function's is the
+    line it goes on at.
+    """
+    if is_resumed(function.function):
+        return _located(function)
+    lines = lines_of(function.file)
+    for offset, text in enumerate(lines[function.line - 1 : function.line + 20]):
+        if re.match(r"\s*(async\s+def|def|class)\b", text) or "lambda" in text:
+            line = function.line + offset
+            return Frame(function.file, line, function.function, text.strip())
+    return _located(function)
+
+
+def qualified_name(frame: Frame) -> str:
+    """`Rotary.forward` rather than `forward`, read from the file if it can be."""
+    name = original_name(frame.function)
+    scopes = [s for s in _scopes(frame.file) if s[0] <= frame.line <= s[1]]
+    named = [label for _, _, label in sorted(scopes)]
+    if name == "<lambda>":
+        return ".".join([*named, name])
+    if named and (named[-1] == name or name in COMPREHENSIONS):
+        return ".".join(named)
+    return name
+
+
+def plain_name(name: str) -> str:
+    """A code object's qualified name as the source has it: `Net.forward`.
+
+    Code inside a comprehension is its function's; a resume function is the one that
+    was cut in two.
+    """
+    words = [w for w in name.split(".") if w != "<locals>"]
+    while len(words) > 1 and words[-1] in COMPREHENSIONS:
+        words.pop()
+    return ".".join([*words[:-1], original_name(words[-1])])
+
+
+def package_of(file: str) -> str | None:
+    """The installed package that a file belongs to."""
+    installed = _INSTALLED.search(file.replace("\\", "/"))
+    return installed[1].removesuffix(".py") if installed else None
+
+
+def module_of(file: str) -> str | None:
+    """The name by which a file of an installed package is imported."""
+    path = file.replace("\\", "/")
+    if (installed := _INSTALLED.search(path)) is None or not path.endswith(".py"):
+        return None
+    words = path[installed.start(1) :].removesuffix(".py").split("/")
+    return ".".join(words[:-1] if words[-1] == "__init__" else words)
+
+
+def user_frame(frames: Sequence[Frame]) -> Frame | None:
+    """The innermost frame of the user's own code."""
+    own = (f for f in reversed(frames) if whose(f.file) == "user")
+    return next((_located(frame) for frame in own), None)
+
+
+def shown(file: str) -> str:
+    """Relative to where the user stands if it is below, else as it is."""
+    return file.removeprefix(os.getcwd() + os.sep)
+
+
+def shown_briefly(file: str) -> str:
+    """As `shown`, and a file of an installed package from the package on."""
+    installed = _INSTALLED.search(file.replace("\\", "/"))
+    return file[installed.start(1) :] if installed else shown(file)
+
+
+def source_line(file: str, line: int) -> str:
+    lines = lines_of(file)
+    return lines[line - 1].rstrip("\n") if 1 <= line <= len(lines) else ""
+
+
+def lines_of(file: str) -> list[str]:
+    """The lines of a source file, or of code that was registered under this name.
+
+    Of what cannot be read there are none, whatever the reason: a name that a trace or
+    a run gives may be that of a FIFO, or of a file whose `coding:` no one knows.
+    """
+    try:
+        if file not in linecache.cache and os.path.exists(file):
+            open_regular(file, MOST_SOURCE_BYTES).close()
+        return linecache.getlines(file)
+    except Exception:  # a codec may raise anything
+        return []
+
+
+def around(file: str, line: int, reach: int = 3) -> tuple[tuple[str, ...], int | None]:
+    """The lines near one, within its function, and the number of the first."""
+    lines = lines_of(file)
+    if not 1 <= line <= len(lines):
+        return (), None
+    first, last = _innermost(file).get(line, (1, len(lines)))
+    start, end = max(line - reach, first), min(line + reach, last)
+    return tuple(text.rstrip("\r\n") for text in lines[start - 1 : end]), start
+
+
+def statement(file: str, line: int) -> tuple[int, int]:
+    """The first and last line of the statement at a line, without its body."""
+    inside = [s for s in _statements(file) if s[0] <= line <= s[1]]
+    return max(inside, default=(line, line))
+
+
+def forget() -> None:
+    """What is known of files, which may have been edited since."""
+    linecache.checkcache()
+    tree_of.cache_clear()
+    _scopes.cache_clear()
+    _innermost.cache_clear()
+    _statements.cache_clear()
+
+
+@functools.lru_cache(maxsize=256)
+def _statements(file: str) -> tuple[tuple[int, int], ...]:
+    """(first line, last line) of each statement, of one with a body its head."""
+    found = []
+    for node in ast.walk(tree_of(file)):
+        if isinstance(node, ast.stmt):
+            body = getattr(node, "body", None)
+            end = body[0].lineno - 1 if body else node.end_lineno or node.lineno
+            found.append((node.lineno, max(node.lineno, end)))
+    return tuple(found)
+
+
+@functools.lru_cache(maxsize=256)
+def tree_of(file: str) -> ast.Module:
+    try:
+        return ast.parse("".join(lines_of(file)))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return ast.Module([], [])
+
+
+@functools.lru_cache(maxsize=256)
+def _scopes(file: str) -> tuple[tuple[int, int, str], ...]:
+    """(first line, last line, name) of each class and function in a file."""
+    wanted = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    return tuple(
+        (node.lineno, node.end_lineno or node.lineno, node.name)
+        for node in ast.walk(tree_of(file))
+        if isinstance(node, wanted)
+    )
+
+
+@functools.lru_cache(maxsize=256)
+def _innermost(file: str) -> dict[int, tuple[int, int]]:
+    """First and last line of the class or function that each line is in."""
+    return {
+        line: (first, last)
+        for first, last, _ in sorted(_scopes(file))
+        for line in range(first, last + 1)
+    }
+
+
+def _located(frame: Frame) -> Frame:
+    """The frame with its source text, where the record did not carry it."""
+    if frame.code:
+        return frame
+    text = source_line(frame.file, frame.line).strip()
+    return Frame(frame.file, frame.line, frame.function, text, None)

@@ -1,0 +1,143 @@
+"""Python stacks: reads formatted ones, and splits them where a compiled region begins.
+
+A compiled region begins at a call of what torch.compile returned. The frames above that
+call are callers: they run eagerly, and nothing the compiler does is their fault.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from torchproof.records.run import Frame
+
+_FRAME = re.compile(
+    r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<name>.+?)\s*$'
+)
+
+_EVAL_FRAME = "torch/_dynamo/eval_frame.py"
+_RESUME = re.compile(r"^torch_dynamo_resume_in_(?P<name>.+)_at_(?P<line>\d+)$")
+
+
+class Region(NamedTuple):
+    """A stack, split at the call that enters the compiled region."""
+
+    callers: tuple[Frame, ...]
+    inside: tuple[Frame, ...]
+
+
+def split_region(stack: Sequence[Frame]) -> Region | None:
+    """None if no call of a compiled callable is on the stack.
+
+    Of nested compiled calls the outermost counts, unless a function marked
+    torch.compiler.disable lies between: it and what it calls run eagerly.
+    """
+    torch_own = [
+        not f.file or Path(f.file).as_posix().endswith(_EVAL_FRAME) for f in stack
+    ]
+    disabled = [i for i, f in enumerate(stack) if torch_own[i] and f.function == "_fn"]
+    for i in range(disabled[-1] if disabled else 0, len(stack)):
+        if torch_own[i] and stack[i].function == "compile_wrapper":
+            return Region(tuple(stack[:i]), tuple(stack[i + 1 :]))
+    return None
+
+
+def inside_region(stack: Sequence[Frame]) -> tuple[Frame, ...]:
+    """The frames of a live stack inside the compiled region, else all of them."""
+    region = split_region(stack)
+    return tuple(stack) if region is None else region.inside
+
+
+def starts_with(frames: Sequence[Frame], callers: Iterable[Frame]) -> int:
+    """How many of the first frames are the callers; 0 if the callers are not there.
+
+    Torch leaves its own eval_frame.py out of the stacks it formats, and shows of
+    consecutive functions with one name only the innermost.
+    """
+    expected: list[Frame] = []
+    for frame in callers:
+        if "eval_frame" in frame.file:
+            continue
+        if expected and original_name(expected[-1].function) == original_name(
+            frame.function
+        ):
+            expected.pop()
+        expected.append(frame)
+    at = 0
+    for number, frame in enumerate(expected, 1):
+        if at < len(frames) and _same(frames[at], frame):
+            at += 1
+        elif frame.file and number < len(expected):
+            return 0
+    return at
+
+
+def _same(one: Frame, other: Frame) -> bool:
+    """Of the same line; a trace may lack the name of a file."""
+    names = original_name(one.function), original_name(other.function)
+    known = bool(one.file and other.file)
+    return (
+        names[0] == names[1]
+        and one.line == other.line
+        and (not known or one.file == other.file)
+    )
+
+
+def is_resumed(function: str) -> bool:
+    """Whether it is what Dynamo goes on with after a graph break."""
+    return _RESUME.match(function) is not None
+
+
+def resumed_at(function: str) -> int | None:
+    """The line of the break after which Dynamo goes on with this function."""
+    match = _RESUME.match(function)
+    return int(match["line"]) if match else None
+
+
+def original_name(function: str) -> str:
+    """The user's name of a function that Dynamo may have cut in two."""
+    while match := _RESUME.match(function):
+        function = match["name"]
+    return function
+
+
+def frames_in(text: str) -> tuple[Frame, ...]:
+    """The frames of a formatted Python stack, with what each line underlines."""
+    frames: list[Frame] = []
+    lines = text.splitlines()
+    for number, line in enumerate(lines):
+        match = _FRAME.match(line)
+        if match is None:
+            continue
+        following = lines[number + 1] if number + 1 < len(lines) else ""
+        code = "" if _FRAME.match(following) else following
+        marks = lines[number + 2] if code and number + 2 < len(lines) else ""
+        frames.append(
+            Frame(
+                match["file"],
+                int(match["line"]),
+                match["name"],
+                code.strip(),
+                _columns(code, marks),
+            )
+        )
+    return tuple(frames)
+
+
+def _columns(code: str, marks: str) -> tuple[int, int] | None:
+    """What the marks under a line cover. Dynamo marks one column too many."""
+    if not marks.strip() or set(marks.strip()) - set("^~ "):
+        return None
+    indent = len(code) - len(code.lstrip())
+    start = max(len(marks) - len(marks.lstrip()) - indent, 0)
+    covered = code.strip()[start : len(marks.rstrip()) - indent].rstrip()
+    if covered.endswith((":", ",", "=")):
+        covered = covered[:-1].rstrip()
+    for opening, closing in ("()", "[]", "{}"):
+        if covered.endswith(closing) and covered.count(closing) > covered.count(
+            opening
+        ):
+            covered = covered[:-1]
+    return start, start + len(covered)

@@ -1,0 +1,128 @@
+"""Runs on disk: `.torchproof/runs/ID/run.json`, written whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from torchproof.records import files, schema
+from torchproof.records.run import SCHEMA, Run, UserError
+
+RUNS = Path(".torchproof") / "runs"
+
+
+def assert_writable(root: Path = RUNS) -> None:
+    """Fails where no run can be saved, so that it fails before the work."""
+    folder = root.absolute()
+    nearest = next(p for p in (folder, *folder.parents) if p.exists())
+    if not (nearest.is_dir() and os.access(nearest, os.W_OK)):
+        raise UserError(f"cannot save runs in {root}: {nearest} is not writable")
+
+
+@contextlib.contextmanager
+def scratch(root: Path = RUNS) -> Iterator[Path]:
+    """A folder for what is to be saved with a run; gone at the end if it was not."""
+    assert_writable(root)
+    root.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix=".saving-", dir=root))
+    folder.chmod(0o755)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def save(run: Run, root: Path = RUNS, beside: Path | None = None) -> Run:
+    """Saves a run under its id, or the id with a number if that is taken.
+
+    `beside` is a folder made by `scratch`: it becomes the run's, with all it holds.
+    """
+    if beside is None:
+        with scratch(root) as beside:
+            return save(run, root, beside)
+    for number in range(1, 10_000):
+        named = replace(run, id=run.id if number == 1 else f"{run.id}-{number}")
+        if (root / named.id).exists():
+            continue
+        text = json.dumps(named.to_json(), indent=1)
+        (beside / "run.json").write_text(text + "\n", encoding="utf-8")
+        try:
+            # A folder is never renamed over one that holds a run: who loses a race
+            # takes the next number.
+            os.rename(beside, root / named.id)
+            return named
+        except OSError:
+            if not (root / named.id).exists():
+                raise
+    raise UserError(f"too many runs named {run.id} in {root}: delete some")
+
+
+def load(name: str | None, root: Path = RUNS) -> Run:
+    """A run by id, unique prefix, folder or JSON file; the latest for None."""
+    if name is None:
+        found = listing(root)
+        if not found:
+            raise UserError(f"no runs in {root}: make one with torchproof check TARGET")
+        latest = max(found, key=lambda p: (p / "run.json").stat().st_mtime)
+        return read(latest / "run.json")
+    path = Path(name)
+    if os.path.lexists(path) and not os.path.isdir(path):
+        return read(path)
+    if os.path.isfile(path / "run.json"):
+        return read(path / "run.json")
+    matching = [p for p in listing(root) if p.name == name] or [
+        p for p in listing(root) if p.name.startswith(name)
+    ]
+    if not matching:
+        raise UserError(f"no run {name!r} in {root}: torchproof show --list names them")
+    if len(matching) > 1:
+        names = ", ".join(p.name for p in matching[:4])
+        raise UserError(
+            f"{name!r} is the start of {len(matching)} runs ({names}): say more"
+        )
+    return read(matching[0] / "run.json")
+
+
+def read(path: Path) -> Run:
+    """A run that fits the schema; all that is read of one passes here."""
+    try:
+        raw = files.read_bytes(path, schema.MOST_BYTES)
+        plain = schema.loads(raw.decode())
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from None
+    except RecursionError:
+        raise UserError(f"{path} is nested too deeply for the JSON of a run") from None
+    except ValueError:  # not JSON, not UTF-8
+        raise UserError(f"{path} is not the JSON of a run") from None
+    if not isinstance(plain, dict):
+        raise UserError(f"{path} is not the JSON of a run")
+    version = plain.get("schema")
+    if isinstance(version, bool) or not isinstance(version, int):
+        raise UserError(f"{path}: not a torchproof run: it has no schema number")
+    if version > SCHEMA:
+        raise UserError(
+            f"{path}: the run has schema {version}, this torchproof reads up to"
+            f" {SCHEMA}: install a newer torchproof"
+        )
+    try:
+        schema.check_run(plain)
+    except schema.Mismatch as error:
+        raise UserError(f"{path}: not a torchproof run: {error}") from None
+    return Run.from_json(plain)
+
+
+def listing(root: Path = RUNS) -> list[Path]:
+    """The folders of complete runs, oldest name first."""
+    if not root.is_dir():
+        return []
+    try:
+        names = [name for name in os.listdir(root) if name[0] != "."]
+    except OSError as error:
+        raise UserError(f"cannot read {root}: {error.strerror}") from None
+    return [root / n for n in sorted(names) if os.path.isfile(root / n / "run.json")]

@@ -1,0 +1,344 @@
+"""A bench run as tables of text, for the terminal and for Markdown alike.
+
+Every cell comes from the run. Rows that failed or are wrong are in no table but the
+ladder of backends; `not_ranked` says them in words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torchproof.measure import (
+    Decision,
+    decision,
+    in_words,
+    name_of,
+    side_by_side,
+    trouble,
+)
+from torchproof.records import Measurement, Run
+from torchproof.report import numbers
+
+CONTROL = "control"  # what a setting is called that changes nothing
+TITLES = {
+    "batch": "Batch sizes, in this order",
+    "sequence": "Sequence lengths, in this order",
+    "dtype": "Precision and compilation",
+    "config": "Inductor settings, each by itself",
+    "backend": "Backends, layer by layer",
+    "guards": "Guards",
+}
+PHASES = {"aot_autograd": "AOTAutograd", "graph_recording": "graph recording"}
+PHASES["triton"] = "kernels (Triton or C++)"
+_APART = {"config", "guards", "backend"}  # what makes an arm of its own kind
+
+
+@dataclass(frozen=True)
+class Table:
+    title: str
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    lines: tuple[str, ...] = ()  # sentences that belong under it
+
+    def shortened(self) -> Table:
+        """A strategy that all rows share stands in the title instead."""
+        at = self.header.index("strategy")
+        if len({row[at] for row in self.rows}) != 1:
+            return self
+        rows = tuple(row[:at] + row[at + 1 :] for row in self.rows)
+        header = self.header[:at] + self.header[at + 1 :]
+        return Table(f"{self.title} ({self.rows[0][at]})", header, rows, self.lines)
+
+
+def ranked(run: Run) -> list[Measurement]:
+    """Plain rows whose time may be believed."""
+    return [row for row in run.measurements if not row.variant and not trouble(row)]
+
+
+def not_ranked(run: Run) -> list[str]:
+    return [
+        f"{name_of(row)} {why}"
+        for row in run.measurements
+        if (why := trouble(row)) is not None
+    ]
+
+
+def chosen(run: Run) -> tuple[Decision, Measurement | None]:
+    """The decision, and the row of the strategy it keeps."""
+    found = decision(run)
+    if found.strategy is None:
+        return found, None
+    name = name_of(Measurement(found.strategy, found.variant))
+    return found, next((r for r in run.measurements if name_of(r) == name), None)
+
+
+def costs(run: Run) -> Table:
+    """What a strategy gains and what it costs."""
+    header = ("strategy", "vs eager", "cold", "warm", "memory", "numerics")
+    return Table("", header, tuple(map(_costs, ranked(run))))
+
+
+def _costs(row: Measurement) -> tuple[str, ...]:
+    eager = row.strategy == "eager"
+    gain = numbers.times(row.vs_eager, row.vs_eager_low, row.vs_eager_high)
+    return (
+        row.strategy,
+        "reference" if eager else gain,
+        numbers.seconds(row.first_call_s),
+        numbers.seconds((row.warm_start or {}).get("first_call_s")),
+        numbers.size(row.peak_bytes),
+        numerics(row),
+    )
+
+
+def numerics(row: Measurement) -> str:
+    return str((row.numerics or {}).get("verdict") or numbers.UNKNOWN)
+
+
+def details(row: Measurement) -> Iterator[str]:
+    """What else was measured of an arm, a line each."""
+    if row.samples is not None:
+        text = f"{numbers.amount(row.samples, 'sample')}, "
+        text += numbers.amount(row.outliers, "outlier")
+        yield f"{text}; 95 of 100 calls take at most {numbers.milliseconds(row.p95_ms)}"
+    if row.throughput is not None:
+        yield f"throughput {numbers.plain(row.throughput)} {row.unit or 'per second'}"
+    yield from _starts(row)
+    if row.compile_s:
+        phases = [
+            f"{PHASES.get(name, name)} {numbers.plain(value)}"
+            for name, value in row.compile_s.items()
+            if name != "total"
+        ]
+        total = numbers.seconds(row.compile_s.get("total"))
+        yield f"compiling takes {total}: {', '.join(phases)}"
+    if row.break_even and row.strategy != "eager":
+        yield f"break-even: {row.break_even}"
+    yield from _counted(row)
+    if row.numerics and row.numerics.get("max_rel_error") is not None:
+        yield _error(row)
+    yield from row.notes
+
+
+def _starts(row: Measurement) -> Iterator[str]:
+    cold = dict(row.start or {}) | {"first_call_s": row.first_call_s}
+    for start in (cold if row.start else None, row.warm_start):
+        if not start:
+            continue
+        label = start.get("label", "first")
+        if start.get("refused"):
+            yield f"{label} start not given: {start['refused']}"
+            continue
+        if row.strategy != "eager":
+            yield (
+                f"{label} start {numbers.seconds(start.get('first_call_s'))}: cache"
+                f" hits {numbers.count(start.get('hits'))},"
+                f" misses {numbers.count(start.get('misses'))},"
+                f" bypasses {numbers.count(start.get('bypasses'))}{_imports(start)}"
+            )
+
+
+def _imports(start: Mapping[str, Any]) -> str:
+    """Loading the compiler is paid once a process, beside the first call."""
+    spent = start.get("imports_s")
+    return f"; {numbers.seconds(spent)} more to import the compiler" if spent else ""
+
+
+def _counted(row: Measurement) -> Iterator[str]:
+    if row.counts and row.strategy != "eager":
+        known = {
+            name: value
+            for name, value in row.counts.items()
+            if isinstance(value, int) and name != "while_timed"  # a note tells of those
+        }
+        if known:
+            yield ", ".join(f"{k.replace('_', ' ')} {v}" for k, v in known.items())
+    if row.guards and row.guards.get("lookup_us") is not None:
+        share = row.guards.get("share")
+        part = "" if share is None else f" ({share * 100:.1f} percent)"
+        yield f"guards take {numbers.plain(row.guards['lookup_us'])} us of a call{part}"
+    if row.kernels and row.kernels.get("per_step") is not None:
+        share = row.kernels.get("busy_share")
+        part = "" if share is None else f", which fill {share * 100:.0f} percent of it"
+        yield f"{numbers.count(row.kernels['per_step'])} kernels a call{part}"
+
+
+def _error(row: Measurement) -> str:
+    found = row.numerics or {}
+    text = f"largest relative error {found['max_rel_error']:.1e}"
+    if found.get("reference"):
+        text += f" against {found['reference']}"
+    if found.get("eager_error") is not None and row.strategy != "eager":
+        text += f"; eager's own is {found['eager_error']:.1e}"
+    return text
+
+
+# -- variants --------------------------------------------------------------------------
+
+
+def variants(run: Run) -> list[Table]:
+    """One table for each thing that was varied, in the order it was measured."""
+    groups: dict[tuple[str, ...], list[Measurement]] = {}
+    for row in run.measurements:
+        if row.variant:
+            groups.setdefault(_varied(row, run), []).append(row)
+    special = {("config",): _settings, ("guards",): _guards, ("backend",): _ladder}
+    plain = [row for row in run.measurements if not set(row.variant) & _APART]
+    return [
+        special[keys](rows, plain) if keys in special else _sweep(keys, rows)
+        for keys, rows in groups.items()
+    ]
+
+
+def _varied(row: Measurement, run: Run) -> tuple[str, ...]:
+    """What sets a row apart; a single size that all rows share does not."""
+    same = {
+        key
+        for key in row.variant
+        if all(other.variant.get(key) == row.variant[key] for other in run.measurements)
+    }
+    return tuple(key for key in row.variant if key not in same) or tuple(row.variant)
+
+
+def _sweep(keys: tuple[str, ...], rows: Sequence[Measurement]) -> Table:
+    header = (*keys, "strategy", "median", "interval", "vs eager", "recompiles")
+    cells = [
+        (
+            *(str(row.variant[key]) for key in keys),
+            row.strategy,
+            numbers.milliseconds(row.median_ms),
+            numbers.interval(row.low_ms, row.high_ms),
+            row.verdict or numbers.UNKNOWN,
+            numbers.count((row.counts or {}).get("recompiles")),
+            numbers.size(row.peak_bytes),
+        )
+        for row in rows
+        if not trouble(row)
+    ]
+    lines = [*(_contributions(rows) if keys == ("dtype",) else ()), *_notes(rows)]
+    title = TITLES.get(keys[0], f"By {keys[0]}") if len(keys) == 1 else ""
+    title = title or f"By {' and '.join(keys)}"
+    return Table(title, (*header, "memory"), tuple(cells), tuple(lines)).shortened()
+
+
+def _notes(rows: Sequence[Measurement]) -> Iterator[str]:
+    for row in rows:
+        yield from (f"{name_of(row)}: {note}" for note in row.notes)
+
+
+def _contributions(rows: Sequence[Measurement]) -> Iterator[str]:
+    """What precision gives, what compilation gives, what both give."""
+    sound = [row for row in rows if not trouble(row)]
+    found = {(row.strategy, row.variant["dtype"]): row for row in sound}
+    base = next((row for row in sound if row.strategy == "eager"), None)
+    if base is None:
+        return
+    first = base.variant["dtype"]
+    for (strategy, dtype), row in found.items():
+        steps = [f"{dtype} alone {_against(base, found.get(('eager', dtype)))}"]
+        steps += [f"{strategy} alone {_against(base, found.get((strategy, first)))}"]
+        if strategy != "eager" and dtype != first:
+            both = _against(base, row)
+            yield f"against eager {first}: {', '.join(steps)}, both {both}"
+
+
+def _against(base: Measurement | None, row: Measurement | None) -> str:
+    """`1.20x faster` where the interval excludes 1."""
+    ratio = side_by_side(base, row) if base and row else None
+    if ratio is None:
+        return numbers.UNKNOWN
+    if ratio.verdict == "not significant":
+        return ratio.verdict
+    return in_words(ratio.value)
+
+
+def _settings(rows: Sequence[Measurement], plain: Sequence[Measurement]) -> Table:
+    control = next((row for row in rows if row.variant["config"] == CONTROL), None)
+    header = ("setting", "strategy", "median", "interval", "vs control", "cold")
+    cells = [
+        (
+            str(row.variant["config"]),
+            row.strategy,
+            numbers.milliseconds(row.median_ms),
+            numbers.interval(row.low_ms, row.high_ms),
+            "control" if row is control else _against(control, row),
+            numbers.seconds(row.first_call_s),
+            numbers.size(row.peak_bytes),
+        )
+        for row in rows
+        if not trouble(row)
+    ]
+    lines = tuple(_notes(rows))
+    title = TITLES["config"]
+    return Table(title, (*header, "memory"), tuple(cells), lines).shortened()
+
+
+def _guards(rows: Sequence[Measurement], plain: Sequence[Measurement]) -> Table:
+    """What each way to check less saves, and what it stops checking.
+
+    The baseline is the same strategy with all its guards.
+    """
+    same = [row for row in plain if row.strategy == rows[0].strategy]
+    base = next((row for row in same if not trouble(row)), None)
+    before = (base.guards or {}).get("lookup_us") if base else None
+    cells = [("baseline", numbers.plain(before), "baseline", "baseline", "nothing")]
+    for row in rows:
+        if trouble(row):
+            continue
+        after = (row.guards or {}).get("lookup_us")
+        saved = _saved(base, row) if before and after else "-"
+        stops = _stops(row.guards.get("not_checked")) if row.guards else "-"
+        method = str(row.variant["guards"])
+        cells.append((method, numbers.plain(after), saved, _against(base, row), stops))
+    header = ("method", "us/call", "vs baseline", "whole step", "stops checking")
+    return Table(TITLES["guards"], header, tuple(cells), tuple(_notes(rows)))
+
+
+def _saved(base: Measurement | None, row: Measurement) -> str:
+    """Nothing is called saved where the middle halves of the lookups overlap."""
+    before, after = ((each.guards or {}) if each else {} for each in (base, row))
+    known, found = before.get("lookup_range_us"), after.get("lookup_range_us")
+    if known and found and known[0] <= found[1] and found[0] <= known[1]:
+        return "not significant"
+    return in_words(before["lookup_us"] / after["lookup_us"], "less", "more")
+
+
+def _stops(not_checked: Any) -> str:
+    if isinstance(not_checked, Mapping):
+        not_checked = [f"{name} ({value})" for name, value in not_checked.items()]
+    if isinstance(not_checked, list | tuple):
+        not_checked = ", ".join(map(str, not_checked))
+    return str(not_checked) if not_checked else "nothing, there are no such guards"
+
+
+def _ladder(rows: Sequence[Measurement], plain: Sequence[Measurement]) -> Table:
+    """Which layer breaks it: each backend does more than the one before."""
+    header = ("backend", "strategy", "outcome", "median", "vs eager", "cold")
+    cells = [
+        (
+            str(row.variant["backend"]),
+            row.strategy,
+            "works" if not trouble(row) else (trouble(row) or "").partition(":")[0],
+            numbers.milliseconds(row.median_ms),
+            numbers.UNKNOWN if trouble(row) else row.verdict or numbers.UNKNOWN,
+            numbers.seconds(row.first_call_s),
+            numerics(row),
+        )
+        for row in rows
+    ]
+    lines = [*_first_broken(rows), *_notes(rows)]
+    title = TITLES["backend"]
+    return Table(title, (*header, "numerics"), tuple(cells), tuple(lines)).shortened()
+
+
+def _first_broken(rows: Sequence[Measurement]) -> Iterator[str]:
+    layers = ("eager", "aot_eager", "inductor")
+    found = {row.variant["backend"]: trouble(row) for row in rows}
+    known = [layer for layer in layers if layer in found]
+    broken = next((layer for layer in known if found[layer]), None)
+    if broken:
+        below = known[: known.index(broken)]
+        works = f"works with {' and '.join(below)}; " if below else ""
+        yield f"{works}the first layer that breaks it is {broken}: it {found[broken]}"

@@ -1,0 +1,86 @@
+"""Cache folders as text or JSON."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+import time
+from collections.abc import Iterator, Sequence
+
+from torchproof.records import line, seen
+from torchproof.report import numbers
+from torchproof.report.cache_folders import Amount, CacheFolder
+
+_DAY_S = 86_400.0
+
+
+def render(
+    found: Sequence[CacheFolder],
+    cleared: Sequence[CacheFolder] | None,
+    format: str,
+    *,
+    width: int = 80,
+) -> str:
+    """What there was, and what of it was cleared; None where that was not asked for."""
+    if format == "json":
+        names = None if cleared is None else [folder.name for folder in cleared]
+        told = {"caches": [folder.to_json() for folder in found], "cleared": names}
+        return json.dumps(told, indent=1) + "\n"
+    lines = [text for folder in found for text in (*_folder(folder, width), "")]
+    lines += _total(found) if cleared is None else _cleared(found, cleared)
+    return "".join(f"{seen(text)}\n" for text in lines)
+
+
+def _folder(folder: CacheFolder, width: int) -> Iterator[str]:
+    amount = folder.amount
+    size = numbers.size(amount.bytes) if amount else "nothing there"
+    yield f"{folder.name:18}{size:>14}   {line(folder.path)}"
+    by = f" ({folder.chosen_by})" if folder.chosen_by else ""
+    indent = " " * 4
+    yield from textwrap.wrap(
+        line(f"{folder.about}{by}"),
+        width,
+        initial_indent=indent,
+        subsequent_indent=indent,
+    )
+    if amount is None:
+        return
+    if amount.files:
+        files = numbers.amount(amount.files, "file")
+        yield f"{indent}{files}, last used {_ago(amount)}"
+    for name, part in folder.parts.items():
+        files = numbers.amount(part.files, "file")
+        yield f"{indent}  {numbers.size(part.bytes):>9}  {line(name)}, {files}"
+    told = f"not cleared: {folder.kept}" if folder.kept else f"clear: {folder.command}"
+    yield f"{indent}{line(told)}"
+
+
+def _ago(amount: Amount) -> str:
+    if amount.used is None:
+        return numbers.UNKNOWN
+    seconds = max(time.time() - amount.used, 0.0)
+    if seconds < 2 * _DAY_S:
+        return f"{numbers.duration(seconds)} ago"
+    return f"{seconds / _DAY_S:.0f} days ago"
+
+
+def _total(found: Sequence[CacheFolder]) -> list[str]:
+    known = [folder.amount for folder in found if folder.amount]
+    size = numbers.size(sum(amount.bytes for amount in known))
+    files = numbers.amount(sum(amount.files for amount in known), "file")
+    command = "torchproof show --caches --clear"
+    return [f"{size} in {files}. Clear all, while nothing compiles: {command}"]
+
+
+def _cleared(
+    found: Sequence[CacheFolder], cleared: Sequence[CacheFolder]
+) -> Iterator[str]:
+    for folder in cleared:
+        assert folder.amount
+        size = numbers.size(folder.amount.bytes)
+        yield f"Cleared {folder.name}: {size} in {line(folder.path)}."
+    if not cleared:
+        yield "There was nothing to clear."
+    kept = [folder for folder in found if folder.amount and folder.kept]
+    for folder in kept:
+        yield f"Kept {folder.name}: {folder.kept}."

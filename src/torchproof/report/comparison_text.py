@@ -1,0 +1,151 @@
+"""A comparison of two runs as text: what differs, whether it counts, what to do."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from torchproof.measure import Comparison, Metric, Row
+from torchproof.report import numbers
+
+_UNITS: dict[str, Callable[[float | None], str]] = {
+    "ms": numbers.milliseconds,
+    "s": numbers.seconds,
+    "bytes": numbers.size,
+    "count": numbers.count,
+    "x": lambda value: numbers.times(value, None, None),
+}
+_INDENT = "   "
+
+
+def to_text(found: Comparison, *, width: int = 80) -> str:
+    blocks = [
+        [f"{n}  {run['id']}  {run['target']}" for n, run in _runs(found)],
+        [*_warnings(found, width)],
+        *([*_row(row, width)] for row in found.rows),
+        [*_counts(found, width)],
+        [*_findings(found, width)],
+        [*_ending(found, width)],
+    ]
+    return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
+
+
+def _runs(found: Comparison) -> list[tuple[str, Mapping[str, Any]]]:
+    return [("A", found.a), ("B", found.b)]
+
+
+def to_json(found: Comparison) -> str:
+    return json.dumps(found.to_json(), indent=1) + "\n"
+
+
+def cells(metric: Metric) -> tuple[str, str, str, str]:
+    """Name, A, B and the verdict with its interval."""
+    show = _UNITS[metric.unit]
+    return metric.name, show(metric.a), show(metric.b), words(metric)
+
+
+def words(metric: Metric) -> str:
+    """`1.12x slower (1.08-1.15)`; the interval reads in the verdict's direction."""
+    low, high = metric.low, metric.high
+    if low is None or high is None or metric.ratio is None:
+        return metric.verdict
+    if metric.significant and metric.ratio < 1:
+        low, high = 1 / high, 1 / low
+    elif not metric.significant and not low <= 1 <= high:
+        return metric.verdict  # its ratio is not what the verdict rests on
+    return f"{metric.verdict} ({low:.2f}-{high:.2f})"
+
+
+def warnings(found: Comparison) -> Iterator[str]:
+    """What stands before every number."""
+    if found.unlike:
+        yield (
+            "UNLIKE ENVIRONMENTS, so no verdict on time or memory: "
+            + "; ".join(found.unlike)
+        )
+    eager = found.eager
+    if eager and eager.significant:
+        yield (
+            f"Eager itself is {words(eager)} in B: the machine or the whole target"
+            " changed. A strategy is called faster or slower only where the clock and"
+            " its gain over eager agree. To know more, measure A again here."
+        )
+    yield from (f"Note: {note}." for note in found.notes)
+
+
+def summary(found: Comparison) -> Iterator[str]:
+    """What is worse, then what to do."""
+    if found.regressions:
+        yield f"Worse in B: {'; '.join(found.regressions)}."
+    else:
+        yield {
+            "better": "Better in B, and nothing is worse.",
+            "not judged": "Nothing that can be judged is worse in B.",
+        }.get(found.verdict, "No significant difference.")
+    if found.uncompared:
+        yield f"Could not be compared: {'; '.join(found.uncompared)}."
+    if found.decision:
+        yield f"Decision for B: {found.decision}."
+
+
+def findings(found: Comparison) -> Iterator[str]:
+    for word, group in (("appeared", found.appeared), ("gone", found.gone)):
+        for finding in group:
+            place = f"{finding.file}:{finding.line}" if finding.file else "-"
+            severity = f"{finding.code} {finding.severity}"
+            yield f"{word}: {place} {severity}: {finding.message}"
+
+
+def _warnings(found: Comparison, width: int) -> Iterator[str]:
+    for text in warnings(found):
+        yield from _wrap(text, width)
+
+
+def _row(row: Row, width: int) -> Iterator[str]:
+    told = row.broken or row.note or ("the control" if row.control else "")
+    yield from _wrap(f"{row.name}: {told}" if told else row.name, width)
+    yield from _metrics(row.metrics, width)
+
+
+def _metrics(metrics: tuple[Metric, ...], width: int) -> Iterator[str]:
+    known = [m for m in metrics if m.a is not None or m.b is not None]
+    for metric in known:
+        name, a, b, verdict = cells(metric)
+        mark = "  REGRESSION" if metric.regression else ""
+        yield f"{_INDENT}{name:<10} {a:>10}  ->{b:>11}   {verdict}{mark}"
+        if metric.why:
+            yield from _wrap(metric.why, width, _INDENT * 2)
+
+
+def _counts(found: Comparison, width: int) -> Iterator[str]:
+    if lines := list(_metrics(found.counts, width)):
+        yield from ("counts", *lines)
+
+
+def _findings(found: Comparison, width: int) -> Iterator[str]:
+    for line in findings(found):
+        yield from _wrap(line, width)
+
+
+def _ending(found: Comparison, width: int) -> Iterator[str]:
+    if any(metric.low for row in found.rows for metric in row.metrics):
+        yield from _wrap(
+            "The runs were taken at different times: intervals come from each run by"
+            " itself, they are not paired.",
+            width,
+        )
+    for text in summary(found):
+        yield from _wrap(text, width)
+
+
+def _wrap(text: str, width: int, indent: str = "") -> list[str]:
+    return textwrap.wrap(
+        text,
+        width=width,
+        initial_indent=indent,
+        subsequent_indent=indent or _INDENT,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )

@@ -1,0 +1,86 @@
+"""A run or a comparison in, text out. Nothing here prints."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+from torchproof.measure import Comparison
+from torchproof.records import Run, printable
+from torchproof.report import (
+    bench,
+    comparison_text,
+    github,
+    html,
+    json,
+    markdown,
+    sarif,
+    terminal,
+    tune,
+)
+
+FORMATS: dict[str, Callable[[Run], str]] = {
+    "text": terminal.render,
+    "json": json.render,
+    "md": markdown.render,
+    "html": html.render,
+    "sarif": sarif.render,
+    "github": github.render,
+}
+
+
+def render(
+    run: Run,
+    format: str,
+    *,
+    colour: bool = False,
+    width: int = 80,
+    verbose: bool = False,
+    source: bool = True,
+    compared: Comparison | None = None,
+) -> str:
+    """The run in a format; colour, width and verbosity are the terminal's alone.
+
+    A comparison becomes part of a page; other formats say it beside the run.
+    """
+    run = run if source else without_source(run)
+    if format == "html":
+        return html.render(run, compared)
+    if format != "text":
+        text = FORMATS[format](run)
+        return printable.seen(text) if format in ("md", "github") else text
+    run = printable.record(run)
+    if run.verb == "bench":
+        return bench.render(run, width=width)
+    if run.verb == "tune":
+        return tune.render(run, width=width)
+    return terminal.render(run, colour=colour, width=width, verbose=verbose)
+
+
+def without_source(run: Run) -> Run:
+    """The run without a line of the program's code, for those who may not see it."""
+    # Torch quotes lines of the program behind the file it names.
+    findings = tuple(
+        dataclasses.replace(
+            f,
+            source=None,
+            context=(),
+            context_from=None,
+            evidence=tuple(text.partition(' # File "')[0] for text in f.evidence),
+        )
+        for f in run.findings
+    )
+    sites = tuple(dataclasses.replace(s, source=None) for s in run.configuration)
+    return dataclasses.replace(run, findings=findings, configuration=sites)
+
+
+def render_findings(run: Run, *, width: int = 80) -> str:
+    return terminal.findings(printable.record(run), width=width)
+
+
+def render_comparison(found: Comparison, format: str, *, width: int = 80) -> str:
+    if format == "json":
+        return comparison_text.to_json(found)
+    if format == "md":
+        return printable.seen(markdown.of_comparison(found))
+    return comparison_text.to_text(printable.record(found), width=width)

@@ -1,0 +1,93 @@
+"""Before and after: the earlier run that this one was set beside, in numbers.
+
+No verdict is given here: the samples that one rests on are not in this run.
+`torchproof compare` gives it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torchproof.measure import TIMED_UNDER, name_of, trouble
+from torchproof.records import SEVERITIES, Measurement, Run
+from torchproof.report import capture_summary, numbers
+from torchproof.report.html import charts
+
+
+@dataclass(frozen=True)
+class Change:
+    name: str
+    before: str
+    after: str
+    tone: str = ""  # good or bad where fewer is better and the number differs
+
+
+def changes(run: Run) -> list[Change]:
+    """A row each; what neither run knows is left out."""
+    if run.baseline is None:
+        return []
+    return [*_findings(run), *_counts(run), *_times(run)]
+
+
+def unlike(run: Run) -> list[str]:
+    """What makes times of the two runs hard to compare."""
+    was = (run.baseline or {}).get("environment") or {}
+    found = []
+    for key in TIMED_UNDER:
+        before, after = was.get(key), run.environment.get(key)
+        if before != after and before is not None and after is not None:
+            found.append(f"{key} {before}, then {after}")
+    return found
+
+
+def _findings(run: Run) -> Iterator[Change]:
+    was = (run.baseline or {}).get("findings")
+    if not isinstance(was, Mapping):
+        return
+    open_ = [f for f in run.findings if f.status == "open"]
+    for severity in SEVERITIES:
+        after = sum(f.severity == severity for f in open_)
+        yield _fewer(f"open findings, {severity}", was.get(severity), after)
+
+
+def _counts(run: Run) -> Iterator[Change]:
+    was = (run.baseline or {}).get("counts") or {}
+    for name in [name for name in run.counts if name not in capture_summary.TOLD]:
+        before, after = was.get(name), run.counts.get(name)
+        if before is None and after is None:
+            continue
+        label = name.replace("_", " ")
+        if "calls" in name or name == "graphs":
+            yield Change(label, numbers.count(before), numbers.count(after))
+        else:
+            yield _fewer(label, before, after)
+
+
+def _fewer(name: str, before: Any, after: Any) -> Change:
+    """Fewer is better."""
+    tone = ""
+    if charts.known(before) and charts.known(after) and before != after:
+        tone = "good" if after < before else "bad"
+    return Change(name, numbers.count(before), numbers.count(after), tone)
+
+
+def _times(run: Run) -> Iterator[Change]:
+    plain = (run.baseline or {}).get("measurements") or ()
+    was = {name_of(row): row for row in map(Measurement.from_json, plain)}
+    for row in run.measurements:
+        before = was.get(name_of(row))
+        if before and not trouble(row) and not trouble(before):
+            name = name_of(row)
+            yield Change(f"{name}: median call", _time(before), _time(row))
+            sizes = numbers.size(before.peak_bytes), numbers.size(row.peak_bytes)
+            if sizes != (numbers.UNKNOWN, numbers.UNKNOWN):
+                yield Change(f"{name}: peak memory", *sizes)
+
+
+def _time(row: Measurement) -> str:
+    text = numbers.milliseconds(row.median_ms)
+    if row.low_ms is None or row.high_ms is None:
+        return text
+    return f"{text} ({numbers.interval(row.low_ms, row.high_ms)})"

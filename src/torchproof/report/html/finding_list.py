@@ -1,0 +1,129 @@
+"""Findings as the page lists them, and what its filters can choose from."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from torchproof.records import SEVERITIES, Finding, Run
+from torchproof.report import commands, numbers
+from torchproof.report.finding_section import impact, place, reference
+from torchproof.report.html import charts, excerpt
+
+PAGE = 100  # findings that are shown at once
+_HOME = Path(__file__).parents[3].as_posix() + "/"  # what holds the package
+STATUSES = ("open", "resolved", "intentional")
+
+
+@dataclass(frozen=True)
+class Entry:
+    finding: Finding
+    run: Run
+    anchor: str  # the same in a later run, so that a link goes on working
+    cost: str = ""
+    often: str = ""
+
+    @property
+    def place(self) -> str:
+        """Empty where it has none."""
+        return at_home(place(self.finding)) if self.finding.file else ""
+
+    @property
+    def lines(self) -> list[excerpt.Line]:
+        return excerpt.lines(self.finding)
+
+    @property
+    def impact(self) -> str:
+        return impact(self.finding)
+
+    @property
+    def reference(self) -> str | None:
+        return reference(self.finding)
+
+    @property
+    def verification(self) -> str:
+        return commands.verification(self.finding, self.run)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A filter: its values, each with how many findings have it."""
+
+    name: str
+    label: str
+    values: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True)
+class Cost:
+    entry: Entry
+    length: float
+
+
+def at_home(path: str) -> str:
+    """Files of torchproof itself without the folder that holds the package."""
+    return path.removeprefix(_HOME)
+
+
+def entries(run: Run) -> list[Entry]:
+    """What is open first, then by severity, then by cost."""
+    seen: Counter[str] = Counter()
+    found = []
+    for finding in sorted(run.findings, key=_rank):
+        name = f"f-{finding.identity}"
+        anchor = f"{name}-{seen[name]}" if seen[name] else name
+        seen[name] += 1
+        told = _cost(finding), _often(finding, run)
+        found.append(Entry(finding, run, anchor, *told))
+    return found
+
+
+def _rank(finding: Finding) -> tuple[int, int, float]:
+    cost = finding.cost_us if charts.known(finding.cost_us) else None
+    status = STATUSES.index(finding.status) if finding.status in STATUSES else 3
+    return status, SEVERITIES.index(finding.severity), -(cost or 0.0)
+
+
+def _cost(finding: Finding) -> str:
+    if not charts.known(finding.cost_us):
+        return ""
+    return f"{numbers.plain(finding.cost_us)} us/call"
+
+
+def _often(finding: Finding, run: Run) -> str:
+    """`in 5 of 6 calls, 12 times`; empty where nobody counted."""
+    calls, told = run.counts.get("calls"), []
+    if finding.steps is not None and calls:
+        told.append(f"in {finding.steps} of {numbers.amount(calls, 'call')}")
+    if finding.count is not None and finding.count != finding.steps:
+        told.append(numbers.amount(finding.count, "time"))
+    return ", ".join(told)
+
+
+def choices(found: Sequence[Entry]) -> list[Choice]:
+    """Of each filter the values that occur; one that has a single value is no use."""
+    severities = Counter(entry.finding.severity for entry in found)
+    kept = [(name, severities[name]) for name in SEVERITIES if severities[name]]
+    filters = [Choice("severity", "Severity", tuple(kept))]
+    for name, label in (
+        ("category", "Category"),
+        ("kind", "Kind"),
+        ("status", "Status"),
+        ("origin", "Origin"),
+    ):
+        values = Counter(str(getattr(entry.finding, name)) for entry in found)
+        filters.append(Choice(name, label, tuple(values.most_common())))
+    return [each for each in filters if len(each.values) > 1]
+
+
+def costs(found: Sequence[Entry]) -> list[Cost]:
+    """Open findings whose cost was measured, dearest first; no more than a few."""
+    told = [e for e in found if e.cost and e.finding.status == "open"]
+    told.sort(key=lambda entry: -(entry.finding.cost_us or 0.0))
+    most = max((e.finding.cost_us or 0.0 for e in told), default=0.0) or 1.0
+    return [
+        Cost(entry, round(100 * (entry.finding.cost_us or 0.0) / most, 2))
+        for entry in told[: charts.MOST]
+    ]

@@ -1,0 +1,81 @@
+"""Markdown of an entry: one form for all, and text of others in it stays text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from torchproof.records import one_line
+from torchproof.report import markdown
+from torchproof.report.log.log_entries import DATE
+
+_TITLE = 76
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")  # no text of a file
+
+
+@dataclass(frozen=True)
+class Draft:
+    """What an entry says; its id and date come when it is written."""
+
+    kind: str
+    title: str
+    sentence: str  # for people who were not there
+    facts: tuple[tuple[str, str], ...] = ()  # beside its id, type and date
+    sections: tuple[tuple[str, str], ...] = ()  # heading and text, in this order
+
+    def text(self, id: str, at: datetime) -> str:
+        facts = [("Entry", code(id)), ("Type", self.kind), ("Date", f"{at:{DATE}}")]
+        lines = "\n".join(f"- {name}: {said}" for name, said in [*facts, *self.facts])
+        blocks = [f"## {at:%Y-%m-%d} - {self.kind}: {title(self.title)}", lines]
+        blocks.append(f"**General description:** {self.sentence}")
+        for heading, text in self.sections:
+            if text:
+                blocks.append(f"### {heading}\n\n{text}")
+        return _CONTROL.sub(_escape, "\n\n".join(blocks)) + "\n"
+
+
+def _escape(found: re.Match[str]) -> str:
+    return found[0].encode("unicode_escape", "surrogatepass").decode()
+
+
+def title(text: str) -> str:
+    """A heading: one line, its words whole."""
+    words = one_line(text).rstrip(".")
+    if len(words) <= _TITLE:
+        return words
+    short = words[:_TITLE].rpartition(" ")[0] or words[:_TITLE]
+    return (short.replace("`", "") if short.count("`") % 2 else short) + " ..."
+
+
+def code(text: str) -> str:
+    """Text as code, whatever marks it holds."""
+    plain = one_line(text, 2000)
+    longest = max(map(len, re.findall("`+", plain)), default=0)
+    ticks = "`" * (longest + 1)
+    space = " " if plain.startswith("`") or plain.endswith("`") else ""
+    return f"{ticks}{space}{plain}{space}{ticks}" if plain else "-"
+
+
+def prose(text: str) -> str:
+    """Text of others on one line: no tag outside of what it quotes as code."""
+    parts = re.split(r"(`[^`]+`)", one_line(text))
+    return "".join(
+        part if part.startswith("`") else re.sub(r"<(?=[\w/!?])", r"\\<", part)
+        for part in parts
+    )
+
+
+def own_words(text: str) -> str:
+    """What a person gives, as they give it; a heading in it would end the entry."""
+    lines = [re.sub(r"^(\s{0,3})#", r"\1\\#", line) for line in text.splitlines()]
+    return "\n".join(line.rstrip() for line in lines).strip()
+
+
+def items(lines: Iterable[str]) -> str:
+    return "\n".join(f"- {line}" for line in lines)
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    return markdown.table(header, rows)

@@ -1,0 +1,168 @@
+"""What stands in a log: its entries, found again however people edited around them.
+
+An entry begins at a heading `## 2026-01-31 - Plan: title`, or, where its heading is
+gone, at its line `- Entry: ...`. Headings in code blocks and comments are none.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from torchproof.records import UserError
+from torchproof.report.log.log_file import LINE
+
+KINDS = ("Plan", "Observation", "Retrospective")
+DATE = "%Y-%m-%d %H:%M:%S"
+
+_HEADING = re.compile(r"## +(\d{4}-\d\d-\d\d)\s+\S{1,3}\s+(\w+):\s*(.*)")
+_FACT = re.compile(r"[-*+] +(\w+): +(.*)")
+_CODE = re.compile(r"(`+) ?(.+?) ?\1(?!`)")
+_FENCE = re.compile(r" {0,3}(`{3,}|~{3,})(.*)")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One entry, or a stretch of text between two headings that is none."""
+
+    line: int
+    date: str = ""
+    kind: str = ""
+    title: str = ""
+    lines: tuple[str, ...] = ()  # without its heading; those of code are empty
+
+    def fact(self, name: str) -> str | None:
+        """What a line `- Name: value` says."""
+        for text in self.lines:
+            found = _FACT.fullmatch(text.rstrip())
+            if found and found[1] == name:
+                return found[2].strip()
+        return None
+
+    def named(self, name: str) -> str | None:
+        """What such a line names as code, or all of it."""
+        said = self.fact(name)
+        marked = _CODE.match(said or "")
+        return marked[2] if marked else said
+
+    @property
+    def id(self) -> str | None:
+        return self.named("Entry")
+
+    @property
+    def written(self) -> datetime:
+        """To the second where that is known, else the day of its heading."""
+        for text, form in ((self.fact("Date"), DATE), (self.date, "%Y-%m-%d")):
+            try:
+                return datetime.strptime(text or "", form)
+            except ValueError:
+                continue
+        return datetime.min
+
+    def section(self, name: str) -> tuple[str, ...]:
+        """The lines under `### name`."""
+        found: list[str] = []
+        inside = False
+        for text in self.lines:
+            if re.match(r"#{1,6} ", text):
+                inside = text.lstrip("#").strip().lower() == name.lower()
+            elif inside:
+                found.append(text)
+        return tuple(found)
+
+
+def entries(text: str) -> list[Entry]:
+    """The entries of a log, in the order of the file."""
+    found = [_entry(number, lines) for number, lines in _stretches(text)]
+    return [entry for entry in found if entry.kind in KINDS]
+
+
+def find(text: str, kind: str, name: str | None, file: str) -> Entry:
+    """An entry by its id, the start of it or words of its title; the last for None."""
+    known = [entry for entry in entries(text) if entry.kind == kind]
+    if not known:
+        raise UserError(
+            f'no {kind.lower()} in {file}: begin with torchproof log plan "what you'
+            ' will try"'
+        )
+    if name is None:
+        return max(enumerate(known), key=lambda each: (each[1].written, each[0]))[1]
+    matching = (
+        [e for e in known if e.id == name]
+        or [e for e in known if (e.id or "").startswith(name)]
+        or [e for e in known if name.lower() in e.title.lower()]
+    )
+    if not matching:
+        raise UserError(
+            f"no {kind.lower()} {name!r} in {file}: torchproof log --list names them"
+        )
+    if len(matching) > 1:
+        said = ", ".join(entry.id or entry.title for entry in matching[:4])
+        raise UserError(f"{name!r} fits {len(matching)} of them ({said}): say more")
+    return matching[0]
+
+
+def open_block(text: str) -> int | None:
+    """The line of a code block that is never closed."""
+    return next((at + 1 for at, end in _fences(LINE.split(text)) if end is None), None)
+
+
+def _entry(number: int, lines: Sequence[str]) -> Entry:
+    heading = _HEADING.fullmatch(lines[0].rstrip()) if lines else None
+    if heading:
+        date, kind, title = heading.groups()
+        return Entry(number, date, kind, title.strip(), tuple(lines[1:]))
+    bare = Entry(number, lines=tuple(lines))
+    kind, day = bare.fact("Type") or "", (bare.fact("Date") or "")[:10]
+    return Entry(number, day, kind if bare.id else "", bare.id or "", tuple(lines))
+
+
+def _stretches(text: str) -> Iterator[tuple[int, list[str]]]:
+    """(line, lines) from each heading, or `- Entry:` without one, to the next."""
+    start, found, awaited = 1, list[str](), False
+    for number, line in enumerate(_prose(LINE.split(text)), 1):
+        names = (fact := _FACT.fullmatch(line.rstrip())) and fact[1] == "Entry"
+        if re.match(r"#{1,2} ", line) or (names and not awaited):
+            yield start, found
+            start, found = number, []
+            awaited = _HEADING.fullmatch(line.rstrip()) is not None
+        awaited = awaited and not names
+        found.append(line)
+    yield start, found
+
+
+def _prose(lines: Sequence[str]) -> list[str]:
+    """The lines, with those of code blocks and comments empty."""
+    kept = list(lines)
+    for begin, end in [*_fences(lines), *_comments(lines)]:
+        if end is not None:
+            kept[begin : end + 1] = [""] * (end + 1 - begin)
+    return kept
+
+
+def _fences(lines: Sequence[str]) -> Iterator[tuple[int, int | None]]:
+    """First and last line of each code block; None for one that is never closed."""
+    at = 0
+    while at < len(lines):
+        opened = _FENCE.match(lines[at])
+        if opened is None or (opened[1][0] == "`" and "`" in opened[2]):
+            at += 1
+            continue
+        closing = re.compile(rf" {{0,3}}{re.escape(opened[1])}{opened[1][0]}*\s*")
+        end = next(
+            (n for n in range(at + 1, len(lines)) if closing.fullmatch(lines[n])), None
+        )
+        yield at, end
+        at = at + 1 if end is None else end + 1
+
+
+def _comments(lines: Sequence[str]) -> Iterator[tuple[int, int | None]]:
+    begin = None
+    for number, line in enumerate(lines):
+        if begin is None and line.lstrip().startswith("<!--"):
+            begin = number
+        if begin is not None and "-->" in line:
+            yield begin, number
+            begin = None

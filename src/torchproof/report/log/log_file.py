@@ -1,0 +1,127 @@
+"""The file of the log: read as it is, and added to at its end under a lock.
+
+What stands in it is never written again. Its encoding mark, its kind of line ending and
+all it says stay as they are, whoever wrote them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from torchproof.records import UserError, files
+
+DEFAULT = Path("experiment-log.md")
+ENDINGS = ("", ".md", ".markdown", ".txt")  # what is not such a file is not added to
+_MOST_BYTES = 1 << 30
+LINE = re.compile(r"\r\n|\n|\r")
+HEADER = """# Experiment log
+
+What was planned, what was observed and what was learned, oldest entry first.
+`torchproof log` adds entries at the end and changes none. Write between them as you
+like.
+"""
+
+
+def read(path: Path) -> str | None:
+    """What the log says; None where there is none."""
+    _assert_kind(path)
+    try:
+        return _text(path, files.read_bytes(path, _MOST_BYTES))
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from None
+
+
+def append(path: Path, write: Callable[[str], str]) -> int:
+    """Adds what `write` makes of the log as it is; the line at which it begins.
+
+    The lock is held from the reading to the end of the writing, so what `write` saw is
+    what is added to. A write that breaks off is taken back.
+    """
+    _assert_kind(path)
+    if not path.exists():
+        write("")  # what cannot be written leaves no empty file
+    try:
+        with _locked(path) as file:
+            before = _bytes(file)
+            text = _text(path, before)
+            added, line = _fitted(text, write(text))
+            _add(file, len(before), added.encode())
+            return line
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}") from None
+
+
+def _assert_kind(path: Path) -> None:
+    if path.suffix.lower() not in ENDINGS:
+        raise UserError(f"{path} is no Markdown file: name the log as in {DEFAULT}")
+    try:
+        if files.is_taken(path):
+            files.open_regular(path).close()
+    except OSError as error:
+        raise UserError(
+            f"cannot use {path}: {error.strerror}; name a file with --file"
+        ) from None
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[int]:
+    """The file, open at its end, for one process at a time."""
+    while True:
+        file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            # An editor may have put another file in its place meanwhile.
+            if path.exists() and os.path.samestat(os.fstat(file), path.stat()):
+                yield file
+                return
+        finally:
+            os.close(file)  # and with it the lock
+
+
+def _bytes(file: int) -> bytes:
+    os.lseek(file, 0, os.SEEK_SET)
+    with os.fdopen(os.dup(file), "rb") as reader:
+        return reader.read()
+
+
+def _text(path: Path, found: bytes) -> str:
+    try:
+        text = found.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = found[: error.start].count(b"\n") + 1
+        raise UserError(
+            f"{path} is not in UTF-8 (line {line}): convert it, or name another"
+            " with --file"
+        ) from None
+    if "\0" in text:
+        raise UserError(f"{path} is no text: name another file with --file")
+    return text
+
+
+def _fitted(text: str, entry: str) -> tuple[str, int]:
+    """An entry with the file's line endings, one empty line above it; its line."""
+    lines = LINE.split(text)
+    gap = "\n" if lines[-1] else ""
+    gap += "\n" if (lines[-1] or lines[-2:][0]).strip() else ""
+    if not text.strip():
+        gap += f"{HEADER}\n"
+    added, line = gap + entry, len(LINE.split(text + gap))
+    windows = text.count("\r\n") > text.count("\n") / 2
+    return (added.replace("\n", "\r\n") if windows else added), line
+
+
+def _add(file: int, size: int, data: bytes) -> None:
+    written = 0
+    try:
+        while written < len(data):
+            written += os.write(file, data[written:])
+    except OSError:
+        os.ftruncate(file, size)
+        raise

@@ -1,0 +1,220 @@
+"""The entry of a run, from what the run says and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from torchproof.measure import PATHS, decision, in_words, name_of
+from torchproof.records import RUNS, SEVERITIES, Finding, Measurement, Run
+from torchproof.report import bench_sections, numbers, search_trials
+from torchproof.report.log.entry_markdown import Draft, code, items, prose, table
+from torchproof.report.log.expectations import best
+
+_MOST = 12  # findings, or rows, that are told one by one
+_COUNTS: tuple[str, ...] = ("calls", "compiled_calls", "graphs", "graph_breaks")
+_COUNTS += ("skipped_frames",)
+_COUNTS += ("recompiles", "cudagraph_skips", "cudagraph_recordings")
+_TIMES: tuple[str, ...] = ("Strategy", "Median step", "95% interval", "vs eager")
+_TIMES += ("First call", "Peak memory", "Numerics", "Verdict")
+_WORDS = {
+    "keep compiled": "pays",
+    "stay eager": "does not pay",
+    "not enough evidence": "may or may not pay",
+}
+_FACTS = ("python", "machine", "cores", "threads", "cuda", "size")
+
+
+def draft(run: Run, came_from: str) -> Draft:
+    """What the log says of a run; `came_from` is how the user named it."""
+    return Draft(
+        kind="Observation",
+        title=prose(f"{run.verb} of {run.target}, {_result(run)}"),
+        sentence=sentence(run),
+        facts=(("Run", f"{code(run.id)}, started {run.started or '-'}"),),
+        sections=(
+            ("Details", items(details(run))),
+            ("Key figures", _figures(run)),
+            ("Artifacts", items(_artifacts(run, came_from))),
+        ),
+    )
+
+
+def sentence(run: Run) -> str:
+    """What came out, for people who do not know the run."""
+    if run.error or run.ending != "finished":
+        why = run.error or f"it was ended early ({run.ending})"
+        return f"The {run.verb} of {code(run.target)} is not complete: {prose(why)}."
+    where = run.environment.get("gpu") or run.environment.get("device")
+    on = f" on {prose(str(where))}" if where else ""
+    if run.verb == "bench":
+        found = decision(run)
+        told = f"{_WORDS[found.word]}{on}: {prose(found.text).rstrip('.')}"
+        return f"Compiling {code(run.target)} {told}."
+    if run.verb == "tune":
+        told = prose(search_trials.decision(search_trials.Search.of(run)))
+        return f"What a search found for {code(run.target)}{on}: {told}"
+    if run.counts.get("calls") is None and not run.environment.get("torch"):
+        return f"The source of {code(run.target)} was read, not run: {_found(run)}."
+    told = _found(run, " since the run before")
+    return f"Compiled{on}, {code(run.target)} has {told}{_speed(run)}."
+
+
+def _result(run: Run) -> str:
+    if run.error or run.ending != "finished":
+        return "not complete"
+    if run.verb == "tune":
+        return search_trials.Search.of(run).chosen or "nothing chosen"
+    return decision(run).word if run.verb == "bench" else _found(run)
+
+
+def _found(run: Run, since: str = "") -> str:
+    mine = [f for f in run.findings if f.status == "open"]
+    split = [(sum(f.severity == s for f in mine), s) for s in SEVERITIES]
+    told = ", ".join(f"{count} {severity}" for count, severity in split if count)
+    text = f"{numbers.amount(len(mine), 'open finding')}"
+    text = f"{text} ({told})" if mine else "no open finding"
+    gone = sum(f.status == "resolved" for f in run.findings)
+    return text + (f", {gone} resolved{since}" if gone else "")
+
+
+def _speed(run: Run) -> str:
+    row = best(run)
+    if row is None or row.vs_eager is None:
+        return ""
+    if row.verdict == "not significant":
+        return ", and is as fast as in eager as far as can be told"
+    return f", and is {in_words(row.vs_eager)} than in eager"
+
+
+# -- details ---------------------------------------------------------------------------
+
+
+def details(run: Run) -> Iterator[str]:
+    """Findings worst first, what is resolved, what was decided, what was not done."""
+    open_ = [f for f in run.findings if f.status == "open"]
+    open_.sort(key=lambda f: SEVERITIES.index(f.severity))
+    yield from _listed(open_, lambda f: f"{f.severity}, {_told(f)}", run)
+    resolved = [f for f in run.findings if f.status == "resolved"]
+    since = code(str(run.baseline.get("id", "-"))) if run.baseline else "the run before"
+    yield from _listed(resolved, lambda f: f"resolved since {since}: {_told(f)}", run)
+    meant = sum(f.status == "intentional" for f in run.findings)
+    if meant:
+        yield f"{numbers.amount(meant, 'finding')} intended by the code"
+    if run.verb == "bench":
+        yield f"decision: {prose(str(decision(run)))}"
+        yield from (prose(line) for line in bench_sections.not_ranked(run)[:_MOST])
+    for name, part in run.parts.items():
+        if part.status == "failed":
+            yield f"part {name} failed: {prose(part.why)}"
+
+
+def _listed(found: Sequence[Finding], told: Any, run: Run) -> Iterator[str]:
+    yield from map(told, found[:_MOST])
+    if len(found) > _MOST:
+        more = f"{len(found) - _MOST} more: torchproof show {run.id}"
+        yield f"{found[0].status}, {more}"
+
+
+def _told(finding: Finding) -> str:
+    place = f"{finding.file}:{finding.line}" if finding.file else "no place"
+    cost = ""
+    if finding.cost_us is not None:
+        cost = f", {numbers.plain(finding.cost_us)} us a call"
+    return f"{finding.code} at {code(place)}: {prose(finding.message)}{cost}"
+
+
+# -- key figures -----------------------------------------------------------------------
+
+
+def _figures(run: Run) -> str:
+    """Counts beside those of the run before, then what each strategy takes."""
+    tables = [_counts(run), _rows(run)]
+    return "\n\n".join(filter(None, tables))
+
+
+def _counts(run: Run) -> str:
+    before: Mapping[str, Any] = run.baseline or {}
+    old = {**before.get("counts", {}), **_open(before.get("findings", {}))}
+    now = {**run.counts, **_open(_tally(run))} if run.verb == "check" else run.counts
+    names = [
+        name
+        for name in (*_COUNTS, *(f"open findings, {s}" for s in SEVERITIES))
+        if now.get(name) is not None or old.get(name) is not None
+    ]
+    header = [
+        "Figure",
+        "Value",
+        *([f"Before ({before.get('id', '-')})"] if before else []),
+    ]
+    cells = [[now.get(name), *([old.get(name)] if before else [])] for name in names]
+    rows = [
+        [name.replace("_", " "), *map(numbers.count, values)]
+        for name, values in zip(names, cells, strict=True)
+    ]
+    return table(header, rows) if rows else ""
+
+
+def _tally(run: Run) -> dict[str, int]:
+    mine = [f for f in run.findings if f.status == "open"]
+    return {s: sum(f.severity == s for f in mine) for s in SEVERITIES}
+
+
+def _open(tally: Mapping[str, int]) -> dict[str, int]:
+    return {f"open findings, {severity}": count for severity, count in tally.items()}
+
+
+def _rows(run: Run) -> str:
+    """Eager and each strategy, with intervals; those of the run before under it."""
+    rows = [row for row in run.measurements if row.median_ms is not None]
+    rows.sort(key=lambda row: bool(row.variant))
+    shown = [(name_of(row), row) for row in rows[:_MOST]]
+    for plain in (run.baseline or {}).get("measurements", ()):
+        row = Measurement.from_json(plain)
+        if row.median_ms is not None and not row.variant:
+            shown.append((f"{row.strategy}, before", row))
+    if not shown:
+        return ""
+    more = len(rows) - _MOST
+    left = f"\n\n{more} more rows: torchproof show {run.id}" if more > 0 else ""
+    return table(_TIMES, [(name, *_cells(row)) for name, row in shown]) + left
+
+
+def _cells(row: Measurement) -> tuple[str, ...]:
+    gain = numbers.times(row.vs_eager, row.vs_eager_low, row.vs_eager_high)
+    return (
+        numbers.milliseconds(row.median_ms),
+        numbers.interval(row.low_ms, row.high_ms),
+        "reference" if row.strategy == "eager" else gain,
+        numbers.seconds(row.first_call_s),
+        numbers.size(row.peak_bytes),
+        bench_sections.numerics(row),
+        row.verdict or numbers.UNKNOWN,
+    )
+
+
+# -- artifacts -------------------------------------------------------------------------
+
+
+def _artifacts(run: Run, came_from: str) -> Iterator[str]:
+    home = RUNS / run.id
+    saved = (home / "run.json").is_file()
+    kept, name = (home.as_posix(), run.id) if saved else (came_from, came_from)
+    yield f"run: {code(kept)}, shown by {code(f'torchproof show {name}')}"
+    if run.command:
+        yield f"command: {code(run.command)}"
+    facts = run.environment
+    device = facts.get("gpu") or facts.get("device")
+    told = [f"torch {facts['torch']}"] if facts.get("torch") else []
+    told += [str(device)] if device else []
+    told += [f"{name} {facts[name]}" for name in _FACTS if facts.get(name)]
+    told += ["in training"] if facts.get("train") else []
+    if told:
+        yield f"environment: {prose(', '.join(told))}"
+    steering = [
+        f"{name}={value}"
+        for name, value in (facts.get("variables") or {}).items()
+        if not name.endswith((*PATHS, "_REMOTE_CACHE"))  # the latter are our own
+    ]
+    if steering:
+        yield f"variables: {code(', '.join(steering))}"

@@ -1,0 +1,115 @@
+"""The draft of a retrospective: a plan's expectations beside what runs measured."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from torchproof.records import Run
+from torchproof.report import numbers
+from torchproof.report.log import expectations
+from torchproof.report.log.entry_markdown import Draft, code, items, prose, table
+from torchproof.report.log.expectations import Expectation
+from torchproof.report.log.log_entries import DATE, Entry
+
+LEARNED = "What we learned: (write here)"
+_COLUMNS = ("graph_breaks", "recompiles", "findings", "speed")
+_RUNS: tuple[str, ...] = ("Run", "Verb", "Target", "Graph breaks", "Recompiles")
+_RUNS += ("Open findings", "Best against eager")
+_MOST = 30  # runs that are told one by one, the last ones
+
+
+def draft(plan: Entry, runs: Sequence[Run]) -> Draft:
+    """From a plan and the runs since, oldest first."""
+    wanted = expectations.read(plan.section("Expected"))
+    rows = [_row(each, runs) for each in wanted]
+    name = plan.id or plan.title
+    header = ("Expected", "Measured", "Verdict", "Run")
+    figures = [table(header, rows) if rows else "", _runs(runs)]
+    return Draft(
+        kind="Retrospective",
+        title=plan.title or name,
+        sentence=_sentence(plan, runs, [row[2] for row in rows]),
+        facts=(("Plan", f"{code(name)}, of {plan.written:{DATE}}"),),
+        sections=(
+            ("Details", _details(plan, runs)),
+            ("Key figures", "\n\n".join(filter(None, figures))),
+            ("Learned", LEARNED),
+            ("Artifacts", items(f"{code(f'torchproof show {r.id}')}" for r in runs)),
+        ),
+    )
+
+
+def since(plan: Entry, runs: Sequence[Run]) -> list[Run]:
+    """Runs that were started after a plan, of its target if it names one."""
+    target = plan.named("Target")
+    written = plan.written.isoformat(timespec="seconds")
+    return sorted(
+        (
+            run
+            for run in runs
+            if run.started and run.started >= written and target in (None, run.target)
+        ),
+        key=lambda run: run.started,
+    )
+
+
+def _row(wanted: Expectation, runs: Sequence[Run]) -> tuple[str, str, str, str]:
+    """Judged by the last run that measured it."""
+    for run in reversed(runs):
+        found = wanted.metric and expectations.value(run, wanted.metric)
+        if found:
+            said = expectations.verdict(wanted, found)
+            return prose(wanted.text), found.text, said, code(run.id)
+    return prose(wanted.text), numbers.UNKNOWN, "not measured", numbers.UNKNOWN
+
+
+def _sentence(plan: Entry, runs: Sequence[Run], verdicts: Sequence[str]) -> str:
+    about = f'Of the plan "{plan.title or plan.id}"'
+    counted = numbers.amount(len(runs), "run")
+    if not runs:
+        return f"{about} nothing was measured: no run was saved since."
+    if not verdicts:
+        return f"{about}, which names no expectation, {counted} followed."
+    split = Counter(verdicts)
+    told = [f"{split[word]} {word}" for word in dict.fromkeys(sorted(verdicts))]
+    wanted = numbers.amount(len(verdicts), "expectation")
+    return f"{about}, {wanted}: {', '.join(told)}; {counted} followed it."
+
+
+def _details(plan: Entry, runs: Sequence[Run]) -> str:
+    lines = [f"planned: {text}" for text in plan_text(plan)[:1]]
+    if target := plan.named("Target"):
+        lines.append(f"runs of {code(target)} are counted, others are not")
+    broken = [run for run in runs if run.error or run.ending != "finished"]
+    lines += [
+        f"{code(run.id)} is not complete, and is judged by nothing:"
+        f" {prose(run.error or run.ending)}"
+        for run in broken
+    ]
+    return items(lines)
+
+
+def plan_text(plan: Entry) -> list[str]:
+    """The plan in its author's words."""
+    mark = "**General description:**"
+    return [t.removeprefix(mark).strip() for t in plan.lines if t.startswith(mark)]
+
+
+def _runs(runs: Sequence[Run]) -> str:
+    if not runs:
+        return ""
+    shown = runs[-_MOST:]
+    told = "Runs since the plan, oldest first:"
+    if len(runs) > _MOST:
+        told = f"The last {_MOST} of {len(runs)} runs since the plan:"
+    rows = [
+        (code(r.id), r.verb, code(r.target), *(_cell(r, m) for m in _COLUMNS))
+        for r in shown
+    ]
+    return f"{told}\n\n{table(_RUNS, rows)}"
+
+
+def _cell(run: Run, metric: str) -> str:
+    found = expectations.value(run, metric)
+    return found.text if found else numbers.UNKNOWN

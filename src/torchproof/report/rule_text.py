@@ -1,0 +1,13 @@
+"""What `torchproof rule` prints: the documentation of one rule, or the list of all."""
+
+from __future__ import annotations
+
+from torchproof.checking import RULES, by_code
+
+
+def rule_page(code: str) -> str:
+    return by_code(code).documentation()
+
+
+def rule_list() -> str:
+    return "\n".join(f"{rule.code}  {rule.kind:15}  {rule.summary()}" for rule in RULES)

@@ -1,0 +1,112 @@
+"""Checks what `torchproof.compile` is given, where it is given.
+
+A bad value raises one `UserError` in `compile`, with the name of the argument, the
+value and what it has to be; not an error of somebody else's at the first call.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import numbers
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torchproof.records import UserError
+from torchproof.runtime import compile_job
+from torchproof.runtime.production import ARGUMENTS, deadline_s
+from torchproof.strategies import compile_arguments, is_keywords, parse, wrong
+
+
+def check(settings: Mapping[str, Any], arguments: Mapping[str, Any]) -> None:
+    """Raises a `UserError` for the first argument that cannot be used."""
+    assert_known(arguments)
+    for name, (is_right, wanted) in _SETTINGS.items():
+        if not is_right(settings[name]):
+            raise wrong(name, settings[name], wanted)
+    deadline_s(settings["deadline"])
+    compile_job.memory_limit_bytes()
+    if settings["strategy"] is not None:
+        parse(settings["strategy"])
+    if settings["min_gain"] is not None and settings["example"] is None:
+        raise UserError("min_gain needs example=: the arguments of one call to measure")
+    compile_arguments.check(arguments)
+    if arguments.get("mode") and arguments.get("options"):
+        raise UserError("give a mode or options: a mode is a name for some options")
+
+
+def assert_known(arguments: Mapping[str, Any]) -> None:
+    for name in arguments:
+        if name == "fullgraph":
+            raise UserError(
+                "fullgraph=True makes a graph break an error, and nothing here is one:"
+                " `torchproof check` finds the breaks"
+            )
+        if name not in ARGUMENTS:
+            near = difflib.get_close_matches(name, [*ARGUMENTS, *_SETTINGS, "deadline"])
+            hint = f", did you mean {near[0]}?" if near else ""
+            raise UserError(f"torchproof.compile takes no argument {name!r}{hint}")
+
+
+def check_limits(limits: Mapping[str, Any]) -> None:
+    """The numbers of parameters by which `torchproof.plan` decides."""
+    for name, value in limits.items():
+        if name not in ("full_below", "regional_below"):
+            raise UserError(f"torchproof.plan takes no argument {name!r}")
+        is_right, wanted = _SETTINGS[name]
+        if not is_right(value):
+            raise wrong(name, value, wanted)
+
+
+def is_count(value: Any) -> bool:
+    """Whether it is a whole number above 0; True is none."""
+    is_whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
+    return is_whole and value > 0
+
+
+def _is_amount(value: Any) -> bool:
+    is_real = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    return is_real and value >= 0  # NaN is not
+
+
+def _is_recipe(value: Any) -> bool:
+    from torchproof.strategies import Recipe
+
+    return value is None or isinstance(value, str | os.PathLike | Recipe)
+
+
+def _is_verify(value: Any) -> bool:
+    is_first = isinstance(value, str) and value == "first"
+    return value is False or is_first or is_count(value)
+
+
+def _is_bool(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
+_SETTINGS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "recipe": (_is_recipe, "the path of a recipe file, or a Recipe"),
+    "strategy": (
+        lambda value: value is None or isinstance(value, str),
+        "the name of a strategy, as 'full' or 'regional'",
+    ),
+    "verify": (_is_verify, "'first', a number of calls, or False"),
+    "min_gain": (
+        lambda value: value is None or (_is_amount(value) and math.isfinite(value)),
+        "a share of eager's time, as 0.05 for 5 percent",
+    ),
+    "example": (
+        lambda value: not isinstance(value, Mapping) or is_keywords(value),
+        "a tuple of arguments, or a dict with the names of arguments as keys",
+    ),
+    "wait": (_is_bool, "True or False"),
+    "recompile_limit": (is_count, "a whole number above 0"),
+    "monitor": (_is_bool, "True or False"),
+    "on_event": (
+        lambda value: value is None or callable(value),
+        "a function of a kind and a record",
+    ),
+    "full_below": (_is_amount, "a number of parameters"),
+    "regional_below": (_is_amount, "a number of parameters"),
+}

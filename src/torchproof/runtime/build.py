@@ -1,0 +1,117 @@
+"""Makes the entry of a model: which strategy, tried and measured where asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import nn
+
+from torchproof.records import UserError
+from torchproof.runtime import recipe_following
+from torchproof.runtime.argument_checks import assert_known
+from torchproof.runtime.compiled_forward import Entry, FunctionEntry
+from torchproof.runtime.method_replacement import Options, method_of, why_eager
+from torchproof.runtime.production import arguments_of, deadline_s, plan
+from torchproof.strategies import BLOCKS, Strategy, given, parse
+
+
+def make(model: Any, settings: Mapping[str, Any], arguments: Mapping[str, Any]) -> Any:
+    """The model as `torchproof.compile` returns it; what is given has been checked."""
+    arguments = {k: v for k, v in arguments.items() if v is not None}
+    if isinstance(model, nn.Module):
+        inner = _unwrapped(model)
+        entry = Entry.put(inner, "forward", _options(inner, settings, arguments))
+    elif callable(model):
+        plain = model.plain if isinstance(model, Entry) else model
+        options = _options(None, settings, arguments)
+        entry = model = FunctionEntry(None, "__call__", plain, options)
+    else:
+        raise UserError(
+            f"cannot compile {type(model).__name__}: give a module or a function"
+        )
+    assert isinstance(entry, Entry)
+    entry.adopt(may_be_moved=True)
+    if entry.strategy != "eager" and entry.owner is not None:
+        # Decorated functions, which may never be called, do so when they are.
+        entry.prepare()
+    if settings["example"] is not None and entry.strategy != "eager":
+        from torchproof.runtime.warmup_trial import rehearse
+
+        rehearse(entry, *arguments_of(settings["example"]), settings["min_gain"])
+    entry.telemetry.deliver()
+    return model
+
+
+def _unwrapped(model: nn.Module) -> nn.Module:
+    """What DistributedDataParallel wraps: it has to be compiled inside of it."""
+    while isinstance(model, nn.parallel.DistributedDataParallel):
+        model = model.module
+    if isinstance(model, nn.DataParallel):
+        raise UserError(
+            "nn.DataParallel calls copies of the model that share its compiled code:"
+            " use DistributedDataParallel"
+        )
+    return model
+
+
+def _options(
+    model: nn.Module | None, settings: Mapping[str, Any], arguments: Mapping[str, Any]
+) -> Options:
+    source, by_recipe = None, None
+    if settings["recipe"] is not None:
+        recipe_following.assert_alone(settings, arguments)
+        source = given(settings["recipe"])
+        by_recipe, why = recipe_following.strategy_of(
+            source, model, wait=settings["wait"]
+        )
+    strategy, why = (by_recipe, why) if by_recipe else _strategy(model, settings)
+    return Options(
+        strategy.name,
+        why,
+        deadline_s(settings["deadline"]),
+        verify=settings["verify"],
+        wait=settings["wait"],
+        recompile_limit=int(settings["recompile_limit"]),
+        monitor=settings["monitor"],
+        arguments=dict(arguments),
+        on_event=settings["on_event"],
+        recipe=source,
+        by_recipe=by_recipe,
+    )
+
+
+def _strategy(
+    model: nn.Module | None, settings: Mapping[str, Any]
+) -> tuple[Strategy, str]:
+    if why := why_eager(model):
+        return parse("eager"), why
+    if settings["strategy"] is None:
+        if model is None:
+            return parse("full"), "a function"
+        limits = {name: settings[name] for name in ("full_below", "regional_below")}
+        chosen = plan(model, **limits)
+        if chosen.strategy == "eager" and settings["min_gain"] is not None:
+            return parse("regional"), f"{chosen.why}; here it is measured"
+        return parse(chosen.strategy), chosen.why
+    strategy = parse(settings["strategy"])
+    if strategy.graph:
+        raise UserError(
+            f"strategy {strategy.name!r}: a whole step is recorded by"
+            f" torchproof.graph(model, example, strategy={strategy.in_graph.name!r})"
+        )
+    if strategy.marks:
+        raise UserError(
+            f"strategy {strategy.name!r}: marks are learned from many calls; sizes that"
+            " vary are generalised here by themselves"
+        )
+    if strategy.arguments.get("fullgraph"):
+        assert_known({"fullgraph": True})
+    if model is None and strategy.form in (*BLOCKS, "core"):
+        raise UserError(f"strategy {strategy.name!r} needs a module")
+    if strategy.form == "core" and strategy.method is None:
+        raise UserError("strategy 'core' needs a method: core:encode, for example")
+    if strategy.form == "core":
+        assert model is not None and strategy.method is not None
+        method_of(model, strategy.method)
+    return strategy, "as asked for"

@@ -1,0 +1,315 @@
+"""The parent's side of code generation in a child that can be killed.
+
+`Worker.send` gives a payload to the child and returns its answer, or says why there is
+none. Each child has a keeper: a thread that starts it, watches its memory, and kills
+it with all its descendants. Its callers may be interrupted anywhere; the keeper is not.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import pickle
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import uuid
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+
+from torchproof.runtime import channel, child_processes
+from torchproof.runtime.channel import IDLE_EXIT, SLICE_S, Answer, Request
+from torchproof.runtime.tensors.free_memory import available_bytes
+
+_MEMORY_CHECK_S = 0.5
+_END_PATIENCE_S = 3.0
+_TAIL_BYTES = 4096
+_KEEPER = "torchproof-child"
+
+
+class ChildError(Exception):
+    """No answer came back. The next payload gets a child of its own."""
+
+
+class ChildHung(ChildError):
+    """Not done in time; killed."""
+
+    def __init__(self, phase: str) -> None:
+        super().__init__(f"not done in time: {phase}")
+        self.phase = phase
+
+
+class ChildStopped(ChildError):
+    """Killed because its caller asked for it."""
+
+
+class ChildDied(ChildError):
+    """It ended by itself, or by a signal of someone else's."""
+
+
+class ChildFailed(ChildError):
+    """Code generation raised in the child, which lives on."""
+
+
+class _EndedIdle(ChildError):
+    """It had nothing to do for a while, and ended before it saw the payload."""
+
+
+class ChildTooBig(ChildError):
+    """Its memory passed the limit; killed."""
+
+    def __init__(self, held_bytes: int, limit_bytes: int) -> None:
+        held, limit = held_bytes >> 20, limit_bytes >> 20
+        super().__init__(f"it took {held} MiB of memory, more than {limit} MiB")
+        self.held_bytes = held_bytes
+
+
+class _Child:
+    """One child process, from its start until nothing of it is left."""
+
+    def __init__(self, memory_limit_bytes: int | None) -> None:
+        self.mark = uuid.uuid4().hex
+        self.gone = threading.Event()  # it and its descendants
+        self.is_ready = False
+        self.is_busy = False
+        self.fate: ChildError | None = None  # known when it is gone
+        self._doomed = threading.Event()
+        self._limit_bytes = memory_limit_bytes
+        self._process: subprocess.Popen[bytes] | None = None
+        self.socket, self._far_end = socket.socketpair()
+        self._output = tempfile.TemporaryFile()  # noqa: SIM115
+        self._stacks = tempfile.TemporaryFile()  # noqa: SIM115
+        keeper = threading.Thread(target=self._keep, name=_KEEPER, daemon=True)
+        keeper.start()
+
+    def __del__(self) -> None:
+        self.close_files()
+
+    def close_files(self) -> None:
+        for file in (self.socket, self._far_end, self._output, self._stacks):
+            file.close()
+
+    def _keep(self) -> None:
+        try:
+            self._process = process = self._start()
+            self.fate = self._watch(process)
+            child_processes.kill_tree(process.pid, self.mark)
+            code = process.wait()
+            child_processes.kill_tree(None, self.mark)
+            self.fate = self.fate or self._read_fate(code)
+        except OSError as error:
+            self.fate = ChildDied(f"it cannot be started: {error}")
+        finally:
+            self.gone.set()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        far, stacks = self._far_end.fileno(), self._stacks.fileno()
+        module = "torchproof.runtime.codegen_child"
+        # -P: the parent's sys.path is all there is, without the current folder first.
+        command = [sys.executable, "-P", "-m", module, str(far), str(stacks)]
+        process = subprocess.Popen(
+            [*command, str(os.getpid())],
+            stdin=subprocess.DEVNULL,
+            stdout=self._output,
+            stderr=self._output,
+            pass_fds=(far, stacks),
+            start_new_session=True,
+            env=_environment(self.mark),
+        )
+        self._far_end.close()
+        return process
+
+    def _watch(self, process: subprocess.Popen[bytes]) -> ChildError | None:
+        """Returns when the child has ended or shall, with the reason if it is ours."""
+        limit, checked = self._limit_bytes, time.monotonic()
+        if limit is None:
+            limit = available_bytes() // 2
+        while process.poll() is None and not self._doomed.wait(SLICE_S):
+            # Looking takes milliseconds on a machine with many processes.
+            if not self.is_busy or time.monotonic() - checked < _MEMORY_CHECK_S:
+                continue
+            held = child_processes.memory_bytes(process.pid, limit=limit)
+            if held > limit:
+                return ChildTooBig(held, limit)
+            checked = time.monotonic()
+        return None
+
+    def _read_fate(self, code: int) -> ChildError:
+        if code == IDLE_EXIT:
+            return _EndedIdle()
+        if code < 0:
+            return ChildDied(f"killed by {signal.Signals(-code).name}")
+        size = os.fstat(self._output.fileno()).st_size
+        tail = os.pread(self._output.fileno(), _TAIL_BYTES, max(0, size - _TAIL_BYTES))
+        lines = tail.decode(errors="replace").strip().splitlines()
+        last = f": {lines[-1].strip()}" if lines else ""
+        return ChildDied(f"exit code {code}{last}")
+
+    def kill(self) -> None:
+        """Returns at once; `gone` is set when nothing is left."""
+        self._doomed.set()
+
+    @property
+    def is_usable(self) -> bool:
+        # A busy one was left by a caller that was interrupted: its answer is stale.
+        return not (self.is_busy or self._doomed.is_set() or self.gone.is_set())
+
+    def phase(self) -> str:
+        if not self.is_ready or self._process is None:
+            return "start of the child"
+        return child_processes.phase_of(self._process.pid, self._stacks.fileno())
+
+    def ask(self, request: Request, tick: channel.Tick) -> Answer:
+        if not self.is_ready:
+            channel.read(self.socket, tick)
+            self.is_ready = True
+        channel.write(self.socket, pickle.dumps(request), tick)
+        answer: Answer = pickle.loads(channel.read(self.socket, tick))
+        return answer
+
+
+def _environment(mark: str) -> dict[str, str]:
+    path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
+    return {**os.environ, child_processes.MARK_VARIABLE: mark, "PYTHONPATH": path}
+
+
+class Worker:
+    """Has one child at a time, which is started when it is needed, or by `warm`."""
+
+    def __init__(self, *, memory_limit_bytes: int | None = None) -> None:
+        """Half of the memory that is available when a child starts, by default."""
+        self._memory_limit_bytes = memory_limit_bytes
+        self._lock = threading.Lock()
+        self._turn: threading.Thread | None = None
+        self._child: _Child | None = None
+        _workers.add(self)
+
+    def forget(self) -> None:
+        """In a fork: the parent's child, lock and threads are the parent's."""
+        if self._child is not None:
+            self._child.close_files()
+        self._lock, self._turn, self._child = threading.Lock(), None, None
+
+    def warm(self) -> None:
+        """Starts the child in the background, if there is none."""
+        with self._lock:
+            if self._child is None or self._child.gone.is_set():
+                self._child = _Child(self._memory_limit_bytes)
+
+    def close(self) -> None:
+        """Kills the child and waits until it is gone."""
+        child, self._child = self._child, None
+        if child is not None:
+            child.kill()
+            child.gone.wait(_END_PATIENCE_S)
+
+    def phase(self) -> str | None:
+        """Where the child is, if it is at work."""
+        child = self._child
+        return child.phase() if child is not None and child.is_busy else None
+
+    def send(
+        self,
+        payload: bytes,
+        *,
+        until: float,
+        environment: Mapping[str, str] | None = None,
+        stop: threading.Event | None = None,
+    ) -> bytes:
+        """The child's answer, by `until` of `time.monotonic`; raises a ChildError.
+
+        Whatever ends it early, also an exception set from another thread, ends the
+        child. Several threads may call it: one waits for the other.
+        """
+        told = dict(environment or {})
+        with self._own_turn(until, stop):
+            while True:
+                child = self._usable_child()
+                request = Request(payload, told, until - time.monotonic())
+                with contextlib.suppress(_EndedIdle):
+                    answer = _exchange(child, request, until=until, stop=stop)
+                    break
+        if answer.output is None:
+            raise ChildFailed(answer.error)
+        return answer.output
+
+    @contextlib.contextmanager
+    def _own_turn(self, until: float, stop: threading.Event | None) -> Iterator[None]:
+        me = threading.current_thread()
+        try:
+            while not self._take_turn(me):
+                _check(until, stop, lambda: "wait for another graph")
+                time.sleep(SLICE_S / 2)
+            yield
+        finally:
+            with self._lock:
+                if self._turn is me:
+                    self._turn = None
+
+    def _take_turn(self, me: threading.Thread) -> bool:
+        with self._lock:
+            # An interrupted thread may have ended without giving its turn back.
+            if self._turn is None or not self._turn.is_alive():
+                self._turn = me
+            return self._turn is me
+
+    def _usable_child(self) -> _Child:
+        with self._lock:
+            if self._child is not None and not self._child.is_usable:
+                self._child.kill()
+                self._child = None
+            if self._child is None:
+                self._child = _Child(self._memory_limit_bytes)
+            return self._child
+
+
+def _exchange(
+    child: _Child, request: Request, *, until: float, stop: threading.Event | None
+) -> Answer:
+    child.is_busy = True
+    try:
+        answer = child.ask(request, lambda: _check(until, stop, child.phase))
+    except (EOFError, OSError):
+        child.kill()
+        child.gone.wait(_END_PATIENCE_S)
+        raise child.fate or ChildDied("it has closed its channel") from None
+    except ChildError:
+        child.kill()
+        child.gone.wait(_END_PATIENCE_S)
+        raise
+    except BaseException:
+        child.kill()
+        raise
+    child.is_busy = False
+    return answer
+
+
+def _check(
+    until: float, stop: threading.Event | None, phase: Callable[[], str]
+) -> None:
+    if stop is not None and stop.is_set():
+        raise ChildStopped("stopped by its caller")
+    if time.monotonic() >= until:
+        raise ChildHung(phase())
+
+
+_workers: weakref.WeakSet[Worker] = weakref.WeakSet()
+
+
+def _close_all() -> None:
+    for worker in list(_workers):
+        worker.close()
+
+
+def _forget_all() -> None:
+    for worker in list(_workers):
+        worker.forget()
+
+
+atexit.register(_close_all)
+os.register_at_fork(after_in_child=_forget_all)

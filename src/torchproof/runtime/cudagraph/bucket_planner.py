@@ -1,0 +1,385 @@
+"""The bucket planner: in go the sizes that calls had, out come the sizes to capture.
+
+A size is a tuple with one number for each dimension that varies, such as batch and
+length. A call is padded up to the cheapest bucket that takes it. `plan` chooses the
+buckets that need the least padded work within limits on their number and memory.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from typing import Any
+
+from torchproof.records import UserError
+from torchproof.runtime.cudagraph.one_dimension import along_a_line
+from torchproof.runtime.cudagraph.size_selection import Problem, among_many
+
+Size = tuple[int, ...]
+Work = Callable[[Size], float]
+
+# Sizes to choose from in more than one dimension. Where there are more, neighbours in a
+# dimension are taken as the larger of them.
+CANDIDATES = 400
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes that captures take, known for some sizes and estimated for others.
+
+    A capture keeps `own` bytes to itself, such as its inputs and outputs. Captures in
+    one pool use the rest in turn, so that it holds what the largest of them needs:
+    `scratch`. A capture in a pool of its own has all its bytes in `own`.
+    """
+
+    own: Mapping[Size, int]
+    scratch: Mapping[Size, int] = field(default_factory=dict)
+
+    def own_bytes(self, size: Size) -> int:
+        return _estimated(self.own, size)
+
+    def scratch_bytes(self, size: Size) -> int:
+        return _estimated(self.scratch, size)
+
+
+def _estimated(known: Mapping[Size, int], size: Size) -> int:
+    """The bytes known for a size, else by a line: a fixed part and one that grows.
+
+    The line has the slope of the least squares and lies on or above all that is known,
+    so that an estimate errs upwards. With one size known, all of it grows.
+    """
+    if not known or size in known:
+        return known.get(size, 0)
+    points = [(math.prod(known_size), amount) for known_size, amount in known.items()]
+    mean_volume = sum(volume for volume, _ in points) / len(points)
+    mean_bytes = sum(amount for _, amount in points) / len(points)
+    spread = sum((volume - mean_volume) ** 2 for volume, _ in points)
+    if not spread:
+        most = max(amount for _, amount in points)
+        return math.ceil(most * math.prod(size) / mean_volume)
+    tilt = sum((v - mean_volume) * (b - mean_bytes) for v, b in points)
+    slope = max(0.0, tilt / spread)
+    fixed = max(0.0, *(amount - slope * volume for volume, amount in points))
+    return math.ceil(fixed + slope * math.prod(size))
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """A size to capture, and what the calls that are padded up to it come to."""
+
+    size: Size
+    hits: int = 0
+    useful_work: float = 0
+    padded_work: float = 0
+    pool_bytes: int | None = None
+
+    @property
+    def waste(self) -> float | None:
+        """Work on padding, as a part of the useful work; None without a call."""
+        return self.padded_work / self.useful_work - 1 if self.useful_work else None
+
+    def plus(self, count: int, useful: float, padded: float) -> Bucket:
+        return dataclasses.replace(
+            self,
+            hits=self.hits + count,
+            useful_work=self.useful_work + count * useful,
+            padded_work=self.padded_work + count * padded,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return {**dataclasses.asdict(self), "size": [*self.size], "waste": self.waste}
+
+
+@dataclass(frozen=True)
+class Buckets:
+    """The sizes to capture, those of least work first.
+
+    `left_out` has the observed sizes that no bucket takes, with their calls; `exact`
+    says that no other choice within the limits needs less work. `scratch_bytes` are
+    those that the captures share, None where bytes are not known.
+    """
+
+    buckets: tuple[Bucket, ...]
+    names: tuple[str, ...]
+    left_out: Mapping[Size, int] = field(default_factory=dict)
+    exact: bool = True
+    scratch_bytes: int | None = None
+    eager_cost: float | None = None
+    work: Work = field(default=math.prod, repr=False, compare=False)
+
+    @property
+    def sizes(self) -> tuple[Size, ...]:
+        return tuple(bucket.size for bucket in self.buckets)
+
+    def bucket_for(self, size: int | Size) -> Size | None:
+        """The cheapest bucket that takes a size, observed before or not.
+
+        None where every bucket is too small, or padding costs more than eager does:
+        such a call is run in eager, or captured at its own size.
+        """
+        wanted = _as_size(size)
+        for bucket in self.sizes:
+            if _takes(bucket, wanted):
+                dear = self.work(bucket) > _eager_work(
+                    wanted, self.work, self.eager_cost
+                )
+                return None if dear else bucket
+        return None
+
+    @property
+    def waste(self) -> float | None:
+        """Work on padding over all calls that are replayed; None without any."""
+        useful = sum(bucket.useful_work for bucket in self.buckets)
+        padded = sum(bucket.padded_work for bucket in self.buckets)
+        return padded / useful - 1 if useful else None
+
+    @property
+    def pool_bytes(self) -> int | None:
+        """All captures together; None unless the bytes of each are known."""
+        each = [bucket.pool_bytes for bucket in self.buckets]
+        known = [amount for amount in each if amount is not None]
+        if len(known) < len(each) or self.scratch_bytes is None:
+            return None
+        return sum(known) + self.scratch_bytes
+
+    def counted(self, observed: Mapping[Any, int]) -> Buckets:
+        """The same buckets, with the hits and the waste of these calls."""
+        sizes = _as_sizes(observed)
+        made = {b.size: Bucket(b.size, pool_bytes=b.pool_bytes) for b in self.buckets}
+        placed = {size: self.bucket_for(size) for size in sizes}
+        for size, bucket in placed.items():
+            if bucket is not None:
+                useful, padded = self.work(size), self.work(bucket)
+                made[bucket] = made[bucket].plus(sizes[size], useful, padded)
+        left_out = {size: sizes[size] for size, into in placed.items() if into is None}
+        return dataclasses.replace(
+            self, buckets=tuple(made.values()), left_out=left_out
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "names": [*self.names],
+            "buckets": [bucket.to_json() for bucket in self.buckets],
+            "left_out": [{"size": [*s], "calls": n} for s, n in self.left_out.items()],
+            "waste": self.waste,
+            "pool_bytes": self.pool_bytes,
+            "scratch_bytes": self.scratch_bytes,
+            "exact": self.exact,
+        }
+
+    def __str__(self) -> str:
+        """A table: bucket, hits, waste, pool bytes; then all of them together."""
+        rows = [(" x ".join(self.names), "hits", "waste", "pool bytes")]
+        rows += [
+            (shown(b.size), str(b.hits), _percent(b.waste), _amount(b.pool_bytes))
+            for b in self.buckets
+        ]
+        if self.scratch_bytes:
+            rows.append(("shared", "", "", _amount(self.scratch_bytes)))
+        hits = sum(bucket.hits for bucket in self.buckets)
+        total = (str(hits), _percent(self.waste), _amount(self.pool_bytes))
+        rows.append(("all", *total))
+        if self.left_out:
+            rows.append(("no bucket", str(sum(self.left_out.values())), "", ""))
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = [
+            "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])])
+            for row in rows
+        ]
+        return "\n".join(line.rstrip() for line in lines)
+
+
+def plan(
+    observed: Mapping[Any, int],
+    *,
+    names: Sequence[str] | None = None,
+    captures: int | None = None,
+    budget_bytes: int | None = None,
+    memory: Memory | None = None,
+    multiple_of: int | Sequence[int] = 1,
+    captured: Iterable[int | Size] = (),
+    work: Work = math.prod,
+    eager_cost: float | None = None,
+) -> Buckets:
+    """The buckets that take the most calls, and of those the ones of least padded work.
+
+    `observed` has the number of calls of each size. At most `captures` buckets are
+    chosen, and `memory` says that they need at most `budget_bytes`. Sizes `captured`
+    already are buckets in any case. `work` must not fall when a size grows; by default
+    it is the product of the size. With `eager_cost`, how many times a replay a call of
+    the same size costs in eager, a call is padded only where that is cheaper.
+    """
+    sizes, kept = _as_sizes(observed), tuple(map(_as_size, captured))
+    dimensions = _dimensions([*sizes, *kept], names)
+    _refuse_limits(captures, budget_bytes, memory)
+    steps = _steps(multiple_of, dimensions)
+    rows, whole = _candidates([*sizes], kept, steps)
+    rows += _measured(memory, [*sizes], steps, but=rows)
+    rows.sort(key=lambda row: (work(row), row))
+    problem = Problem(
+        *_costs(sizes, rows, work, eager_cost),
+        [memory.own_bytes(row) if memory else 0 for row in rows],
+        [memory.scratch_bytes(row) if memory else 0 for row in rows],
+        kept=frozenset(map(rows.index, kept)),
+    ).limited(captures, budget_bytes)
+    if dimensions == 1:
+        first = [next(i for i, row in enumerate(rows) if row >= size) for size in sizes]
+        chosen, proved = along_a_line(problem, first), True
+    else:
+        chosen, proved = among_many(problem)
+    return Buckets(
+        tuple(
+            Bucket(rows[i], pool_bytes=problem.own_bytes[i] if memory else None)
+            for i in chosen
+        ),
+        tuple(names or (f"dim{i}" for i in range(dimensions))),
+        exact=proved and whole,
+        scratch_bytes=problem.scratch(chosen) if memory else None,
+        eager_cost=eager_cost,
+        work=work,
+    ).counted(sizes)
+
+
+def _costs(
+    sizes: Mapping[Size, int], rows: list[Size], work: Work, eager_cost: float | None
+) -> tuple[list[float], list[list[float]]]:
+    """What the calls of each size cost in eager, and in each row."""
+    works = {row: work(row) for row in rows}
+    # Dearer than all padding together: a call is left out only if nothing can take it.
+    most = 1 + sum(sizes.values()) * max(works.values(), default=0)
+    eager = [
+        count * min(most, _eager_work(size, work, eager_cost))
+        for size, count in sizes.items()
+    ]
+    padded = [[*eager] for _ in rows]
+    for column, (size, count) in enumerate(sizes.items()):
+        useful = work(size)
+        for line, (row, cost) in zip(padded, works.items(), strict=True):
+            if _takes(row, size):
+                if cost < useful:
+                    raise UserError(
+                        f"the work of {shown(size)} is {useful:g} and that of "
+                        f"{shown(row)} is {cost:g}: give a `work` that never falls"
+                    )
+                line[column] = min(line[column], count * cost)
+    return eager, padded
+
+
+def _eager_work(size: Size, work: Work, eager_cost: float | None) -> float:
+    return math.inf if eager_cost is None else eager_cost * work(size)
+
+
+def _candidates(
+    sizes: list[Size], kept: Iterable[Size], steps: Size
+) -> tuple[list[Size], bool]:
+    """Sizes worth capturing, and whether they are all that the best could need.
+
+    A bucket that is larger, in some dimension, than all its calls could be smaller: so
+    each of its numbers is one that was observed, rounded up to its step.
+    """
+    aligned = [
+        tuple(
+            -(-number // step) * step for number, step in zip(size, steps, strict=True)
+        )
+        for size in sizes
+    ]
+    numbers = [sorted({*column}) for column in zip(*aligned, strict=True)]
+    while len(numbers) > 1 and math.prod(map(len, numbers)) > CANDIDATES:
+        longest = max(range(len(numbers)), key=lambda i: len(numbers[i]))
+        numbers[longest] = numbers[longest][::-2][::-1]  # every second, the last stays
+    coarse = [
+        tuple(min(n for n in column if n >= number) for column, number in pairs)
+        for pairs in (zip(numbers, size, strict=True) for size in aligned)
+    ]
+    rows = {row for row in product(*numbers) if _is_join(row, coarse)}
+    return [*(rows | {*kept})], coarse == aligned
+
+
+def _measured(
+    memory: Memory | None, sizes: list[Size], steps: Size, *, but: list[Size]
+) -> list[Size]:
+    """Sizes that were captured: one may need less than is estimated for a smaller."""
+    known = {*memory.own, *memory.scratch} if memory else set()
+    return [
+        size
+        for size in sorted(known - {*but})
+        if not any(map(operator.mod, size, steps))
+        and any(_takes(size, other) for other in sizes)
+    ]
+
+
+def _is_join(row: Size, sizes: Iterable[Size]) -> bool:
+    """The smallest size that takes all those sizes which it takes."""
+    taken = [size for size in sizes if _takes(row, size)]
+    return bool(taken) and row == tuple(map(max, zip(*taken, strict=True)))
+
+
+def _takes(bucket: Size, size: Size) -> bool:
+    return all(map(operator.ge, bucket, size))
+
+
+def _as_size(size: int | Size) -> Size:
+    numbers = (size,) if isinstance(size, int) else tuple(size)
+    if not numbers or any(number < 1 for number in numbers):
+        raise UserError(f"{size!r} is no size: give whole numbers above 0")
+    return numbers
+
+
+def _as_sizes(observed: Mapping[Any, int]) -> dict[Size, int]:
+    """Sizes and their calls, in order of size."""
+    sizes = {_as_size(size): count for size, count in observed.items()}
+    for size, count in sizes.items():
+        if count < 1:
+            raise UserError(f"{shown(size)} was observed {count} times: leave it out")
+    return dict(sorted(sizes.items()))
+
+
+def _dimensions(sizes: Sequence[Size], names: Sequence[str] | None) -> int:
+    """How many numbers a size has, which is the same for all."""
+    counts = {len(size) for size in sizes} | ({len(names)} if names else set())
+    if len(counts) > 1:
+        told = " and ".join(map(str, sorted(counts)))
+        raise UserError(f"sizes with {told} numbers: give one number per dimension")
+    return counts.pop() if counts else 1
+
+
+def _steps(multiple_of: int | Sequence[int], dimensions: int) -> Size:
+    steps = (multiple_of,) * dimensions if isinstance(multiple_of, int) else multiple_of
+    if len(steps) != dimensions or any(step < 1 for step in steps):
+        raise UserError(
+            f"multiple_of={multiple_of!r}: give one number above 0, or one for each of "
+            f"{dimensions} dimensions"
+        )
+    return tuple(steps)
+
+
+def _refuse_limits(
+    captures: int | None, budget_bytes: int | None, memory: Memory | None
+) -> None:
+    if captures is not None and captures < 1:
+        raise UserError(f"captures={captures}: allow at least one")
+    if budget_bytes is not None and budget_bytes < 1:
+        raise UserError(f"budget_bytes={budget_bytes}: give at least one byte")
+    if budget_bytes is not None and memory is None:
+        raise UserError("budget_bytes without memory: give the bytes of some sizes")
+
+
+def shown(size: Size) -> str:
+    return "x".join(map(str, size))
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.1f}%"
+
+
+def _amount(value: int | None) -> str:
+    if value is None:
+        return "-"
+    for unit, one in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if value >= one:
+            return f"{value / one:.1f} {unit}"
+    return f"{value} B"

@@ -1,0 +1,226 @@
+"""How a step is compiled before it is recorded.
+
+In comes a strategy. Out goes a preparation: the step to run while it is rehearsed and
+recorded (`during`), and the step to run where there is no recording (`apart`). Models
+are left as they are: blocks carry their compiled selves only while they are needed.
+
+With `nested`, the step is compiled as a whole, and the code of a repeated block once.
+With `regional`, the repeated blocks are compiled alone, one for all. What lies outside
+of them (embeddings, head, loss) is run as it is, unless a function there launches
+several kernels over much memory, which fusing makes fewer: such a function is compiled
+as well.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Callable, Iterator
+from types import CodeType
+from typing import Any
+
+import torch
+from torch import nn
+
+from torchproof.records import UserError
+from torchproof.runtime.cudagraph.eager_recorder import Witness
+from torchproof.runtime.cudagraph.recorded_step import Forward
+from torchproof.strategies import NotApplicable, Strategy, Watch, nesting, regions
+from torchproof.torch_private import step_capture
+
+Body = Callable[[Forward], Forward]
+
+GRAPHED = ("eager", "full", "regional", "nested")
+# A function outside of the blocks is compiled if fusing can save this much.
+_OPERATIONS = 3
+_BYTES = 4 << 20
+
+
+class Preparation:
+    """Eager: the step is recorded as it is."""
+
+    name = "eager"
+    fails = False  # whether torch cannot compile it
+    traces = False  # whether `learn` needs the Python functions of each operation
+
+    def __init__(self, step: Forward, body: Body) -> None:
+        self.step, self.body = step, body
+
+    def watching(self) -> contextlib.AbstractContextManager[Any]:
+        """Around the eager run from which it learns."""
+        return contextlib.nullcontext()
+
+    def learn(self, witness: Witness) -> None:
+        """What was seen in that run."""
+
+    def during(self) -> contextlib.AbstractContextManager[Forward]:
+        """The step while it is rehearsed and recorded."""
+        return contextlib.nullcontext(self.body(self.step))
+
+    def apart(self) -> contextlib.AbstractContextManager[Forward]:
+        """The step where it runs without a recording."""
+        return self.during()
+
+    @contextlib.contextmanager
+    def uncompiled(self) -> Iterator[Forward]:
+        """The step in eager, whatever of it is compiled."""
+        with torch.compiler.set_stance("force_eager"):
+            yield self.body(self.step)
+
+
+class Full(Preparation):
+    """All of it compiled as a whole."""
+
+    def __init__(self, step: Forward, body: Body, strategy: Strategy) -> None:
+        super().__init__(step, body)
+        self.name = strategy.name
+        self._compiled = torch.compile(step, **_arguments(strategy))
+
+    @contextlib.contextmanager
+    def during(self) -> Iterator[Forward]:
+        with step_capture.many_shapes():
+            yield self.body(self._compiled)
+
+
+class Blocks(Preparation):
+    """The repeated blocks are found in the eager run."""
+
+    def __init__(
+        self, step: Forward, body: Body, strategy: Strategy, *, roots: list[nn.Module]
+    ) -> None:
+        super().__init__(step, body)
+        self.name, self.strategy, self.roots = strategy.name, strategy, roots
+        self.blocks: list[nn.Module] = []
+        self._watches: list[Watch] = []
+
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[None]:
+        self._watches = [] if self.blocks else [Watch(root) for root in self.roots]
+        with contextlib.ExitStack() as stack:
+            for watch in self._watches:
+                stack.enter_context(watch)
+            yield
+
+    def learn(self, witness: Witness) -> None:
+        if self.blocks:
+            return
+        for root, watch in zip(self.roots, self._watches, strict=True):
+            for paths in regions.find(root, watch):
+                self.blocks += map(root.get_submodule, paths)
+        self._watches = []
+        if not self.blocks:
+            names = ", ".join(type(root).__name__ for root in self.roots)
+            raise NotApplicable(
+                f"no repeated blocks: {names or 'the step'} calls no modules of the"
+                " same structure in sequence"
+            )
+        self.compile_blocks()
+
+    def compile_blocks(self) -> None:
+        """Once, when they are known."""
+        raise NotImplementedError
+
+
+class Nested(Blocks):
+    """All of it compiled as a whole, with the code of a block made once for its kind.
+
+    Blocks are regions only while it runs: torch looks for regions as it traces.
+    """
+
+    def __init__(
+        self, step: Forward, body: Body, strategy: Strategy, *, roots: list[nn.Module]
+    ) -> None:
+        super().__init__(step, body, strategy, roots=roots)
+        self._regions: dict[nn.Module, Forward] = {}
+
+    def compile_blocks(self) -> None:
+        self._regions = {block: nesting.region(block) for block in self.blocks}
+        self._compiled = torch.compile(self.step, **_arguments(self.strategy))
+
+    @contextlib.contextmanager
+    def during(self) -> Iterator[Forward]:
+        if not self._regions:  # not known yet, or they cannot be regions
+            yield self.body(self.step)
+            return
+        with step_capture.many_shapes(), nesting.in_place(self._regions):
+            yield self.body(self._compiled)
+
+
+class Regional(Blocks):
+    """The repeated blocks compiled, and what is worth it of the rest."""
+
+    traces = True
+
+    def __init__(
+        self, step: Forward, body: Body, strategy: Strategy, *, roots: list[nn.Module]
+    ) -> None:
+        super().__init__(step, body, strategy, roots=roots)
+        self.rest: set[CodeType] = set()
+        self._compiled: list[Any] = []
+
+    def learn(self, witness: Witness) -> None:
+        super().learn(witness)
+        codes = {_code(type(block).forward) for block in self.blocks}
+        above: set[CodeType] = set()
+        for stack, _, _ in witness.stacks:
+            inside = [place for place, code in enumerate(stack) if code in codes]
+            if inside:
+                above.update(stack[: inside[0]])
+        self.rest |= {
+            code
+            for code, origin in witness.origins(frozenset(above)).items()
+            if code not in codes
+            and origin.operations >= _OPERATIONS
+            and origin.bytes >= _BYTES
+        }
+
+    def compile_blocks(self) -> None:
+        arguments = _arguments(self.strategy)
+        self._compiled = [
+            torch.compile(block._call_impl, **arguments) for block in self.blocks
+        ]
+        self._around = torch.compile(self.step, **arguments)
+
+    @contextlib.contextmanager
+    def apart(self) -> Iterator[Forward]:
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(step_capture.many_shapes())
+            for block, compiled in zip(self.blocks, self._compiled, strict=True):
+                stack.enter_context(step_capture.compiled_self(block, compiled))
+            yield self.body(self.step)
+
+    @contextlib.contextmanager
+    def during(self) -> Iterator[Forward]:
+        with self.apart() as plain:
+            if not self.rest:
+                yield plain
+                return
+            with step_capture.only_frames_of(self.rest, self.blocks):
+                yield self.body(self._around)
+
+
+def prepare(
+    step: Forward, body: Body, strategy: Strategy, modules: list[nn.Module]
+) -> Preparation:
+    """`modules` are all that the step can see."""
+    if strategy.form == "eager":
+        return Preparation(step, body)
+    if strategy.form == "full":
+        return Full(step, body, strategy)
+    if strategy.form == "core":
+        raise UserError(f"strategy {strategy.name!r}: a graph is {', '.join(GRAPHED)}")
+    inner = {part for each in modules for part in each.children()}
+    roots = [each for each in modules if each not in inner]
+    kind = Nested if strategy.form == "nested" else Regional
+    return kind(step, body, strategy, roots=roots)
+
+
+def _arguments(strategy: Strategy) -> dict[str, Any]:
+    """Each shape is recorded on its own, so code need not serve another."""
+    return {"dynamic": False, **strategy.arguments}
+
+
+def _code(function: Any) -> CodeType:
+    """Of the function itself, past its decorators."""
+    found: CodeType = inspect.unwrap(function).__code__
+    return found

@@ -1,0 +1,688 @@
+"""Everything a step can reach besides its arguments, found from its code.
+
+In come the step and the code that ran in an eager call of it (`Execution`). Out go the
+places that this code could look at: modules, dicts, lists and sets; attributes of other
+objects, of classes and of Python modules, and globals, as far as the code names them;
+variables of enclosing functions; tensors and optimizers.
+
+Functions that ran are followed wherever they come from. Other functions of the user and
+of libraries are followed where code names them, if nothing has run yet, or if there is
+a backward of the user's own, which runs in another thread and is not seen. Names that
+torch and the standard library use count for objects of their own classes only: they
+would else stand for any attribute of the same name.
+"""
+
+from __future__ import annotations
+
+import builtins
+import collections
+import contextvars
+import ctypes
+import functools
+import gc
+import sys
+import threading
+import types
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy
+import torch
+from torch import Tensor, nn
+
+from torchproof.records import whose
+from torchproof.runtime.cudagraph.executed_code import (
+    Execution,
+    Reads,
+    isinstance_of,
+    owner_of,
+    reads_of,
+)
+from torchproof.runtime.cudagraph.object_state import (
+    ATOMS,
+    BYTES,
+    CACHED,
+    CONTAINERS,
+    GETTERS,
+    NUMBERS_IN_C,
+    hidden,
+)
+
+PLAIN = (*ATOMS, torch.dtype, torch.device)
+HOOKS = (
+    *("_forward_hooks", "_forward_pre_hooks", "_backward_hooks"),
+    *("_backward_pre_hooks", "_state_dict_hooks", "_load_state_dict_pre_hooks"),
+)
+TENSOR_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
+GONE = object()
+_MOST_OBJECTS = 20_000
+_LEFT_OUT = (  # they keep books of their own while a step runs
+    torch.optim.Optimizer,
+    torch.optim.lr_scheduler.LRScheduler,
+    torch.amp.GradScaler,
+)
+_OWN = ("user", "library")
+_ENTRIES = frozenset({"forward", "__call__"})
+_OF_BACKWARD = frozenset({"backward", "vjp", "jvp", "setup_context"})
+_UNREAD = frozenset(  # of a class; its other special methods may be called at any time
+    {
+        *("__module__", "__doc__", "__dict__", "__weakref__", "__annotations__"),
+        *("__qualname__", "__slots__", "__firstlineno__", "__static_attributes__"),
+        *("__abstractmethods__", "__parameters__", "__orig_bases__", "__match_args__"),
+        *("__dataclass_params__", "__annotate__", "__annotations_cache__"),
+        *("__dataclass_fields__", "__init_subclass__", "__subclasshook__"),
+    }
+)
+_OF_TYPES = frozenset({"__name__", "__qualname__"})  # stored in C
+_OF_FUNCTIONS = frozenset({"__code__", "__defaults__", "__kwdefaults__"})
+_OF_MODULES = frozenset(vars(nn.Module()))
+_IMMUTABLE_TYPE = 1 << 8
+_HEAP_TYPE = 1 << 9
+_SMALL = 256  # containers of torch's own with more parts are caches
+_dict_of_class: Callable[[type], Any] = type.__dict__["__dict__"].__get__
+mro_of: Callable[[type], tuple[type, ...]] = type.__dict__["__mro__"].__get__
+
+
+class Reach:
+    """What was found, each with a label for people.
+
+    With `strict`, only what the code that ran has read, for what it must not read.
+    """
+
+    def __init__(
+        self,
+        step: Callable[..., Any],
+        ran: Execution | None = None,
+        *,
+        strict: bool = False,
+    ) -> None:
+        self._ran = Execution() if ran is None else ran
+        self._strict = strict
+        self._names: set[str] = set(_ENTRIES)  # of attributes, in all code that counts
+        self._foreign: set[str] = set()  # the same, in torch's and the standard library
+        # Whether functions are followed that were not seen to run.
+        self._lenient = not self._ran.codes
+        known = -1
+        while known < (size := self._size()):  # more may be named later
+            known = size
+            self._clear()
+            self._visit("step", step)
+            self._visit_what_ran()
+        del self._seen, self._entered, self._named_already
+
+    def _size(self) -> int:
+        return len(self._names) + len(self._foreign) + self._lenient
+
+    def _clear(self) -> None:
+        self.modules: list[nn.Module] = []
+        self.optimizers: list[torch.optim.Optimizer] = []
+        self.scalers: list[torch.amp.GradScaler] = []
+        self.objects: list[tuple[str, Any]] = []  # for their types and `__dict__`
+        self.dicts: list[tuple[str, dict[Any, Any]]] = []
+        self.lists: list[tuple[str, Any]] = []
+        self.keyed: list[tuple[str, Any]] = []  # dicts and sets, for their keys
+        self.arrays: list[tuple[str, Any]] = []  # compared by value
+        self.named: list[tuple[str, dict[str, Any], str]] = []
+        self.classes: list[tuple[str, type, Any]] = []  # each with its own dict
+        self.of_classes: list[tuple[str, type, Any, str]] = []
+        self.slots: list[tuple[str, Any, Any]] = []  # with the descriptor and the owner
+        self.functions: list[tuple[str, types.FunctionType]] = []
+        self.cells: list[tuple[str, types.CellType]] = []
+        self.contexts: list[tuple[str, contextvars.ContextVar[Any]]] = []
+        self.locals: list[tuple[str, threading.local]] = []
+        self.caches: list[tuple[str, dict[Any, Any]]] = []
+        self.references: list[tuple[str, weakref.ref[Any]]] = []
+        self.tensors: dict[int, tuple[str, Tensor]] = {}
+        self.strange: list[tuple[str, Tensor]] = []  # whose memory cannot be watched
+        self.opaque: list[str] = []  # whose state cannot be watched, in words
+        self.foreign: dict[int, Any] = {}  # torch's own scopes, classes, containers
+        self.whole = True
+        self._seen: dict[int, Any] = {}
+        self._entered: set[types.CodeType] = set()
+        self._classes: set[int] = set()
+        self._idle: dict[int, frozenset[str]] = {}
+        self._named_already: set[tuple[int, str]] = set()
+
+    def relevant(self, kind: type, held: Any) -> list[str]:
+        """The names in a class's own dict that count.
+
+        Special methods of the user's are called without being named: those count that
+        ran, and those that appear. Of torch's only those that ran: compilers exchange
+        others.
+        """
+        names = self._names_for(kind)
+        if torch.autograd.Function in mro_of(kind):
+            names = names | _OF_BACKWARD
+        idle = self._idle.get(id(kind), frozenset()) - self._names
+        whole = self._ran.is_looked_up(kind)
+        return [
+            name
+            for name in list(held)
+            if name not in idle
+            and (
+                whole or _is_special(name) or name in names or self._has_run(held[name])
+            )
+            and not self._ran.is_forgotten(id(kind), name)
+        ]
+
+    def _idle_in(self, kind: type, held: Any) -> frozenset[str]:
+        """Special names of a class that decide nothing as long as nothing runs them."""
+        own = not _is_of_library(kind, inherited=False)
+        return _UNREAD | {
+            name
+            for name, value in held.items()
+            if _is_special(name)
+            and not self._has_run(value)
+            and not (own and type(value) is not types.FunctionType)
+        }
+
+    def names_of(self, value: Any, held: dict[str, Any]) -> list[str]:
+        """The attributes of an object that count, of those it has."""
+        if isinstance_of(value, (nn.Module,)) or self._ran.is_looked_up(value):
+            return list(held)
+        names = self._names_for(type(value))
+        return [name for name in list(held) if name in names]
+
+    def _names_for(self, kind: type) -> set[str]:
+        return self._names | self._foreign if _is_of_library(kind) else self._names
+
+    def _has_run(self, value: Any) -> bool:
+        function = _function_of(value)
+        return type(function) is types.FunctionType and (
+            function.__code__ in self._ran.codes
+        )
+
+    # -- one value -----------------------------------------------------------------
+
+    def _visit(self, label: str, value: Any) -> None:
+        if type(value) in PLAIN or value is GONE or id(value) in self._seen:
+            return
+        if len(self._seen) > _MOST_OBJECTS:
+            self.whole = False
+            return
+        self._seen[id(value)] = value
+        for kinds, visit in _WAYS:
+            if isinstance_of(value, kinds):
+                visit(self, label, value)
+                return
+        self._visit_object(label, value)
+
+    def _visit_tensor(self, label: str, tensor: Tensor) -> None:
+        if has_plain_memory(tensor):
+            self.tensors[id(tensor)] = label, tensor
+        else:
+            self.strange.append((label, tensor))
+        for name in TENSOR_HOOKS:
+            if hooks := getattr(tensor, name, None):
+                self._lenient = True
+                self._visit(f"{label}.{name}", hooks)
+        self._visit_attributes(label, tensor)
+
+    def _visit_nothing(self, label: str, value: Any) -> None:
+        """Nothing in it can change, or what changes decides nothing."""
+
+    def _visit_method(self, label: str, value: types.MethodType) -> None:
+        self._visit(label, value.__func__)
+        self._visit(_short(label, "self"), value.__self__)
+
+    def _visit_partial(self, label: str, value: functools.partial[Any]) -> None:
+        for name in ("func", "args", "keywords"):
+            member = functools.partial.__dict__[name]
+            self.slots.append((f"{label}.{name}", member, value))
+            self._visit(label, in_slot(member, value))
+
+    def _visit_bound(self, label: str, value: Any) -> None:
+        """A method of an object in C: `settings.get`."""
+        if not isinstance(value.__self__, types.ModuleType):
+            self._visit(_short(label, "self"), value.__self__)
+
+    def _visit_descriptor(self, label: str, value: Any) -> None:
+        self._visit(label, _function_of(value))
+
+    def _visit_array(self, label: str, value: Any) -> None:
+        self.arrays.append((label, value))
+        if isinstance(value, numpy.ndarray) and value.dtype.hasobject:
+            self._visit(label, value.ravel().tolist())
+        self._visit_object(label, value)
+
+    def _visit_getter(self, label: str, value: Any) -> None:
+        """`operator.attrgetter` and its like hold the names that they read."""
+        parts = [value]
+        while parts:
+            part = parts.pop()
+            if isinstance(part, str):
+                self._names.update(part.split("."))
+            elif isinstance(part, (*GETTERS, tuple)):
+                parts += gc.get_referents(part)
+
+    def _visit_proxy(self, label: str, value: types.MappingProxyType[Any, Any]) -> None:
+        for part in gc.get_referents(value):
+            self._visit(label, part)
+
+    def _visit_cache(self, label: str, value: Any) -> None:
+        """What `functools.lru_cache` has kept, which is answered without any code."""
+        self._visit(label, value.__wrapped__)
+        held = dict_of(value)
+        for part in gc.get_referents(value):
+            if type(part) is dict and part is not held:
+                self.caches.append((label, part))
+                for entry in list(part.values()):
+                    within = type(entry).__name__ == "_lru_list_elem"
+                    for each in gc.get_referents(entry) if within else [entry]:
+                        self._visit(label, each)
+
+    def _visit_context(self, label: str, value: contextvars.ContextVar[Any]) -> None:
+        self.contexts.append((label, value))
+        self._visit(label, value.get(GONE))
+
+    def _visit_local(self, label: str, value: threading.local) -> None:
+        self.locals.append((label, value))
+        for name, part in list(vars(value).items()):
+            self._visit(f"{label}.{name}", part)
+        self._visit_class(label, type(value))
+
+    def _visit_reference(self, label: str, value: weakref.ref[Any]) -> None:
+        """An object that must be able to go: it is watched without being held."""
+        self.references.append((label, value))
+        target = weakref.ref.__call__(value)
+        if target is None or id(target) in self._seen:
+            return
+        held = dict_of(target)
+        if held is None or isinstance_of(target, (nn.Module, Tensor)):
+            kind = type(target).__name__
+            self.opaque.append(f"{label} refers weakly to a {kind}")
+            return
+        self._visit_class(label, type(target))
+        self._visit_names(label, target, held)
+        for each in mro_of(type(target)):  # an attribute may come to hide these
+            for name in self._names_for(type(target)) & _dict_of_class(each).keys():
+                self._name(f"{label}.{name}", held, name)
+
+    # -- containers and objects ----------------------------------------------------
+
+    def _visit_parts(self, label: str, value: Any) -> None:
+        """A container, all of whose parts count."""
+        if isinstance_of(value, (dict,)):
+            if value is sys.modules:
+                return  # by the names of modules that code has
+            self.dicts.append((label, value))
+            self.keyed.append((label, value))
+            for key, part in list(dict.items(value)):
+                self._visit(f"{label}[{_shown_key(key)}]", part)
+                self._visit(f"a key of {label}", key)
+            if isinstance_of(value, (collections.defaultdict,)):
+                member = collections.defaultdict.__dict__["default_factory"]
+                self.slots.append((f"{label}.default_factory", member, value))
+                self._visit(label, value.default_factory)
+        elif isinstance_of(value, (set,)):
+            self.keyed.append((label, value))
+            for number, part in enumerate(_parts(value)):
+                self._visit(f"{label}[{number}]", part)
+        else:
+            if not isinstance_of(value, (tuple, frozenset)):
+                self.lists.append((label, value))
+            for number, part in enumerate(_parts(value)):
+                self._visit(f"{label}[{number}]", part)
+        if type(value) not in CONTAINERS:
+            self._visit_object(label, value)
+
+    def _visit_module(self, label: str, module: nn.Module) -> None:
+        self.modules.append(module)
+        held = module.__dict__
+        self.objects.append((label, module))
+        self.dicts.append((label, held))
+        for part in ("_parameters", "_buffers", "_modules"):
+            self.dicts.append((label, held[part]))
+            self.keyed.append((label, held[part]))
+            for name, value in held[part].items():
+                self._visit(f"{label}.{name}", value)
+        for name in HOOKS:
+            if hooks := held.get(name):
+                self._lenient |= "backward" in name
+                self.dicts.append((f"{label}.{name}", hooks))
+                for hook in list(hooks.values()):
+                    self._visit(f"{label}.{name}", hook)
+        for name, value in list(held.items()):
+            if name not in _OF_MODULES:
+                self._visit(f"{label}.{name}", value)
+        self._visit_class(label, type(module))
+        self._visit_slots(label, module, whole=True)
+
+    def _visit_keeper(self, label: str, keeper: Any) -> None:
+        """Books that replays keep up to date themselves: the tensors in them matter."""
+        if isinstance(keeper, torch.optim.Optimizer):
+            self.optimizers.append(keeper)
+            for number, group in enumerate(keeper.param_groups):
+                place = f"{label}.param_groups[{number}]['params']"
+                self._visit(place, group["params"])
+        elif isinstance(keeper, torch.amp.GradScaler):
+            self.scalers.append(keeper)
+
+    def _visit_object(self, label: str, value: Any) -> None:
+        kind: Any = type(value)
+        if kind.__module__.partition(".")[0] in ("logging", "torchproof"):
+            return
+        self._visit_class(label, kind)
+        if (base := hidden(kind)) is not None:
+            self.opaque.append(f"{label} is a {base.__name__}")
+        self._visit_attributes(label, value)
+
+    def _visit_attributes(self, label: str, value: Any) -> None:
+        self.objects.append((label, value))
+        if (held := dict_of(value)) is not None:
+            self._visit_names(label, value, held)
+        self._visit_slots(label, value, whole=self._ran.is_looked_up(value))
+
+    def _visit_names(self, label: str, value: Any, held: dict[str, Any]) -> None:
+        for name in self.names_of(value, held):
+            self._name(f"{label}.{name}", held, name)
+            self._visit(f"{label}.{name}", held.get(name))
+
+    def _visit_slots(self, label: str, value: Any, *, whole: bool) -> None:
+        names = self._names_for(type(value))
+        for kind in mro_of(type(value)):
+            if not kind.__flags__ & _HEAP_TYPE:
+                continue
+            for name, member in list(_dict_of_class(kind).items()):
+                if type(member) is not types.MemberDescriptorType:
+                    continue
+                if whole or name in names:
+                    self.slots.append((f"{label}.{name}", member, value))
+                    self._visit(f"{label}.{name}", in_slot(member, value))
+
+    # -- classes and Python modules ------------------------------------------------
+
+    def _visit_class(self, label: str, kind: type) -> None:
+        """A class and those it is made from: methods and values, by name."""
+        for each in (*mro_of(kind), *mro_of(type(kind))):
+            fixed = each.__flags__ & _IMMUTABLE_TYPE or not each.__flags__ & _HEAP_TYPE
+            if not fixed and id(each) not in self._classes:
+                self._classes.add(id(each))
+                self._visit_own(each)
+
+    def _visit_own(self, kind: type) -> None:
+        held = _dict_of_class(kind)
+        self._idle[id(kind)] = self._idle_in(kind, held)
+        name_of_class = type.__getattribute__(kind, "__name__")
+        for name in _OF_TYPES & self._names:
+            member = type.__dict__[name]
+            self.slots.append((f"{name_of_class}.{name}", member, kind))
+        self.classes.append((name_of_class, kind, held))
+        own = not _is_of_library(kind, inherited=False)
+        if not own:
+            self.foreign[id(kind)] = kind
+        for name in self.relevant(kind, held):
+            value, label = held[name], f"{name_of_class}.{name}"
+            if type(value) is types.MemberDescriptorType:
+                continue  # a slot
+            self.of_classes.append((label, kind, held, name))
+            function = _function_of(value)
+            if type(function) is types.FunctionType:
+                self._lenient |= name in _OF_BACKWARD and own
+                self._visit(label, function)
+            elif own and (name in self._names or not _is_special(name)):
+                self._visit(label, value)
+
+    def _visit_python_module(self, label: str, module: types.ModuleType) -> None:
+        """One of the user's or of a library, by name; others by what code follows."""
+        if _owner_of_module(module) in _OWN:
+            self.objects.append((label, module))
+            held = object.__getattribute__(module, "__dict__")
+            for name in self.names_of(module, held):
+                self._name(f"{label}.{name}", held, name)
+                self._visit(f"{label}.{name}", held.get(name))
+
+    # -- code ----------------------------------------------------------------------
+
+    def _visit_function(self, label: str, function: types.FunctionType) -> None:
+        code, owner = function.__code__, owner_of(function.__code__)
+        if code not in self._ran.codes:
+            followed = owner in _OWN or label == "step"
+            if owner == "user":
+                self._visit_attributes(label, function)
+            if _OF_FUNCTIONS & (self._names | self._foreign) and owner in _OWN:
+                self.functions.append((label, function))
+            if self._strict or not self._lenient or not followed:
+                return
+        self._entered.add(code)
+        self.functions.append((label, function))
+        if owner == "user":
+            self._visit_attributes(label, function)
+        for name, cell in zip(
+            code.co_freevars, function.__closure__ or (), strict=True
+        ):
+            self.cells.append((name, cell))
+            if (value := contents(cell)) is not cell:
+                self._visit_as(owner, name, value)
+        for value in (function.__defaults__, function.__kwdefaults__):
+            self._visit_as(owner, f"{label}'s defaults", value)
+        self._read(code, function.__globals__)
+
+    def _read(self, code: types.CodeType, scope: dict[str, Any]) -> None:
+        """What the code names: attributes, globals, and what hangs on them."""
+        reads, owner = reads_of(code), owner_of(code)
+        has_run = code in self._ran.codes
+        own = self._names if owner in _OWN else self._foreign
+        own |= reads.attributes | reads.strings
+        for name in sorted(reads.globals):
+            value = scope.get(name, GONE)
+            if owner == "library" and not has_run:
+                if isinstance(value, types.FunctionType):
+                    self._visit(name, value)
+                continue
+            if owner not in _OWN:
+                self.foreign[id(scope)] = scope
+            self._name(name, scope, name)
+            if value is not GONE:
+                self._visit_as(owner, name, value)
+            elif owner in _OWN:
+                self._name(name, vars(builtins), name)
+                self._visit(name, vars(builtins).get(name, GONE))
+        for chain in sorted(reads.chains, key=len):
+            self._follow(scope, chain)
+        for name in sorted(_modules_of(reads, scope) & sys.modules.keys()):
+            self._name(f"sys.modules[{name!r}]", sys.modules, name)
+            self._visit(name, sys.modules[name])
+        if owner in _OWN and "globals" in reads.globals and has_run:
+            self._visit("globals()", scope)
+
+    def _visit_as(self, owner: str, label: str, value: Any) -> None:
+        """What torch's own code reads is looked at, and not what hangs on it."""
+        if owner in _OWN or isinstance_of(
+            value, (types.FunctionType, types.MethodType)
+        ):
+            self._visit(label, value)
+        elif type(value) in (dict, collections.OrderedDict, list, set):
+            forgotten = self._ran.is_forgotten(id(value), None)
+            if len(value) <= _SMALL and id(value) not in self._seen and not forgotten:
+                self._seen[id(value)] = value
+                self.foreign[id(value)] = value
+                is_list = isinstance(value, list)
+                (self.lists if is_list else self.keyed).append((label, value))
+                if isinstance(value, dict):
+                    self.dicts.append((label, value))
+
+    def _follow(self, scope: dict[str, Any], chain: tuple[str, ...]) -> None:
+        """`torch.nn.functional.relu`: from module to module, by exactly these names."""
+        label, value = chain[0], scope.get(chain[0], GONE)
+        if not isinstance(value, types.ModuleType) or len(chain) < 2:
+            return
+        for name in chain[1:]:
+            if not isinstance(value, types.ModuleType):
+                return
+            label = f"{label}.{name}"
+            held = object.__getattribute__(value, "__dict__")
+            if _owner_of_module(value) not in _OWN:
+                self.foreign[id(held)] = held
+            self._name(label, held, name)
+            value = held.get(name, GONE)
+        self._visit(label, value)
+
+    def _visit_what_ran(self) -> None:
+        """The code that ran, also where no place leads to it."""
+        ran, within = self._ran, set[types.CodeType]()
+        for code, scope in ran.codes.items():
+            self._read(code, scope)
+            within.update(c for c in code.co_consts if isinstance(c, types.CodeType))
+        lost = [
+            code
+            for code in ran.codes
+            if owner_of(code) in _OWN and code not in self._entered | within
+        ]
+        for function in ran.functions_of(lost):
+            self._visit(function.__qualname__, function)
+        for value in ran.arguments():
+            if id(value) not in self._seen and not self._strict:
+                self._visit_lost(type(value).__name__, value)
+
+    def _visit_lost(self, label: str, value: Any) -> None:
+        """An object that was used, and that no place leads to."""
+        held = dict_of(value)
+        if isinstance_of(value, (nn.Module,)):
+            self._visit(label, value)
+        elif held is not None and not isinstance_of(value, (*CONTAINERS, *_LEFT_OUT)):
+            self._visit_class(label, type(value))
+            self._visit_names(label, value, held)
+
+    def _name(self, label: str, held: dict[str, Any], name: str) -> None:
+        known = (id(held), name) in self._named_already
+        if not known and not self._ran.is_forgotten(id(held), name):
+            self._named_already.add((id(held), name))
+            self.named.append((label, held, name))
+
+
+_WAYS: tuple[tuple[tuple[Any, ...], Callable[[Any, str, Any], None]], ...] = (
+    ((Tensor,), Reach._visit_tensor),
+    ((nn.Module,), Reach._visit_module),
+    (_LEFT_OUT, Reach._visit_keeper),
+    ((types.MethodType,), Reach._visit_method),
+    ((types.FunctionType,), Reach._visit_function),
+    ((functools.partial,), Reach._visit_partial),
+    (CONTAINERS, Reach._visit_parts),
+    ((*BYTES, *NUMBERS_IN_C, ctypes._SimpleCData), Reach._visit_array),
+    ((types.ModuleType,), Reach._visit_python_module),
+    ((type,), Reach._visit_class),
+    ((property, staticmethod, classmethod), Reach._visit_descriptor),
+    ((types.BuiltinFunctionType, types.MethodWrapperType), Reach._visit_bound),
+    (GETTERS, Reach._visit_getter),
+    ((types.MappingProxyType,), Reach._visit_proxy),
+    (CACHED, Reach._visit_cache),
+    ((contextvars.ContextVar,), Reach._visit_context),
+    ((threading.local,), Reach._visit_local),
+    ((weakref.ref,), Reach._visit_reference),
+    ((types.CodeType, types.CellType), Reach._visit_nothing),
+)
+
+
+def has_plain_memory(tensor: Tensor) -> bool:
+    """Whether a tensor is what lies at one address: not sparse, lazy or a wrapper."""
+    return (
+        tensor.layout is torch.strided
+        and not hasattr(tensor, "__tensor_flatten__")
+        and not nn.parameter.is_lazy(tensor)
+    )
+
+
+def contents(cell: types.CellType) -> Any:
+    """The cell itself, if its variable has not been assigned yet."""
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return cell
+
+
+def dict_of(value: Any) -> dict[str, Any] | None:
+    """An object's own attributes, without asking code of its class."""
+    kind: Any = type(value)
+    if not _has_plain_dict(kind):
+        return None
+    held = object.__getattribute__(value, "__dict__")
+    return held if type(held) is dict else None
+
+
+def in_slot(member: Any, owner: Any) -> Any:
+    try:
+        return member.__get__(owner)
+    except AttributeError:
+        return GONE
+
+
+@functools.lru_cache(maxsize=4096)
+def _has_plain_dict(kind: type) -> bool:
+    for each in mro_of(kind):
+        if "__dict__" in (held := _dict_of_class(each)):
+            plain = (types.GetSetDescriptorType, types.MemberDescriptorType)
+            return isinstance(held["__dict__"], plain)
+    return False
+
+
+def _is_of_library(kind: Any, *, inherited: bool = True) -> bool:
+    """Whether a class is torch's or the standard library's, or made from one."""
+    return _are_of_library(mro_of(kind) if inherited else (kind,))
+
+
+@functools.lru_cache(maxsize=4096)
+def _are_of_library(kinds: tuple[type, ...]) -> bool:
+    for each in kinds:
+        top = str(each.__module__).partition(".")[0]
+        if top in ("builtins", "abc", "typing"):
+            continue
+        if top in ("torch", "torchproof") or top in sys.stdlib_module_names:
+            return True
+    return False
+
+
+def _owner_of_module(module: types.ModuleType) -> str:
+    held = object.__getattribute__(module, "__dict__")
+    name, file = str(held.get("__name__")), held.get("__file__")
+    if name.partition(".")[0] in sys.stdlib_module_names and name != "__main__":
+        return "standard"
+    return whose(file) if isinstance(file, str) else "user"
+
+
+def _function_of(value: Any) -> Any:
+    """What a descriptor of a class calls."""
+    if isinstance_of(value, (staticmethod, classmethod)):
+        return value.__func__
+    if isinstance_of(value, (functools.partialmethod, functools.cached_property)):
+        return value.func
+    return value.fget if isinstance_of(value, (property,)) else value
+
+
+def _modules_of(reads: Reads, scope: dict[str, Any]) -> set[str]:
+    """Names of modules that code may import, or look up in `sys.modules`."""
+    found = {*reads.imports}
+    if _BY_NAME & (reads.attributes | reads.globals):
+        found |= reads.strings
+        found.add(str(scope.get("__name__")))
+    package = str(scope.get("__package__") or "").split(".")
+    within = [".".join(package[:count]) for count in range(1, len(package) + 1)]
+    relative = {f"{home}.{name.lstrip('.')}" for home in within for name in found}
+    found |= {name.rstrip(".") for name in relative}
+    if reads.imports:  # `from . import name`
+        found |= {f"{home}.{name}" for home in found for name in reads.attributes}
+    return found
+
+
+_BY_NAME = frozenset({"modules", "import_module", "__import__"})
+
+
+def _is_special(name: str) -> bool:
+    return name.startswith("__") and name.endswith("__")
+
+
+def _parts(value: Any) -> Iterator[Any]:
+    """The parts of a container, without asking code of its class."""
+    for kind in (list, tuple, collections.deque, set, frozenset):
+        if isinstance_of(value, (kind,)):
+            return iter(list(kind.__iter__(value)))
+    return iter(())
+
+
+def _shown_key(key: Any) -> str:
+    return repr(key) if type(key) in ATOMS else type(key).__name__
+
+
+def _short(label: str, name: str) -> str:
+    return name if label == "step" else f"{label}.{name}"

@@ -1,0 +1,460 @@
+"""Everything a step can see besides its arguments, watched for changes.
+
+A replay runs the kernels of one recorded run on the memory of that run. What Python
+would have looked at again (attributes, modules, classes, parameters that were replaced,
+values in closures and globals) it does not look at: so it is compared before an answer
+is handed out. The comparison is by identity, at C speed, and runs no code of the user;
+only where something is not the very same object it is looked at one by one.
+
+Modules are watched whole. Of other objects, of classes and of globals only those
+attributes count that code which runs in the step names: a trainer's counter may change
+with every call.
+"""
+
+from __future__ import annotations
+
+import abc
+import collections
+import ctypes
+import itertools
+import operator
+import types
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from contextvars import ContextVar
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from torchproof.runtime.cudagraph.executed_code import Execution, isinstance_of
+from torchproof.runtime.cudagraph.object_state import data_of
+from torchproof.runtime.cudagraph.reachable_state import (
+    GONE,
+    HOOKS,
+    PLAIN,
+    TENSOR_HOOKS,
+    Reach,
+    contents,
+    dict_of,
+    has_plain_memory,
+    in_slot,
+    mro_of,
+)
+
+Place = tuple[Any, ...]
+Found = tuple[Place, str, Any]  # a place, its label, and what is there
+
+
+class Sight:
+    """What was found, and how it was when `refresh` was called last."""
+
+    def __init__(self, step: Callable[..., Any], ran: Execution | None = None) -> None:
+        self._step = step
+        self.ran = Execution() if ran is None else ran
+        self.extend()
+
+    def extend(self) -> None:
+        """Watches all that the code reads which has run so far."""
+        self._reach = reach = Reach(self._step, self.ran)
+        self.modules: list[nn.Module] = reach.modules
+        self.optimizers: list[torch.optim.Optimizer] = reach.optimizers
+        self._scalers: list[torch.amp.GradScaler] = reach.scalers
+        self._values_of = _values_of(reach)
+        self._sizes_of = _sizes_of(reach)
+        self._arrays = [each for _, each in reach.arrays]
+        self._asks_abstract_classes = self.ran.asked_abstract_classes
+        self._caches = [each for _, each in reach.caches]
+        self.refresh()
+
+    def unwatchable(self, ran: Execution) -> list[str]:
+        """What this code has read and that cannot be watched, in words."""
+        return Reach(self._step, ran, strict=True).opaque
+
+    @property
+    def whole(self) -> bool:
+        """Whether all of it is watched: there may be too much."""
+        return self._reach.whole
+
+    @property
+    def lacks_scale(self) -> bool:
+        """Whether a scaler has still to make the numbers that it counts with."""
+        return any(s.is_enabled() and s._scale is None for s in self._scalers)
+
+    @property
+    def strange(self) -> list[str]:
+        """Tensors whose memory cannot be watched, in words."""
+        return [
+            f"{label} is a {type(tensor).__name__} of layout {tensor.layout}"
+            for label, tensor in self._reach.strange
+        ]
+
+    @property
+    def parameters(self) -> list[tuple[str, Tensor]]:
+        """Leaves that may get a gradient, each once."""
+        return [
+            (label, tensor)
+            for label, tensor in self._reach.tensors.values()
+            if tensor.is_leaf and tensor.is_floating_point()
+        ]
+
+    @property
+    def buffers(self) -> list[Tensor]:
+        return [
+            buffer
+            for module in self.modules
+            for buffer in module.buffers(recurse=False)
+            if has_plain_memory(buffer)
+        ]
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        return [tensor for _, tensor in self._reach.tensors.values()]
+
+    # -- watching ------------------------------------------------------------------
+
+    def refresh(self) -> None:
+        """From here on, changes are those since this moment."""
+        self._values = self._values_of()  # held, so that their addresses stay theirs
+        self._identities = _identities(self._values)
+        self._then = {place: (label, value) for place, label, value in self._places()}
+        self._sizes = self._sizes_of()
+        self._states = [each.state for each in self.optimizers]
+        self._books = [book for state in self._states for book in state.values()]
+        self._entries = list(_every(self._books))
+        self._watched = [tensor for _, tensor in self._reach.tensors.values()]
+        self._watched += [each for each in self._entries if isinstance(each, Tensor)]
+        # Storages stay while they are watched: no other tensor gets their address.
+        self._kept = [tensor.detach() for tensor in self._watched]
+        self._addresses = list(map(Tensor.data_ptr, self._watched))
+        self._layouts = self._layouts_now()
+        self._learning = list(map(_requires_grad, self._watched))
+        self._data = list(map(data_of, self._arrays))
+        self._cached = [list(each.values()) for each in self._caches]
+        self._hooked = RemovableHandle.next_id
+        self._registered = self._registrations()
+
+    def unchanged(self) -> bool:
+        """Whether everything is the very same as when it was refreshed."""
+        try:
+            return (
+                RemovableHandle.next_id == self._hooked
+                and self._sizes_of() == self._sizes
+                and _identities(self._values_of()) == self._identities
+                and list(map(Tensor.data_ptr, self._watched)) == self._addresses
+                and self._layouts_now() == self._layouts
+                and list(map(_requires_grad, self._watched)) == self._learning
+                and list(map(data_of, self._arrays)) == self._data
+                and self._states_are_there()
+                and self._is_still_cached()
+                and self._registrations() == self._registered
+            )
+        except Exception:  # something is not there any more, or is being changed
+            return False
+
+    def _layouts_now(self) -> tuple[list[Any], list[Any]]:
+        return list(map(_shape, self._watched)), list(map(Tensor.stride, self._watched))
+
+    def _states_are_there(self) -> bool:
+        """Whether the optimizers work on the state that they worked on."""
+        now = [each.state for each in self.optimizers]
+        return (
+            all(map(operator.is_, now, self._states))
+            and sum(map(len, now)) == len(self._books)
+            and sum(map(len, self._books)) == len(self._entries)
+            and all(map(operator.is_, _every(self._books), self._entries))
+        )
+
+    def _is_still_cached(self) -> bool:
+        """Whether `lru_cache`s have what they had; what was added is no matter."""
+        return all(
+            len(now) >= len(then) and all(map(operator.is_, then, now.values()))
+            for now, then in zip(self._caches, self._cached, strict=True)
+        )
+
+    def _registrations(self) -> object:
+        """What `isinstance` answers for an abstract class may have changed with it."""
+        return abc.get_cache_token() if self._asks_abstract_classes else None
+
+    def changes(self) -> list[str]:
+        """What is not equal any more, in words; equal things are taken as they are."""
+        told = [
+            f"{label} was {_shown(then)} and is {_shown(now)}"
+            for place, label, then, now in self._differing()
+            if not self.ran.is_forgotten(place[1], _name_in(place[0], place[2]))
+        ]
+        labels = [label for label, _ in self._reach.tensors.values()]
+        pairs = zip(
+            itertools.chain(labels, itertools.repeat("state of an optimizer")),
+            self._watched,
+            self._addresses,
+            *self._layouts,
+            self._learning,
+            strict=False,
+        )
+        for label, tensor, address, shape, strides, learning in pairs:
+            if tensor.data_ptr() != address:
+                told.append(f"{label} lies elsewhere in memory")
+            elif (tensor.shape, tensor.stride()) != (shape, strides):
+                told.append(f"{label} has another shape or other strides")
+            elif tensor.requires_grad != learning:
+                told.append(f"{label}.requires_grad is {tensor.requires_grad}")
+        for (label, array), then in zip(self._reach.arrays, self._data, strict=True):
+            if data_of(array) != then:
+                told.append(f"{label} holds other numbers")
+        if not self._states_are_there():
+            told.append("the state of an optimizer was replaced")
+        if not self._is_still_cached():
+            told.append("a function's lru_cache was cleared")
+        if self._registrations() != self._registered:
+            told.append("a class was registered with an abstract class")
+        return told + list(self._new_hooks())
+
+    def _new_hooks(self) -> Iterator[str]:
+        watched = {id(each) for _, each in self._reach.dicts}
+        for module in self.modules:
+            for name in HOOKS:
+                hooks = module.__dict__.get(name)
+                if hooks and id(hooks) not in watched:
+                    yield f"a hook was added to a {type(module).__name__}"
+        for label, tensor in self._reach.tensors.values():
+            for name in TENSOR_HOOKS:
+                hooks = getattr(tensor, name, None)
+                if hooks and id(hooks) not in watched:
+                    yield f"a hook was added to {label}"
+
+    def forget_foreign_changes(self) -> bool:
+        """What changes by itself in torch and the standard library is their own."""
+        foreign = self._reach.foreign
+        changed = [place for place, *_ in self._differing() if place[1] in foreign]
+        for kind, owner, name in changed:
+            self.ran.forget(foreign[owner], _name_in(kind, name))
+        return bool(changed)
+
+    def moved(self) -> bool:
+        """Whether a tensor lies elsewhere in memory, or was replaced by another."""
+        if list(map(Tensor.data_ptr, self._watched)) != self._addresses:
+            return True
+        return not self._states_are_there() or any(
+            isinstance(then, Tensor) for _, _, then, _ in self._differing()
+        )
+
+    def _differing(self) -> Iterator[tuple[Place, str, Any, Any]]:
+        """What is another object now, and not an equal one: place, label, then, now."""
+        before = self._then
+        after = {place: (label, value) for place, label, value in self._places()}
+        for place in {**before, **after}:
+            label, old = before.get(place, ("", GONE))
+            other, new = after.get(place, ("", GONE))
+            if old is not new and not _equal(new, old):
+                yield place, label or other, old, new
+
+    # -- one by one ----------------------------------------------------------------
+
+    def _places(self) -> Iterator[Found]:
+        """Everything that is watched by identity."""
+        yield from self._places_in_containers()
+        yield from self._places_by_name()
+        reach = self._reach
+        for label, cell in reach.cells:
+            yield ("cell", id(cell), ""), label, contents(cell)
+        for label, variable in reach.contexts:
+            yield ("context", id(variable), ""), label, variable.get(GONE)
+        for label, reference in reach.references:
+            yield ("weak", id(reference), ""), f"{label} is gone", _is_dead(reference)
+        for label, local in reach.locals:
+            for name, value in vars(local).items():
+                yield ("local", id(local), name), f"{label}.{name}", value
+        for label, function in reach.functions:
+            for name in ("__code__", "__defaults__", "__kwdefaults__"):
+                place = "function", id(function), name
+                yield place, f"{label}.{name}", getattr(function, name)
+
+    def _places_in_containers(self) -> Iterator[Found]:
+        reach = self._reach
+        for label, each in reach.dicts:
+            for number, (key, value) in enumerate(dict.items(each)):
+                name = key if type(key) is str else number
+                yield ("dict", id(each), name), f"{label}.{name}", value
+        for label, each in reach.lists:
+            for number, value in enumerate(_plainly(each)):
+                yield ("list", id(each), number), f"{label}[{number}]", value
+        for label, each in reach.keyed:
+            for number, key in enumerate(_plainly(each)):
+                yield ("keys", id(each), number), f"a key of {label}", key
+
+    def _places_by_name(self) -> Iterator[Found]:
+        reach = self._reach
+        for label, scope, name in reach.named:
+            yield ("named", id(scope), name), label, scope.get(name, GONE)
+        for label, value in reach.objects:
+            yield ("type", id(value), ""), f"the type of {label}", type(value)
+            held = dict_of(value)
+            yield ("attributes", id(value), ""), f"{label}.__dict__", held
+            if held is not None:
+                for name in reach.names_of(value, held):
+                    yield ("attribute", id(value), name), f"{label}.{name}", held[name]
+        for label, kind, held in reach.classes:
+            yield ("mro", id(kind), ""), f"{label}.__mro__", mro_of(kind)
+            for name in reach.relevant(kind, held):
+                yield ("class", id(kind), name), f"{label}.{name}", held[name]
+        for label, member, owner in reach.slots:
+            yield ("slot", id(owner), label), label, in_slot(member, owner)
+
+
+def _name_in(kind: str, name: Any) -> Any:
+    """The name of a place; None of a container's parts, which are one place."""
+    return name if kind in ("named", "class") else None
+
+
+# -- all at once -----------------------------------------------------------------------
+
+_requires_grad = operator.attrgetter("requires_grad")
+_shape = operator.attrgetter("shape")
+_attributes = operator.attrgetter("__dict__")
+_cell_contents = operator.attrgetter("cell_contents")
+_of_functions = [
+    operator.attrgetter(name) for name in ("__code__", "__defaults__", "__kwdefaults__")
+]
+
+
+def _values_of(reach: Reach) -> Callable[[], list[Any]]:
+    """All values that are watched by identity, as they are when it is called.
+
+    What is empty and stays empty, which sizes tell, has none.
+    """
+    objects = [each for _, each in reach.objects]
+    holders = [each for each in objects if dict_of(each) is not None]
+    plain = [each for each in holders if _looks_up_plainly(type(each))]
+    others = [each for each in holders if not _looks_up_plainly(type(each))]
+    held = [dict_of(each) for each in holders] + [each for _, _, each in reach.classes]
+    dicts = [each for _, each in reach.dicts if dict.__len__(each)]
+    walks = _walks(each for _, each in [*reach.lists, *reach.keyed] if _plainly(each))
+    scopes = [scope for _, scope, _ in reach.named]
+    names = [name for _, _, name in reach.named]
+    class_dicts = [held for _, _, held, _ in reach.of_classes]
+    class_names = [name for _, _, _, name in reach.of_classes]
+    classes = [kind for _, kind, _ in reach.classes]
+    functions = [each for _, each in reach.functions]
+    cells = [each for _, each in reach.cells]
+    full = [each for each in cells if contents(each) is not each]
+    empty = [each for each in cells if contents(each) is each]
+    members = [member for _, member, _ in reach.slots]
+    owners = [owner for _, _, owner in reach.slots]
+    variables = [each for _, each in reach.contexts]
+    references = [each for _, each in reach.references]
+    local = [each for _, each in reach.locals]
+    flat, gone = itertools.chain.from_iterable, itertools.repeat(GONE)
+
+    def values() -> list[Any]:
+        return [
+            *map(type, objects),
+            *map(_attributes, plain),
+            *map(object.__getattribute__, others, itertools.repeat("__dict__")),
+            *flat(held),
+            *flat(map(dict.values, dicts)),
+            *flat(flat(map(walk, containers)) for walk, containers in walks),
+            *map(dict.get, scopes, names, gone),
+            *map(types.MappingProxyType.get, class_dicts, class_names, gone),
+            *map(mro_of, classes),
+            *flat(map(get, functions) for get in _of_functions),
+            *map(_cell_contents, full),
+            *map(contents, empty),
+            *map(in_slot, members, owners),
+            *map(ContextVar.get, variables, gone),
+            *map(_is_dead, references),
+            *flat(map(_items, local)),
+        ]
+
+    return values
+
+
+def _looks_up_plainly(kind: type) -> bool:
+    """Whether no code of a class runs when an attribute is looked up."""
+    looks_up: Any = kind.__getattribute__
+    return looks_up is object.__getattribute__
+
+
+def _identities(values: list[Any]) -> bytes:
+    """The addresses of a list's parts, as they lie in its memory in CPython.
+
+    So thousands of objects are compared at once, and without asking any of them.
+    """
+    parts = ctypes.c_void_p.from_address(id(values) + _PARTS_OF_A_LIST).value
+    return ctypes.string_at(parts or 0, _POINTER * len(values))
+
+
+_POINTER = ctypes.sizeof(ctypes.c_void_p)
+_PARTS_OF_A_LIST = list.__basicsize__ - 2 * _POINTER  # then the room it has
+
+
+def _sizes_of(reach: Reach) -> Callable[[], list[int]]:
+    """The sizes of all containers, and of the attributes of objects and classes."""
+    every = [each for _, each in [*reach.dicts, *reach.lists, *reach.keyed]]
+    every += [held for _, each in reach.objects if (held := dict_of(each)) is not None]
+    containers = {id(each): each for each in every}
+    plain = [each for each in containers.values() if type(each) in _WALKS]
+    plain += [held for _, _, held in reach.classes]
+    others = _walks(each for each in containers.values() if type(each) not in _WALKS)
+    sized = [(len, plain), *((_LENGTHS[walk], each) for walk, each in others)]
+    return lambda: [size for length, each in sized for size in map(length, each)]
+
+
+_WALKS: dict[Any, Any] = {
+    collections.OrderedDict: collections.OrderedDict.__iter__,
+    dict: dict.__iter__,
+    list: list.__iter__,
+    set: set.__iter__,
+    collections.deque: collections.deque.__iter__,
+}
+_LENGTHS = {walk: kind.__len__ for kind, walk in _WALKS.items()}
+
+
+def _walks(containers: Iterable[Any]) -> list[tuple[Any, list[Any]]]:
+    """The containers by how their parts are found without code of their classes."""
+    groups: dict[Any, list[Any]] = {}
+    for each in containers:
+        kind = next(kind for kind in _WALKS if isinstance_of(each, (kind,)))
+        groups.setdefault(_WALKS[kind], []).append(each)
+    return list(groups.items())
+
+
+def _plainly(container: Any) -> list[Any]:
+    ((walk, _),) = _walks([container])
+    return list(walk(container))
+
+
+def _every(dicts: Iterable[dict[Any, Any]]) -> Iterator[Any]:
+    return itertools.chain.from_iterable(map(dict.values, dicts))
+
+
+def _items(local: Any) -> Iterator[Any]:
+    return itertools.chain.from_iterable(sorted(vars(local).items()))
+
+
+def _is_dead(reference: weakref.ref[Any]) -> bool:
+    return weakref.ref.__call__(reference) is None
+
+
+def _equal(one: Any, other: Any) -> bool:
+    """Numbers and words may be equal without being the same object; NaN is NaN."""
+    if type(one) is not type(other):
+        return False
+    if type(one) in (float, complex):
+        return repr(one) == repr(other)  # 0.0 is not -0.0
+    if type(one) in PLAIN:
+        return bool(one == other)
+    if type(one) is tuple:
+        return len(one) == len(other) and all(map(_equal, one, other))
+    if isinstance(one, types.MethodType):
+        return one.__self__ is other.__self__ and one.__func__ is other.__func__
+    return False
+
+
+def _shown(value: Any) -> str:
+    if value is GONE:
+        return "not there"
+    if type(value) in PLAIN:
+        return repr(value)
+    return f"a {type(value).__name__}"

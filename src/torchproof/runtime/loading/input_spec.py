@@ -1,0 +1,295 @@
+"""The tensors that a package takes: sizes, types and devices, held to before each run.
+
+A package's code looks at none of them: given other sizes than it was made for, it reads
+memory that is not its own or gives numbers that mean nothing.
+"""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from torchproof.runtime.loading.pytree_json import Unfit
+
+_Key = tuple[Any, ...]
+_MOST_POWER = 64
+
+
+def _power(base: int, exponent: int) -> int:
+    """Of sizes: no number that takes more than a moment to compute."""
+    if not 0 <= exponent <= _MOST_POWER:
+        raise ValueError(f"a condition on sizes with a power of {exponent}")
+    return int(base**exponent)
+
+
+_OPERATORS: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+    ast.Div: operator.truediv,
+    ast.Mod: operator.mod,
+    ast.Pow: _power,
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+}
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "Max": max,
+    "Min": min,
+    "Mod": operator.mod,
+}
+# Calls of known sizes are not looked at again; of ever other sizes few are remembered.
+_REMEMBERED = 1024
+
+
+@dataclass(frozen=True)
+class Taken:
+    """One tensor that is taken.
+
+    A size is a number, or a text: a letter of its own or what it is computed from.
+    `order` are the dimensions from the widest stride to the narrowest.
+    """
+
+    label: str
+    dtype: str
+    device: str
+    sizes: tuple[int | str, ...]
+    order: tuple[int, ...]
+    written: bool = False
+
+    def strides(self, shape: Sequence[int]) -> tuple[int, ...]:
+        strides, step = [0] * len(shape), 1
+        for dimension in reversed(self.order):
+            strides[dimension] = step
+            step *= max(1, shape[dimension])
+        return tuple(strides)
+
+
+@dataclass(frozen=True)
+class Range:
+    """What a letter among the sizes may be; `only` names each size that may be."""
+
+    low: int = 0
+    high: int | None = None
+    only: tuple[int, ...] | None = None
+
+    def __str__(self) -> str:
+        if self.only is not None:
+            return "one of " + ", ".join(map(str, self.only))
+        if self.high is None:
+            return f"{self.low} or more"
+        return f"{self.low} to {self.high}"
+
+    def __contains__(self, size: object) -> bool:
+        assert isinstance(size, int)
+        if self.only is not None:
+            return size in self.only
+        return self.low <= size and (self.high is None or size <= self.high)
+
+
+@dataclass(frozen=True)
+class Entrance:
+    """All tensors that are taken, and what holds between their sizes.
+
+    `conditions` are comparisons over `sizeI_D`, dimension D of tensor I.
+    """
+
+    taken: tuple[Taken, ...]
+    ranges: Mapping[str, Range] = field(default_factory=dict)
+    conditions: tuple[str, ...] = ()
+    _known: set[_Key] = field(default_factory=set, compare=False, repr=False)
+
+    def __str__(self) -> str:
+        """One line, such as "x float32[n, 8]; n is 2 or more"."""
+        tensors = (
+            f"{t.label} {t.dtype}[{', '.join(map(str, t.sizes))}]" for t in self.taken
+        )
+        letters = (f"{n} is {r}" for n, r in self.ranges.items() if n.isidentifier())
+        conditions = [self._in_words(each) for each in self.conditions]
+        if len(conditions) > 2:
+            conditions = [f"{len(conditions)} conditions on sizes"]
+        return "; ".join([", ".join(tensors), *letters, *conditions])
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "inputs": [
+                {**vars(t), "sizes": [*t.sizes], "order": [*t.order]}
+                for t in self.taken
+            ],
+            "ranges": {name: _plain(each) for name, each in self.ranges.items()},
+            "conditions": list(self.conditions),
+        }
+
+    @classmethod
+    def from_json(cls, plain: Mapping[str, Any]) -> Entrance:
+        taken = [
+            Taken(**{**t, "sizes": tuple(t["sizes"]), "order": tuple(t["order"])})
+            for t in plain["inputs"]
+        ]
+        ranges = {
+            name: Range(r["low"], r["high"], r["only"] and tuple(r["only"]))
+            for name, r in plain["ranges"].items()
+        }
+        return cls(tuple(taken), ranges, tuple(plain["conditions"]))
+
+    def admit(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """The tensors as the package needs them, copied where their strides differ."""
+        key = tuple((t.shape, t.stride(), t.dtype, t.device) for t in tensors)
+        if key not in self._known:
+            self.assert_fits(tensors)
+            if len(self._known) < _REMEMBERED:
+                self._known.add(key)
+        return [_laid_out(t, self.taken[i]) for i, t in enumerate(tensors)]
+
+    def assert_fits(self, tensors: Sequence[torch.Tensor]) -> None:
+        for tensor, taken in zip(tensors, self.taken, strict=True):
+            _assert_alike(tensor, taken)
+        self.assert_sizes([tuple(t.shape) for t in tensors])
+
+    def assert_sizes(self, shapes: Sequence[Sequence[int]]) -> None:
+        """Of as many dimensions as are taken; else `Unfit` says which one is off."""
+        letters: dict[str, int] = {}
+        for taken, shape in zip(self.taken, shapes, strict=True):
+            for size, wanted in zip(shape, taken.sizes, strict=True):
+                if isinstance(wanted, str) and wanted.isidentifier():
+                    letters.setdefault(wanted, size)
+        for taken, shape in zip(self.taken, shapes, strict=True):
+            for dimension, size in enumerate(shape):
+                self._assert_size(taken, dimension, size, letters)
+        sizes = {
+            f"size{i}_{d}": size
+            for i, shape in enumerate(shapes)
+            for d, size in enumerate(shape)
+        }
+        for condition in self.conditions:
+            if not evaluate(condition, sizes):
+                raise Unfit(f"sizes are taken only if {self._in_words(condition)}")
+
+    def _assert_size(
+        self, taken: Taken, dimension: int, size: int, letters: Mapping[str, int]
+    ) -> None:
+        wanted = taken.sizes[dimension]
+        where = f"{taken.label} has size {size} in dimension {dimension}"
+        if isinstance(wanted, int):
+            if size != wanted:
+                raise Unfit(f"{where}; only {wanted} is taken")
+            return
+        if wanted in self.ranges and size not in self.ranges[wanted]:
+            raise Unfit(f"{where}; taken is {self.ranges[wanted]}")
+        if (same := evaluate(wanted, letters)) != size:
+            others = self._first_with(wanted) if wanted.isidentifier() else wanted
+            raise Unfit(f"{where}; {same} is taken, to fit {others}")
+
+    def _first_with(self, letter: str) -> str:
+        return next(
+            f"dimension {t.sizes.index(letter)} of {t.label}"
+            for t in self.taken
+            if letter in t.sizes
+        )
+
+    def _in_words(self, condition: str) -> str:
+        for i, taken in enumerate(self.taken):
+            for d in range(len(taken.sizes)):
+                condition = condition.replace(
+                    f"size{i}_{d} ", f"{taken.label}.size({d}) "
+                )
+                condition = condition.replace(
+                    f"size{i}_{d})", f"{taken.label}.size({d}))"
+                )
+        return condition
+
+
+def _plain(each: Range) -> dict[str, Any]:
+    only = None if each.only is None else [*each.only]
+    return {"low": each.low, "high": each.high, "only": only}
+
+
+def order_of(tensor: torch.Tensor) -> tuple[int, ...]:
+    """Its dimensions by stride; as they come if it has gaps or overlaps."""
+    dimensions = range(tensor.dim())
+    strides = tensor.stride()
+    order = sorted(dimensions, key=lambda d: (-strides[d], d))
+    step = 1
+    for dimension in reversed(order):
+        if tensor.size(dimension) > 1:
+            if tensor.stride(dimension) != step:
+                return tuple(dimensions)
+            step *= tensor.size(dimension)
+    return tuple(order)
+
+
+def _assert_alike(tensor: torch.Tensor, taken: Taken) -> None:
+    if tensor.layout is not torch.strided or type(tensor) not in _PLAIN_TENSORS:
+        raise Unfit(f"{taken.label} is no plain dense tensor")
+    if str(tensor.dtype) != f"torch.{taken.dtype}":
+        mine = str(tensor.dtype).removeprefix("torch.")
+        raise Unfit(f"{taken.label} is of type {mine}; only {taken.dtype} is taken")
+    if taken.device not in (str(tensor.device), tensor.device.type):
+        raise Unfit(
+            f"{taken.label} is on {tensor.device}; only {taken.device} is taken"
+        )
+    if tensor.dim() != len(taken.sizes):
+        raise Unfit(
+            f"{taken.label} has {tensor.dim()} dimensions; {len(taken.sizes)} are taken"
+        )
+
+
+_PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+
+
+def _laid_out(tensor: torch.Tensor, taken: Taken) -> torch.Tensor:
+    """The tensor itself where its memory lies as it did at the build, else a copy."""
+    strides = taken.strides(tensor.shape)
+    same = all(
+        size <= 1 or mine == wanted
+        for size, mine, wanted in zip(
+            tensor.shape, tensor.stride(), strides, strict=True
+        )
+    )
+    # Vector instructions of compiled code want addresses of 16 bytes.
+    if same and tensor.data_ptr() % 16 == 0 and not tensor.is_conj() | tensor.is_neg():
+        return tensor.detach()
+    copy = torch.empty_strided(
+        tensor.shape, strides, dtype=tensor.dtype, device=tensor.device
+    )
+    return copy.copy_(tensor.detach())
+
+
+def evaluate(text: str, names: Mapping[str, int]) -> Any:
+    """A comparison or a sum over sizes; anything else in it is refused, not run."""
+    return _value(ast.parse(text, mode="eval").body, names)
+
+
+def _value(node: ast.AST, names: Mapping[str, int]) -> Any:
+    match node:
+        case ast.Constant(value=int() as value):
+            return value
+        case ast.Name(id=name) if name in names:
+            return names[name]
+        case ast.UnaryOp(op=ast.USub(), operand=inner):
+            return -_value(inner, names)
+        case ast.UnaryOp(op=ast.Not(), operand=inner):
+            return not _value(inner, names)
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
+            return _OPERATORS[type(op)](_value(left, names), _value(right, names))
+        case ast.BoolOp(op=op, values=parts):
+            every = all if isinstance(op, ast.And) else any
+            return every(_value(part, names) for part in parts)
+        case ast.Compare(left=left, ops=ops, comparators=others):
+            values = [_value(part, names) for part in (left, *others)]
+            pairs = itertools.pairwise(values)
+            return all(_OPERATORS[type(o)](*p) for o, p in zip(ops, pairs, strict=True))
+        case ast.Call(func=ast.Name(id=name), args=given, keywords=[]):
+            if name in _FUNCTIONS:
+                return _FUNCTIONS[name](*(_value(part, names) for part in given))
+    raise ValueError(f"a condition on sizes that cannot be read: {ast.unparse(node)}")

@@ -1,0 +1,171 @@
+"""Calls of a pack that need no tracing: what they were made under, and put in force.
+
+Tracing looks at more than its guards ask for: hooks, methods put on single modules,
+switches of torch. They have to be here what they were when the call was written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from torchproof.records import one_line
+from torchproof.runtime import recipe_following
+from torchproof.runtime.compiled_forward import Entry
+from torchproof.runtime.loading import example_inputs, warm_up
+from torchproof.runtime.method_replacement import Part
+from torchproof.runtime.pack_format.contents import Contents
+from torchproof.torch_private import cache_lookups, frames, precompiled
+
+FOLDER = "entries"
+_HOOKS = (
+    "_forward_hooks",
+    "_forward_pre_hooks",
+    "_backward_hooks",
+    "_backward_pre_hooks",
+)
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+@dataclass
+class InForce:
+    """The calls of a pack that are in force, by number, and why others are not."""
+
+    calls: dict[int, precompiled.InForce] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+
+def why_none(entry: Entry) -> str | None:
+    """Why a model compiled in this way has no such calls."""
+    strategy = entry.options.asked
+    if strategy.graph:
+        return f"strategy {strategy.name} records whole calls at start"
+    if strategy.form != "full":
+        return f"strategy {strategy.name} compiles parts of the model"
+    return None
+
+
+def put_in_force(
+    contents: Contents, entry: Entry, details: Mapping[str, Any]
+) -> InForce:
+    """What of the pack's calls fits; others are traced, as they are without a pack."""
+    found = InForce()
+    try:
+        reason = why_none(entry) or _changed(entry, details.get("switches", {}))
+    except Exception as error:
+        reason = one_line(f"{type(error).__name__}: {error}", 200)
+    by_file: dict[str, precompiled.InForce] = {}
+    for number, told in enumerate(details["calls"]):
+        name = told.get("entry", {}).get("file")
+        if name is None:
+            continue  # the pack says why
+        why = reason
+        try:
+            if why is None:
+                found.calls[number] = _one(contents.read, entry, told, by_file)
+        except precompiled.Unfit as error:
+            why = one_line(str(error), 300)
+        except Exception as error:  # a service starts, if not as fast
+            why = one_line(f"{type(error).__name__}: {error}", 300)
+        if why is not None:
+            found.notes.append(f"call {number} is traced: {why}")
+    return found
+
+
+def _one(
+    read: Callable[[str], bytes],
+    entry: Entry,
+    told: Mapping[str, Any],
+    by_file: dict[str, precompiled.InForce],
+) -> precompiled.InForce:
+    """What takes this call: calls that differ in sizes alone may have it in common."""
+    name = told["entry"]["file"]
+    with as_told(entry, told) as (fn, args, kwargs):
+        if name not in by_file:
+            by_file[name] = precompiled.put_in_force(read(name), fn, args, kwargs)
+        elif not by_file[name].accepts(args, kwargs):
+            raise precompiled.Unfit("its guards fail here")
+    return by_file[name]
+
+
+@contextlib.contextmanager
+def as_told(
+    entry: Entry, told: Mapping[str, Any]
+) -> Iterator[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]]:
+    """What is traced and a call of this kind, with the model in the state it was in."""
+    owner = entry.owner
+    before = warm_up.state_of(owner)
+    if owner is not None and told["state"]:
+        warm_up.set_training(owner, told["state"])
+    try:
+        with warm_up.mode(told["gradients"]):
+            yield frames.traceable(entry.eager), *arguments(entry, told["inputs"])
+    finally:
+        if owner is not None:
+            warm_up.set_training(owner, before)
+
+
+def arguments(entry: Entry, told: Mapping[str, Any], seed: int = 0) -> Arguments:
+    """A made call as it reaches compiled code, with the sizes marked that vary."""
+    given = example_inputs.made(dict(told), seed)
+    args, kwargs = ((), given) if isinstance(given, dict) else (tuple(given), {})
+    varying = recipe_following.whole_varying(
+        recipe_following.plan_of(entry.options.recipe)
+    )
+    taken: Arguments = recipe_following.marked(_as_given, varying)(*args, **kwargs)
+    return taken
+
+
+def _as_given(*args: Any, **kwargs: Any) -> Arguments:
+    return args, kwargs
+
+
+# -- what guards do not ask for --------------------------------------------------------
+
+
+def put_on(entry: Entry) -> str | None:
+    """A method or a hook that was put on a single module, which guards overlook."""
+    owner = entry.owner
+    for path, module in owner.named_modules() if owner is not None else ():
+        for name, value in module.__dict__.items():
+            own = isinstance(value, Part | nn.Module | type) or not callable(value)
+            if not own and hasattr(type(module), name):
+                return f"{name} of {path or 'the model'} is not that of its class"
+        for name in _HOOKS:
+            if path and module.__dict__.get(name):  # the model's own run outside
+                return f"{path} has hooks"
+    if any(getattr(nn.modules.module, f"_global{name}") for name in _HOOKS):
+        return "there are hooks on all modules"
+    return None
+
+
+def _changed(entry: Entry, then: Mapping[str, str]) -> str | None:
+    here = switches()
+    for name in sorted({*here, *then}):
+        if here.get(name) != then.get(name):
+            was = then.get(name, "not set")
+            return f"{name} is {here.get(name, 'not set')} here, and was {was}"
+    return put_on(entry)
+
+
+def switches() -> dict[str, str]:
+    """Those of torch that decide which code is generated and are asked by no guard."""
+    cuda: Any = torch.backends.cuda
+    cpu: Any = torch.backends.mkldnn
+    found = {
+        "flash attention": cuda.flash_sdp_enabled(),
+        "memory-efficient attention": cuda.mem_efficient_sdp_enabled(),
+        "attention in plain operations": cuda.math_sdp_enabled(),
+        "attention of cuDNN": cuda.cudnn_sdp_enabled(),
+        "cuDNN": torch.backends.cudnn.enabled,
+        "oneDNN": cpu.is_available() and cpu.enabled,
+        "precision of float32 products": torch.get_float32_matmul_precision(),
+    }
+    return {
+        name: str(value) for name, value in found.items()
+    } | cache_lookups.steering()

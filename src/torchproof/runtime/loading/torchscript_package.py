@@ -1,0 +1,30 @@
+"""A traced model: TorchScript and weights, for runtimes old and new."""
+
+from __future__ import annotations
+
+import io
+import warnings
+from typing import Any
+
+import torch
+
+from torchproof.runtime.loading.deployed_model import Deployed
+from torchproof.runtime.pack_format.contents import Contents
+
+TORCHSCRIPT_FILE = "model.pt"
+
+
+def opened(contents: Contents) -> Deployed:
+    """The traced model as a callable; the caller has seen that the pack is trusted."""
+    details = contents.manifest.details
+    device = details["device"]
+    if device == "cuda":
+        device = f"cuda:{torch.cuda.current_device()}"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        warnings.simplefilter("ignore", FutureWarning)  # from torch 2.15 on
+        jit: Any = torch.jit  # whose stubs lack types
+        model = jit.load(
+            io.BytesIO(contents.read(TORCHSCRIPT_FILE)), map_location=device
+        )
+    return Deployed(details, lambda tensors: model(*tensors))

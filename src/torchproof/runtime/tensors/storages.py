@@ -1,0 +1,118 @@
+"""The memory behind tensors, copied once by storage, compared and written back.
+
+In come tensors, any number of which may share a storage. Out go regions: the span of
+bytes of each storage that these tensors show. Bytes are read and written past autograd,
+which counts no new version of the tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from torchproof.runtime.tensors.free_memory import available_bytes
+
+HOST = torch.device("cpu")
+_SHARE = 0.25  # of free memory that copies of parameters may fill
+_CHUNK_BYTES = 1 << 26
+_ALIGNED = 16  # bytes; no element type is longer
+
+Key = tuple[torch.device, int]  # of a storage
+
+
+def key_of(tensor: Tensor) -> Key:
+    return tensor.device, tensor.untyped_storage().data_ptr()
+
+
+@dataclass
+class Region:
+    """The bytes of one storage that the saved tensors show, and their copy."""
+
+    live: Tensor
+    bulk: bool
+    copy: Tensor | None = None
+
+    def differs(self) -> bool:
+        return any(not torch.equal(now, was) for now, was in self._chunks())
+
+    def restore(self) -> None:
+        for now, was in self._chunks():
+            if not torch.equal(now, was):
+                now.copy_(was)
+
+    def _chunks(self) -> Iterator[tuple[Tensor, Tensor]]:
+        # After a resize the bytes beyond the end are gone.
+        if self.copy is None or self.live.untyped_storage().nbytes() < _end(self.live):
+            return
+        pairs = zip(
+            torch.split(self.live, _CHUNK_BYTES),
+            torch.split(self.copy, _CHUNK_BYTES),
+            strict=True,
+        )
+        for now, was in pairs:
+            yield now, was.to(now.device)
+
+
+def _end(tensor: Tensor) -> int:
+    """The first byte of the storage behind what the tensor shows."""
+    last = sum(
+        (n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True)
+    )
+    return (int(tensor.storage_offset()) + last + 1) * tensor.itemsize
+
+
+def regions_of(tensors: Iterable[tuple[Tensor, bool]]) -> dict[Key, Region]:
+    """The regions to copy; the flag tells tensors that are copied if memory allows."""
+    spans: dict[Key, list[tuple[int, int, Tensor, bool]]] = {}
+    for tensor, bulk in tensors:
+        if tensor.numel():
+            begin = int(tensor.storage_offset()) * tensor.itemsize
+            begin -= begin % _ALIGNED
+            span = begin, _end(tensor), tensor, bulk
+            spans.setdefault(key_of(tensor), []).append(span)
+    found = {}
+    for key, parts in spans.items():
+        begin, end = min(p[0] for p in parts), max(p[1] for p in parts)
+        end = min(end, parts[0][2].untyped_storage().nbytes())
+        live = torch.empty(0, dtype=torch.uint8, device=key[0])
+        live.set_(parts[0][2].untyped_storage(), begin, (max(0, end - begin),), (1,))
+        found[key] = Region(live, all(part[3] for part in parts))
+    return found
+
+
+def copy_all(
+    regions: Iterable[Region], parameters: bool, refused: dict[str, None]
+) -> None:
+    """Copies them, and adds to `refused` what memory does not allow to copy."""
+    bulk: dict[torch.device, list[Region]] = {}
+    for region in regions:
+        if region.bulk:
+            bulk.setdefault(region.live.device, []).append(region)
+        else:
+            region.copy = region.live.clone()
+    for device, those in bulk.items():
+        size = sum(region.live.numel() for region in those)
+        places = [p for p in (device, HOST) if size <= _SHARE * free_bytes(p)]
+        if not parameters:
+            refused["parameters: not asked for"] = None
+        elif not places:
+            free = free_bytes(device) / 1e9
+            refused[
+                f"parameters: a copy of {size / 1e9:.3g} GB would take more than a"
+                f" quarter of the {free:.3g} GB free on {device}, and of host memory"
+            ] = None
+        else:
+            for region in those:
+                region.copy = region.live.to(places[0], copy=True)
+
+
+def free_bytes(device: torch.device) -> int:
+    """What can still be allocated there, as far as the device or the system tells."""
+    if device.type != "cuda":
+        return available_bytes()
+    free, _ = torch.cuda.mem_get_info(device)
+    held = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return int(free) + held

@@ -1,0 +1,140 @@
+"""The recipe: a strategy that was chosen, as a file that production code loads.
+
+In comes what `torchproof tune` found, out goes `torchproof.toml`; or the other way
+round. `fingerprint` knows a model again, `matching` says what differs. Nothing here
+needs torch, and nothing that a file says is ever run as code.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torchproof.records import UserError, files, one_line
+from torchproof.strategies.plan import Plan
+from torchproof.strategies.strategy import Strategy
+
+SCHEMA = 1
+FILE = "torchproof.toml"
+_MOST_BYTES = 16 << 20  # a recipe has some kilobytes
+
+
+class Damaged(UserError):
+    """There is a file, and it is no recipe that this torchproof can follow."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A strategy, where in the model it compiles, and what it was measured to be worth.
+
+    `gain` has `value`, `low` and `high`: how many times as fast as eager. `model` is
+    what `fingerprint` said of it. What is not known is absent. `other` keeps what a
+    later torchproof wrote and this one does not know.
+    """
+
+    strategy: Strategy
+    plan: Plan = field(default_factory=Plan)
+    train: bool = False
+    target: str | None = None
+    run: str | None = None
+    objective: str | None = None
+    gain: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    measured: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    numerics: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    environment: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    model: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    lines: str = ""
+    buckets: Mapping[str, Any] | None = field(default=None, hash=False)
+    other: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+    def to_json(self) -> dict[str, Any]:
+        plain: dict[str, Any] = {"schema": SCHEMA}
+        for item in dataclasses.fields(self):
+            value = getattr(self, item.name)
+            plain[item.name] = dict(value) if isinstance(value, Mapping) else value
+        plain["strategy"] = self.strategy.to_json()
+        plain["plan"] = self.plan.to_json()
+        return plain
+
+    @classmethod
+    def from_json(cls, plain: Mapping[str, Any]) -> Recipe:
+        """What `to_json` gave; files that people edit are read by `loads`."""
+        values = {key: value for key, value in plain.items() if key != "schema"}
+        values["strategy"] = Strategy.from_json(plain["strategy"])
+        values["plan"] = Plan.from_json(plain["plan"])
+        return cls(**values)
+
+    def dumps(self) -> str:
+        """As TOML, with a comment on top that says how it is applied."""
+        from torchproof.strategies.recipe import document
+
+        return document.written(self)
+
+    def write(self, path: str | Path = FILE, *, overwrite: bool = False) -> Path:
+        """The file, whole or not at all; one that is there stays unless asked."""
+        target = Path(path)
+        try:
+            _write(target, self.dumps().encode(), overwrite=overwrite)
+        except FileExistsError:
+            raise UserError(
+                f"{target} exists and is not overwritten: name another file, or move it"
+            ) from None
+        except OSError as error:
+            told = error.strerror or str(error)
+            raise UserError(f"cannot write the recipe {target}: {told}") from None
+        return target
+
+
+def load(path: str | os.PathLike[str]) -> Recipe:
+    """The recipe in a file; `Damaged` if there is one that is no recipe."""
+    try:
+        with files.open_regular(path) as file:
+            content = file.read(_MOST_BYTES + 1)
+    except OSError as error:
+        raise UserError(
+            f"cannot read the recipe {os.fspath(path)}: {error.strerror or error};"
+            " torchproof tune TARGET makes one"
+        ) from None
+    if len(content) > _MOST_BYTES:
+        raise Damaged(f"{os.fspath(path)} is too large to be a recipe")
+    try:
+        text = content.decode()
+    except UnicodeDecodeError as error:
+        raise Damaged(
+            f"{os.fspath(path)} is no recipe: byte {error.start} is not text"
+        ) from None
+    return loads(text, os.fspath(path))
+
+
+def loads(text: str, path: str = FILE) -> Recipe:
+    """The recipe in a text; `path` is named where it is none."""
+    from torchproof.strategies.recipe import document
+
+    try:
+        return document.read(text)
+    except UserError as error:
+        raise Damaged(one_line(f"{path}: {error}")) from None
+
+
+def _write(target: Path, content: bytes, *, overwrite: bool) -> None:
+    handle, name = tempfile.mkstemp(prefix=".torchproof-", dir=target.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(name, 0o666 & ~umask)
+        if overwrite:
+            os.replace(name, target)
+        else:
+            # A link is not made over what is there, also where two write at once.
+            os.link(name, target)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(name)

@@ -1,0 +1,206 @@
+"""What a model is, in a few numbers: enough to know it again in another process.
+
+In comes a model or a function, out goes plain data: its class, how many parameters it
+has, a hash of its structure (the class of each part; names, shapes and types of
+parameters and buffers, neither values nor devices), and a hash of the code of each file
+that defines one of its classes. Comments, formatting and docstrings do not count.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import hashlib
+import inspect
+import os
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from torchproof.records import files
+
+_DIGITS = 32
+# How a wrapper names what it wraps: DistributedDataParallel, torch.compile.
+_WRAPPERS = {"DistributedDataParallel": "module", "OptimizedModule": "_orig_mod"}
+_PLAIN = ("Parameter", "Tensor", "Buffer")
+
+
+def fingerprint(model: Any) -> dict[str, Any]:
+    """`code` has None for a file that cannot be read: what it says is not known."""
+    subject, method = _subject(model)
+    if not _is_module(subject):
+        return _of_function(subject)
+    name = type(subject).__qualname__
+    kinds = {type(part) for part in subject.modules()}
+    return {
+        "class": name if method is None else f"{name}.{method}",
+        "parameters": sum(map(_numel, subject.parameters())),
+        "structure": structure(subject),
+        "code": _code(kinds),
+    }
+
+
+def structure(module: Any) -> str:
+    """A hash of what two models have in common that run the same strategy.
+
+    Classes go by their own name: the module they are in is called otherwise where a
+    file is loaded by its path, and its code is compared anyway.
+    """
+    told = [f"{path}:{type(part).__qualname__}" for path, part in _parts(module)]
+    for kind, named in (
+        ("parameter", module.named_parameters(remove_duplicate=False)),
+        ("buffer", module.named_buffers(remove_duplicate=False)),
+    ):
+        told += [f"{kind} {name}:{_tensor(each)}" for name, each in named]
+    return _hash("\n".join(told))
+
+
+def _parts(module: Any) -> Iterator[tuple[str, Any]]:
+    # A part that is used twice is there twice: tied parts are structure as well.
+    found: Iterator[tuple[str, Any]] = module.named_modules(remove_duplicate=False)
+    return found
+
+
+def _tensor(tensor: Any) -> str:
+    kind = type(tensor).__name__
+    shown = "" if kind in _PLAIN else kind
+    return f"{shown}{_shape(tensor)}{tensor.dtype}"
+
+
+def _shape(tensor: Any) -> str:
+    try:
+        return str(tuple(tensor.shape))
+    except RuntimeError:  # of a lazy module, whose shapes are not known yet
+        return "lazy"
+
+
+def _numel(tensor: Any) -> int:
+    try:
+        return int(tensor.numel())
+    except (RuntimeError, ValueError):
+        return 0
+
+
+def _subject(model: Any) -> tuple[Any, str | None]:
+    """What is inside of wrappers; of a method, the module it is bound to."""
+    method = None
+    while True:
+        if isinstance(model, functools.partial):
+            model = model.func
+        elif inspect.ismethod(model) and _is_module(model.__self__):
+            model, method = model.__self__, model.__name__
+        elif (inner := _WRAPPERS.get(type(model).__name__)) and hasattr(model, inner):
+            model = getattr(model, inner)
+        elif not _is_module(model) and hasattr(model, "__wrapped__"):
+            model = model.__wrapped__
+        else:
+            return model, method
+
+
+def _is_module(value: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.nn.Module)
+
+
+def _of_function(function: Any) -> dict[str, Any]:
+    named = function if hasattr(function, "__qualname__") else type(function)
+    path = _file_of(named)
+    return {
+        "class": str(named.__qualname__),
+        "parameters": None,
+        "structure": None,
+        "code": {_called(str(named.__module__), path): _file_hash(path)},
+    }
+
+
+# -- code ------------------------------------------------------------------------------
+
+
+def _code(kinds: set[type]) -> dict[str, str | None]:
+    """Of each file that defines a class, or the forward that it has from another."""
+    homes: dict[str, Any] = {}
+    for kind in kinds:
+        homes[kind.__module__] = kind
+        forward = inspect.unwrap(getattr(kind, "forward", kind))
+        homes.setdefault(getattr(forward, "__module__", None) or "", forward)
+    files = {
+        name: _file_of(homes[name])
+        for name in sorted(homes)
+        if name and name.partition(".")[0] != "torch"
+    }
+    return {_called(name, path): _file_hash(path) for name, path in files.items()}
+
+
+def _called(name: str, path: str | None) -> str:
+    """By its own name, also where a target is loaded from a file by its path."""
+    stem = None if path is None else os.path.basename(path).removesuffix(".py")
+    return stem if stem is not None and name == f"target_{stem}" else name
+
+
+def _file_of(defined: Any) -> str | None:
+    home = sys.modules.get(defined.__module__)
+    path = getattr(home, "__file__", None)
+    if path is None or not path.endswith(".py"):
+        try:
+            path = inspect.getsourcefile(defined)
+        except (TypeError, OSError):
+            return None
+    return path
+
+
+def _file_hash(path: str | None) -> str | None:
+    if path is None:
+        return None
+    try:
+        stat = os.stat(path)
+        return _hash_of_file(path, stat.st_mtime_ns, stat.st_size)
+    except (OSError, SyntaxError, ValueError, RecursionError):
+        return None
+
+
+@functools.lru_cache(maxsize=256)
+def _hash_of_file(path: str, changed: int, size: int) -> str:
+    with files.open_regular(path) as file:
+        return code_hash(file.read())
+
+
+def code_hash(source: str | bytes) -> str:
+    """The same for the same program, however it is laid out."""
+    told: list[str] = []
+    _tell(ast.parse(source), told.append)
+    return _hash("\0".join(told))
+
+
+def _tell(node: ast.AST, note: Callable[[str], None]) -> None:
+    """What `ast.dump` says, without what is empty: that differs between Pythons."""
+    note(type(node).__name__)
+    for name in node._fields:
+        value = getattr(node, name, None)
+        if value is None or value == []:
+            continue
+        note(name)
+        if isinstance(value, ast.AST):
+            _tell(value, note)
+        elif not isinstance(value, list):
+            note(repr(value))
+        else:
+            for each in value[_has_docstring(node, name) :]:
+                _tell(each, note) if isinstance(each, ast.AST) else note(repr(each))
+    note(")")
+
+
+def _has_docstring(node: ast.AST, field: str) -> bool:
+    if field != "body" or not isinstance(
+        node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+    ):
+        return False
+    first = node.body[0]
+    return (
+        isinstance(first, ast.Expr)
+        and isinstance(first.value, ast.Constant)
+        and isinstance(first.value.value, str)
+    )
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGITS]

@@ -1,0 +1,130 @@
+"""A strategy and its plan, written as the lines of Python that carry it out."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from torchproof.strategies.plan import Plan, Site, Varying
+
+if TYPE_CHECKING:
+    from torchproof.strategies.strategy import Strategy
+
+MODEL = "MODEL"
+EXAMPLE = "example"  # one call: a tuple of arguments or a dict of keywords
+# What `torchproof.graph` hands on to torch.compile.
+RECORDED_ARGUMENTS = ("options", "mode", "dynamic", "fullgraph")
+_WIDTH = 88
+
+# The block is an argument of the region: of methods, torch 2.13 to 2.15 takes the
+# weights of the first block for all (tests/limitations/nested_methods.py).
+_REGION = """\
+    region = torch.compiler.nested_compile_region(type(block).forward)
+    block.forward = functools.partial(region, block)"""
+
+_MARKED = '''\
+def marked(compiled, varying):
+    """Marks the sizes that vary, right before each entry into compiled code."""
+
+    @functools.wraps(compiled)
+    def call(*args, **kwargs):
+        given = {**dict(enumerate(args)), **kwargs}
+        for (name, *path), sizes in varying.items():
+            value = given.get(name)
+            for step in path:
+                value = None if value is None else value[step]
+            if isinstance(value, torch.Tensor):
+                torch._dynamo.maybe_mark_dynamic(value, sizes)
+        return compiled(*args, **kwargs)
+
+    return call
+'''
+
+
+def written(strategy: Strategy, name: str, plan: Plan) -> str:
+    """The lines for a target of this name; they need nothing but what they import."""
+    sites = plan.sites or (Site(place_of(strategy.method)),)
+    marks = any(site.varying for site in sites)
+    body = "\n".join(_site_lines(strategy, site, name) for site in sites)
+    parts = ["import functools\n\n"] if marks or "functools." in body else []
+    if marks or "torch." in body:
+        parts.append("import torch\n\n")
+    if marks:
+        parts.append(f"\n{_MARKED}\n\n")
+    return "".join(parts) + body
+
+
+def recorded(strategy: Strategy, name: str, plan: Plan, *, train: bool) -> str:
+    """The lines that record the whole step, compiled or not, in CUDA graphs.
+
+    `torchproof.graph` compiles itself; a method, and what another backend compiles, is
+    compiled before.
+    """
+    given, before = [name, EXAMPLE], ""
+    inner = strategy.in_graph
+    if compiled_by_graph(strategy):
+        given += [f"strategy={_literal(inner.name)}"] * strategy.compiles
+        given += [_keywords(strategy.beside_name)] * bool(strategy.beside_name)
+    else:
+        before = written(inner, name, plan).replace("import torch\n", "", 1).lstrip()
+    if train:
+        given.append("train=True")
+    call = f"{name} = torchproof.graph({', '.join(given)})"
+    torch_too = before or re.search(r"\btorch\.", call)
+    imports = "import torch\n" * bool(torch_too) + "import torchproof\n\n"
+    return imports + before + "\n" * bool(before) + call
+
+
+def compiled_by_graph(strategy: Strategy) -> bool:
+    """Whether `torchproof.graph` can be told how to compile what it records."""
+    return strategy.form != "core" and strategy.beside_name.keys() <= {
+        *RECORDED_ARGUMENTS
+    }
+
+
+def place_of(path: str | None) -> str:
+    """A method of the target, or the target itself, as an expression."""
+    steps = path.split(".") if path else ()
+    return MODEL + "".join(f"[{s}]" if s.isdecimal() else f".{s}" for s in steps)
+
+
+def _site_lines(strategy: Strategy, site: Site, name: str) -> str:
+    place = site.place.replace(MODEL, name)
+    if not site.paths:
+        return f"{place} = {_compiled(place, strategy, site.varying)}"
+    if strategy.form == "nested":
+        return f"for block in {place}:\n{_REGION}"
+    if site.varying:
+        inner = _compiled("block.forward", strategy, site.varying)
+        return f"for block in {place}:\n    block.forward = {inner}"
+    return f"for block in {place}:\n    block.compile({_keywords(strategy.arguments)})"
+
+
+def _compiled(place: str, strategy: Strategy, varying: Varying) -> str:
+    keywords = _keywords(strategy.arguments)
+    call = f"torch.compile({place}{', ' * bool(keywords)}{keywords})"
+    return f"marked({call}, {dict(varying)!r})" if varying else call
+
+
+def _keywords(arguments: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key}={_literal(value)}" for key, value in arguments.items())
+
+
+def _literal(value: Any, key: str = "") -> str:
+    if key == "guard_filter_fn":  # a function, by its public name
+        return str(value)
+    if isinstance(value, Mapping):
+        items = (f"{_literal(k)}: {_literal(v, k)}" for k, v in value.items())
+        return f"{{{', '.join(items)}}}"
+    return json.dumps(value) if isinstance(value, str) else repr(value)
+
+
+def listed(expressions: Iterable[str]) -> str:
+    """Expressions as a tuple, one to a line where they are many."""
+    names = list(expressions)
+    short = f"({', '.join(names)}{',' * (len(names) == 1)})"
+    if len(short) <= _WIDTH - 20:
+        return short
+    return "(\n" + "".join(f"    {name},\n" for name in names) + ")"

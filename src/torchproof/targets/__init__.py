@@ -1,0 +1,68 @@
+"""What the user names, turned into something to run; and the bundled models.
+
+In: the text of a target and the options of a verb. Out: a `Target`, and in the child
+process the loaded function with its calls. Start with `target.py`.
+Imports `records`, `process` and `torch_private`.
+"""
+
+from typing import TYPE_CHECKING
+
+from torchproof.records.lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from torchproof.targets import calls as calls
+    from torchproof.targets import script as script
+    from torchproof.targets.calls import Answers as Answers
+    from torchproof.targets.introspect import called_by_torch as called_by_torch
+    from torchproof.targets.introspect import code_of as code_of
+    from torchproof.targets.introspect import codes_around as codes_around
+    from torchproof.targets.introspect import compiler_stack as compiler_stack
+    from torchproof.targets.introspect import forwards as forwards
+    from torchproof.targets.introspect import frame_of as frame_of
+    from torchproof.targets.introspect import has_tensor as has_tensor
+    from torchproof.targets.introspect import name_of as name_of
+    from torchproof.targets.introspect import plain as plain
+    from torchproof.targets.introspect import stack as stack
+    from torchproof.targets.introspect import what as what
+    from torchproof.targets.options import Options as Options
+    from torchproof.targets.target import Loaded as Loaded
+    from torchproof.targets.target import Target as Target
+    from torchproof.targets.target import assert_size as assert_size
+    from torchproof.targets.target import keywords as keywords
+    from torchproof.targets.target import own_file as own_file
+    from torchproof.targets.target import parse as parse
+    from torchproof.targets.workloads import WORKLOADS as WORKLOADS
+
+__getattr__, __all__ = lazy_exports(
+    __name__,
+    {
+        ".calls": ["Answers"],
+        ".introspect": [
+            "called_by_torch",
+            "code_of",
+            "codes_around",
+            "compiler_stack",
+            "forwards",
+            "frame_of",
+            "has_tensor",
+            "name_of",
+            "plain",
+            "stack",
+            "what",
+        ],
+        ".options": ["Options"],
+        ".target": [
+            "Loaded",
+            "Target",
+            "assert_size",
+            "keywords",
+            "own_file",
+            "parse",
+        ],
+        ".workloads": ["WORKLOADS"],
+    },
+    modules=[
+        ".calls",
+        ".script",
+    ],
+)

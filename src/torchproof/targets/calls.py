@@ -1,0 +1,349 @@
+"""A target's calls, run in this process: made anew, invoked, their answers collected.
+
+Comes in: a target and a job (what the parent asks for, as a dict). Goes out: a loaded
+target, and the answers of a pass over its calls as one flat mapping.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import psutil
+
+from torchproof.records import Frame, UserError, whose
+from torchproof.targets.introspect import code_of, frame_of
+from torchproof.targets.target import Loaded, Target, load
+from torchproof.targets.workloads import WORKLOADS
+
+Answers = dict[str, Any]
+# Larger tensors are compared on an evenly spaced part of their elements.
+_compared_elements = 2**24
+
+
+@dataclass(frozen=True)
+class Opaque:
+    """An output in which nothing is found that could be compared."""
+
+    type_name: str
+
+    def __str__(self) -> str:
+        return f"an output of type {self.type_name}"
+
+
+def seed(number: int = 0) -> None:
+    """Every random generator in a known state."""
+    import numpy
+    import torch
+
+    random.seed(number)
+    numpy.random.seed(number)
+    torch.manual_seed(number)
+
+
+def fresh(target: Target, job: dict[str, Any]) -> Loaded:
+    """The factory called anew, with every random generator seeded."""
+    import torch
+
+    seed()
+    if job["device"] == "cuda" and not torch.cuda.is_available():
+        raise UserError("--device cuda: torch sees no CUDA device here")
+    sweep = {k: job[k] for k in ("batch", "sequence") if job.get(k) is not None}
+    if target.kind == "workload":
+        loaded = load(target, _workload_arguments(target, job) | sweep)
+    else:
+        loaded = load(target, sweep)
+        if job["device"]:
+            loaded = _converted(loaded, device=job["device"])
+    if job.get("dtype"):
+        loaded = _converted(loaded, dtype=getattr(torch, job["dtype"]))
+    return loaded
+
+
+def _workload_arguments(target: Target, job: dict[str, Any]) -> dict[str, Any]:
+    """Device and size as asked for, else a GPU if there is one and what suits it."""
+    import torch
+
+    workload = WORKLOADS[target.where]
+    device = job["device"] or ("cuda" if torch.cuda.is_available() else "cpu")
+    size = job["size"] or workload.size_on(device)
+    if "fits" not in job:  # the second time, the first model is still there
+        _assert_room(target, size, device, train=job["train"])
+    job.update(size=size, fits=True)
+    return {"size": size, "device": device, "train": job["train"]}
+
+
+def _assert_room(target: Target, size: str, device: str, *, train: bool) -> None:
+    """Weights that cannot fit are not begun with."""
+    import torch
+
+    if device == "cuda":
+        free, bytes_each = torch.cuda.mem_get_info()[0], 2
+    else:
+        free, bytes_each = psutil.virtual_memory().available, 4
+    needed = WORKLOADS[target.where].sizes[size] * bytes_each * (2 if train else 1)
+    if needed > free:
+        what = "weights and gradients" if train else "weights"
+        raise UserError(
+            f"{target.text}, size {size}: its {what} take {needed / 2**30:.0f} GiB and"
+            f" {device} has {free / 2**30:.0f} GiB free: choose a smaller --size"
+        )
+
+
+def _converted(loaded: Loaded, **how: Any) -> Loaded:
+    """The target moved to a device, or its floating-point numbers to a type."""
+    import torch
+
+    def convert(value: Any) -> Any:
+        if isinstance(value, torch.nn.Module):
+            return value.to(**how)
+        if isinstance(value, torch.Tensor):
+            kept = "dtype" in how and not value.is_floating_point()
+            moved = value if kept else value.to(**how)
+            # Else its gradient would be that of where it came from, copied each step.
+            again = moved is not value and value.requires_grad
+            return moved.detach().requires_grad_() if again else moved
+        if isinstance(value, dict):
+            return {key: convert(item) for key, item in value.items()}
+        if type(value) in (list, tuple):
+            return type(value)(convert(item) for item in value)
+        return value
+
+    fn = convert(loaded.fn)
+    return dataclasses.replace(loaded, fn=fn, calls=[convert(c) for c in loaded.calls])
+
+
+def claims(fn: Any, what: str) -> bool:
+    """What a workload says of itself; a module's `__getattr__` has no say."""
+    return getattr(type(fn), what, False) is True
+
+
+def trains(loaded: Loaded, job: Mapping[str, Any]) -> bool:
+    """Whether a backward follows each call."""
+    return bool(job["train"]) and not claims(loaded.fn, "trains_itself")
+
+
+def before(loaded: Loaded, index: int) -> None:
+    if loaded.before_call is None:
+        return
+    try:
+        loaded.before_call(loaded.fn, index)
+    except Exception as error:
+        raise UserError(
+            f"before_call failed at call {index}: {type(error).__name__}: {error}"
+        ) from error
+
+
+def forget_gradients(fn: Any, call: Any) -> None:
+    """So that each step's gradients are its own."""
+    import torch
+
+    if isinstance(fn, torch.nn.Module):
+        fn.zero_grad(set_to_none=True)
+    for leaf in _leaves(call):
+        if isinstance(leaf, torch.Tensor):
+            leaf.grad = None
+
+
+def invoke(fn: Callable[..., Any], call: Any, *, train: bool) -> Any:
+    """One call; with `train`, its loss and backward."""
+    output = fn(**call) if isinstance(call, dict) else fn(*call)
+    if train:
+        loss(output).backward()
+    return output
+
+
+def loss(output: Any) -> Any:
+    """The output's `.loss`, else the mean of its floating-point tensors."""
+    import torch
+
+    if getattr(output, "loss", None) is not None:
+        return output.loss
+    leaves = [
+        leaf.float().mean()
+        for leaf in _leaves(output)
+        if isinstance(leaf, torch.Tensor)
+        and leaf.is_floating_point()
+        and leaf.requires_grad
+    ]
+    if not leaves:
+        raise UserError(
+            "--train: the output has no floating-point tensor that needs a gradient"
+        )
+    return torch.stack(leaves).mean()
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    for _, leaf in labelled("", value):
+        yield leaf
+
+
+def labelled(label: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """The leaves of nested containers, each with the way to it."""
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from labelled(f"{label}.{key}", item)
+    elif isinstance(value, (list, tuple)):
+        names = getattr(value, "_fields", range(len(value)))
+        for name, item in zip(names, value, strict=True):
+            yield from labelled(f"{label}.{name}", item)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for field in dataclasses.fields(value):
+            yield from labelled(f"{label}.{field.name}", getattr(value, field.name))
+    else:
+        yield label, value
+
+
+def function_of(loaded: Loaded) -> Frame:
+    """The target's own function, or where the factory makes it of torch's parts."""
+    code = code_of(getattr(loaded.fn, "_orig_mod", loaded.fn))
+    if code is None or whose(code.co_filename) not in {"user", "library"}:
+        return loaded.place
+    return frame_of(code)
+
+
+# -- answers ---------------------------------------------------------------------------
+
+
+def answers(
+    loaded: Loaded,
+    fn: Callable[..., Any],
+    *,
+    train: bool,
+    backward: bool | None = None,
+    prepare: Callable[[int], None] = lambda index: None,
+    step: Callable[[int, Any], Any] | None = None,
+) -> Answers:
+    """One pass over the calls from a known state: outputs, gradients, what was changed.
+
+    `fn` is what is called, `loaded.fn` the target it was made from: parameters and
+    buffers are read there. With `train`, a `backward` follows each call, unless `fn`
+    runs its own. `prepare(index)` runs right before each call, and `step(index, call)`
+    stands in for a plain one. Each call has a seed of its own, so
+    that one which ignores its seed is seen to.
+    """
+    found: Answers = {}
+    follows = train if backward is None else backward
+    for index, call in enumerate(loaded.calls):
+        seed(index)
+        before(loaded, index)
+        if train:
+            forget_gradients(loaded.fn, call)
+        prepare(index)
+        output = step(index, call) if step else invoke(fn, call, train=follows)
+        where = f"call {index}: "
+        seen = dict(_comparable(where + "output", output))
+        found |= seen or {where + "output": Opaque(type(output).__name__)}
+        found |= _comparable(where + "argument", call)
+        if train:
+            for name, gradient in _gradients(loaded.fn, call):
+                found |= _comparable(f"{where}gradient of {name}", gradient)
+    for name, buffer in buffers(loaded.fn):
+        found |= _comparable(f"buffer {name}", buffer)
+    return found
+
+
+def _comparable(label: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Copies of what can be compared; later calls may overwrite the originals."""
+    import numpy
+    import torch
+
+    arrays = (numpy.ndarray, numpy.generic)
+    for name, leaf in labelled(label, value):
+        if isinstance(leaf, arrays) and leaf.dtype.kind in "bif":
+            leaf = torch.from_numpy(numpy.array(leaf))
+        if leaf is None or isinstance(leaf, (bool, int, float, complex, str)):
+            yield name, leaf
+        else:
+            for where, tensor in _held(name, leaf, set()):
+                yield where, _copied(tensor)
+
+
+def compare_at_most(elements: int | None) -> None:
+    """Of each tensor, in this process; None leaves it as it is."""
+    global _compared_elements
+    _compared_elements = elements or _compared_elements
+
+
+def _copied(tensor: Any) -> Any:
+    if tensor.is_meta:
+        raise UserError(
+            "the target computes on the meta device, where there is nothing to compare"
+            " or to time: build it on cpu or cuda"
+        )
+    flat = tensor.detach()
+    if flat.numel() > _compared_elements:
+        step = -(-flat.numel() // _compared_elements)
+        flat = flat.reshape(-1)[::step]
+    return flat.to("cpu", copy=True)
+
+
+def _held(label: str, thing: Any, seen: set[int]) -> Iterator[tuple[str, Any]]:
+    """The tensors an object holds in its attributes, as a cache does.
+
+    What else it holds, a time or a name, may differ between processes.
+    """
+    import torch
+
+    if isinstance(thing, torch.Tensor):
+        yield label, thing
+    if id(thing) in seen or isinstance(thing, (torch.Tensor, torch.nn.Module, type)):
+        return
+    seen.add(id(thing))
+    items = getattr(thing, "__dict__", {}).items()
+    if isinstance(thing, dict):
+        items = thing.items()
+    elif isinstance(thing, (list, tuple)):
+        items = enumerate(thing)
+    for name, value in items:
+        yield from _held(f"{label}.{name}", value, seen)
+
+
+def _gradients(fn: Any, call: Any) -> Iterator[tuple[str, Any]]:
+    import torch
+
+    if isinstance(fn, torch.nn.Module):
+        for name, parameter in fn.named_parameters():
+            yield name, parameter.grad
+    for name, leaf in labelled("argument", call):
+        if isinstance(leaf, torch.Tensor) and leaf.requires_grad and leaf.is_leaf:
+            yield name, leaf.grad
+
+
+def buffers(fn: Any) -> Iterator[tuple[str, Any]]:
+    import torch
+
+    if isinstance(fn, torch.nn.Module):
+        yield from fn.named_buffers()
+
+
+def amount(loaded: Loaded) -> tuple[float, str] | None:
+    """Work per call in the target's own unit, such as (4096, "tokens")."""
+    if loaded.work is None:
+        return None
+    each = [loaded.work(call) for call in loaded.calls]
+    return sum(number for number, _ in each) / len(each), each[0][1]
+
+
+def host_copies(loaded: Loaded) -> str | None:
+    """A warning where inputs have to be copied to the device inside every step."""
+    import torch
+
+    if not isinstance(loaded.fn, torch.nn.Module):
+        return None
+    homes = {str(p.device.type) for p in loaded.fn.parameters()} - {"cpu"}
+    lost = [
+        name
+        for name, leaf in labelled("argument", loaded.calls)
+        if isinstance(leaf, torch.Tensor) and leaf.device.type == "cpu" and leaf.ndim
+    ]
+    if not homes or not lost:
+        return None
+    home = homes.pop()
+    return (
+        f"{len(lost)} inputs lie on the CPU and the weights on {home}: the copies are"
+        " part of every step, in all arms; move the calls' tensors in the factory"
+    )

@@ -1,0 +1,81 @@
+"""Runs an unmodified script as `__main__`, in the process of the caller."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import traceback
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from torchproof.process import Stream
+from torchproof.targets.target import Target
+
+
+def run(target: Target, stream: Stream) -> int:
+    """The script's exit code; how it ended is written to the stream."""
+    path = Path(target.where).resolve()
+    sys.argv = [target.where, *target.arguments]
+    sys.path[0] = str(path.parent)
+    main_module = types.ModuleType("__main__")
+    main_module.__dict__.update(
+        __file__=str(path), __builtins__=__builtins__, __spec__=None
+    )
+    sys.modules["__main__"] = main_module
+    code, error = 0, None
+    try:
+        exec(compile(path.read_bytes(), str(path), "exec"), main_module.__dict__)
+    except SystemExit as exit_:
+        code = (
+            exit_.code if isinstance(exit_.code, int) else int(exit_.code is not None)
+        )
+        error = exit_.code if isinstance(exit_.code, str) else None
+    except BaseException as raised:
+        code, error = 1, traceback.format_exception_only(raised)[-1].strip()
+        _print_traceback(raised, path)
+    stream.write("script_end", code=code, error=error)
+    return code
+
+
+def _print_traceback(raised: BaseException, script: Path) -> None:
+    """As Python would have printed it, without torchproof's own frames."""
+    tb = raised.__traceback__
+    while tb is not None and tb.tb_frame.f_code.co_filename != str(script):
+        tb = tb.tb_next
+    traceback.print_exception(type(raised), raised, tb or raised.__traceback__)
+
+
+def when_imported(name: str, act: Callable[[], None]) -> None:
+    """`act()` right after the program's first import of a module."""
+    sys.meta_path.insert(0, _Finder(name, act))
+
+
+class _Finder:
+    """A meta-path finder for one import of one module."""
+
+    def __init__(self, name: str, act: Callable[[], None]) -> None:
+        self._name, self._act = name, act
+        self._asking = False
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        """Stays until the module is executed: others only ask whether it is there."""
+        if name != self._name or self._asking:
+            return None
+        self._asking = True
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            self._asking = False
+        if spec is None or spec.loader is None:
+            return spec
+        execute = spec.loader.exec_module
+
+        def execute_and_act(module: types.ModuleType) -> None:
+            sys.meta_path.remove(self)
+            execute(module)
+            self._act()
+
+        spec.loader.exec_module = execute_and_act  # type: ignore[method-assign]
+        return spec

@@ -1,0 +1,135 @@
+"""The reference models: a registry that is read without importing torch.
+
+A workload module defines `make(size, batch, sequence, *, device, train)`, `sequence`
+only where the model has one. It returns `(fn, calls)`, both on the device. Where the
+class of `fn` says `compiles_itself`, it does its own compiling inside; where it says
+`trains_itself`, it runs its own backward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Where a workload is defined, what it shows, and its sizes with parameters."""
+
+    module: str
+    summary: str
+    sizes: Mapping[str, int]
+    gpu_size: str
+
+    def size_on(self, device: str) -> str:
+        """The size to take where none is asked for."""
+        return self.gpu_size if device == "cuda" else "tiny"
+
+
+_GPT = {
+    "tiny": 924_416,
+    "small": 254_179_328,
+    "medium": 834_493_440,
+    "large": 1_414_647_808,
+    "xl": 2_775_208_960,
+    "5b": 8_467_292_160,
+    "10b": 16_247_091_200,
+    "20b": 27_802_030_080,
+    "40b": 39_484_014_592,
+    "50b": 65_257_226_240,
+    "100b": 126_872_678_400,
+}
+
+_ARRCOC = {"tiny": 190_483, "base": 88_457_451}
+
+_TRAINSTEP = {"tiny": 16_736, "base": 33_592_320}
+
+_NANOVLM = {
+    "tiny": 223_232,
+    "debug": 19_628_544,
+    "large": 145_745_664,
+    "vanilla": 460_113_984,
+}
+
+_MEGACONTEXT = {"tiny": 369_729, "base": 218_639_617}
+
+WORKLOADS: dict[str, Workload] = {
+    "nanovlm": Workload(
+        "torchproof.targets.workloads.nanovlm",
+        "vision-language model; one graph for every batch, length and image count",
+        _NANOVLM,
+        "large",
+    ),
+    "nanovlm-original": Workload(
+        "torchproof.targets.workloads.nanovlm_original",
+        "the same as first written: breaks, recompiles, lists and None as inputs",
+        _NANOVLM,
+        "large",
+    ),
+    "gpt": Workload(
+        "torchproof.targets.workloads.gpt",
+        "pre-norm decoder, up to 127B parameters; one graph for every shape",
+        _GPT,
+        "small",
+    ),
+    "gpt-original": Workload(
+        "torchproof.targets.workloads.gpt_original",
+        "the same decoder as people write it: breaks, recompiles, recompile limit",
+        _GPT,
+        "small",
+    ),
+    "gpt-flex": Workload(
+        "torchproof.targets.workloads.gpt_flex",
+        "the same with FlexAttention and a sliding window",
+        _GPT,
+        "small",
+    ),
+    "decoder": Workload(
+        "torchproof.targets.workloads.decoder",
+        "24 narrow layers, one shape: launching its kernels outlasts running them",
+        {"tiny": 793_088, "base": 75_657_216},
+        "base",
+    ),
+    "arrcoc": Workload(
+        "torchproof.targets.workloads.arrcoc",
+        "ViT-B/16, three relevance maps, trainable choice of patches; one graph",
+        _ARRCOC,
+        "base",
+    ),
+    "arrcoc-original": Workload(
+        "torchproof.targets.workloads.arrcoc_original",
+        "the same with whole-batch scores and tensors read in Python: breaks",
+        _ARRCOC,
+        "base",
+    ),
+    "arrcoc-scorers": Workload(
+        "torchproof.targets.workloads.arrcoc_scorers",
+        "the three scorers alone: entropy, Sobel edges, fit to a query; one graph",
+        {"tiny": 8_320, "base": 1_181_184},
+        "base",
+    ),
+    "trainstep": Workload(
+        "torchproof.targets.workloads.trainstep",
+        "a step with AdamW, schedule, clipping, autocast; two graphs, no read-back",
+        _TRAINSTEP,
+        "base",
+    ),
+    "trainstep-original": Workload(
+        "torchproof.targets.workloads.trainstep_original",
+        "the same, compiled whole: float rate, .item() logging, backward inside",
+        _TRAINSTEP,
+        "base",
+    ),
+    "megacontext": Workload(
+        "torchproof.targets.workloads.megacontext",
+        "a GPT over a focused mix of tokens and gists: micro-step and session",
+        _MEGACONTEXT,
+        "base",
+    ),
+    "megacontext-original": Workload(
+        "torchproof.targets.workloads.megacontext_original",
+        "the same, net by net and sample by sample: recompile limit, eager base",
+        _MEGACONTEXT,
+        "base",
+    ),
+}

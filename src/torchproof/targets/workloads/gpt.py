@@ -1,0 +1,189 @@
+"""A pre-norm GPT from 1M to 127B parameters; one graph for any batch and length.
+
+Attention is SDPA or FlexAttention, either with an optional sliding window, and there is
+no positional embedding. The sizes from `small` to `100b` are a ladder; their names are
+nominal and the registry has the exact counts. Weights are built in their type on their
+device, layer by layer; on the meta device they take no memory.
+
+Weights in FP8 and layers split over several GPUs are left for later.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.attention.flex_attention import (
+    BlockMask,
+    create_block_mask,
+    flex_attention,
+)
+
+from torchproof.targets.workloads.synthetic import (
+    any_batch,
+    any_length,
+    number_type,
+    token_ids,
+    tokens,
+)
+
+ATTENTIONS = ("sdpa", "flex")
+
+# Batch and sequence of the calls. FlexAttention works in blocks of 128 tokens and
+# compiles a sequence that fits into one block apart from all longer ones. Where no
+# code is generated for it, it holds the score of every pair of tokens in memory.
+SHAPES = [(8, 1024), (4, 2048), (2, 4096), (2, 8192), (1, 12288), (1, 16384)]
+TINY_SHAPES = [(4, 160), (1, 192), (3, 144), (1, 256), (2, 200), (8, 136)]
+LONGEST_WITH_FLEX = 4096
+
+
+@dataclass(frozen=True)
+class Size:
+    """The dimensions of one decoder; its MLP is four times as wide as the rest."""
+
+    layers: int
+    dim: int
+    heads: int
+    vocabulary: int = 50304
+
+
+SIZES = {
+    "tiny": Size(layers=4, dim=128, heads=4, vocabulary=512),
+    "small": Size(layers=12, dim=1024, heads=16),
+    "medium": Size(layers=24, dim=1536, heads=16),
+    "large": Size(layers=24, dim=2048, heads=16),
+    "xl": Size(layers=32, dim=2560, heads=20),
+    "5b": Size(layers=40, dim=4096, heads=32),
+    "10b": Size(layers=50, dim=5120, heads=40),
+    "20b": Size(layers=60, dim=6144, heads=48),
+    "40b": Size(layers=48, dim=8192, heads=64),
+    "50b": Size(layers=80, dim=8192, heads=64),
+    "100b": Size(layers=100, dim=10240, heads=80),
+}
+
+
+class Attention(nn.Module):
+    """Causal attention; `mask` says what else is hidden, None that nothing is."""
+
+    def __init__(self, dim: int, heads: int, *, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.head_dim = dim // heads
+        self.qkv = nn.Linear(dim, 3 * dim, dtype=dtype)
+        self.out = nn.Linear(dim, dim, dtype=dtype)
+
+    def forward(self, x: Tensor, mask: Tensor | BlockMask | None) -> Tensor:
+        # (batch, sequence, 3 * dim) -> 3 x (batch, heads, sequence, head_dim)
+        qkv = self.qkv(x).unflatten(-1, (3, -1, self.head_dim))
+        query, key, value = qkv.permute(2, 0, 3, 1, 4).unbind()
+        if isinstance(mask, BlockMask):
+            mixed = flex_attention(query, key, value, block_mask=mask)
+        else:
+            mixed = F.scaled_dot_product_attention(
+                query, key, value, attn_mask=mask, is_causal=mask is None
+            )
+        return self.out(mixed.transpose(1, 2).flatten(2))
+
+
+class Block(nn.Module):
+    def __init__(self, dim: int, heads: int, *, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.attention_norm = nn.LayerNorm(dim, dtype=dtype)
+        self.attention = Attention(dim, heads, dtype=dtype)
+        self.mlp_norm = nn.LayerNorm(dim, dtype=dtype)
+        self.mlp = nn.Sequential(
+            nn.Linear(dim, 4 * dim, dtype=dtype),
+            nn.GELU(),
+            nn.Linear(4 * dim, dim, dtype=dtype),
+        )
+
+    def forward(self, x: Tensor, mask: Tensor | BlockMask | None = None) -> Tensor:
+        x = x + self.attention(self.attention_norm(x), mask)
+        return x + self.mlp(self.mlp_norm(x))
+
+
+class GPT(nn.Module):
+    """Token ids (batch, sequence) -> logits (batch, sequence, vocabulary).
+
+    With a `window` a token sees itself and the `window - 1` tokens before it.
+    """
+
+    def __init__(
+        self,
+        size: Size,
+        *,
+        attention: str = "sdpa",
+        window: int | None = None,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        super().__init__()
+        self.attention, self.window = attention, window
+        self.embedding = nn.Embedding(size.vocabulary, size.dim, dtype=dtype)
+        self.blocks = nn.ModuleList(
+            Block(size.dim, size.heads, dtype=dtype) for _ in range(size.layers)
+        )
+        self.norm = nn.LayerNorm(size.dim, dtype=dtype)
+        self.head = nn.Linear(size.dim, size.vocabulary, bias=False, dtype=dtype)
+
+    def mask(self, length: int, device: torch.device) -> Tensor | BlockMask | None:
+        """What is visible in a sequence of this length, for every layer."""
+        if self.attention == "sdpa" and self.window is None:
+            return None
+        window = length if self.window is None else self.window
+
+        def visible(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+            return (key <= query) & (query - key < window)
+
+        if self.attention == "flex":
+            return create_block_mask(visible, None, None, length, length, device=device)
+        place = torch.arange(length, device=device)
+        return visible(place, place, place[:, None], place[None, :])
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        # Part of the graph: a block mask from outside would compile its length in.
+        mask = self.mask(tokens.shape[1], tokens.device)
+        x = self.embedding(tokens)
+        for block in self.blocks:
+            x = block(x, mask)
+        return self.head(self.norm(x))
+
+
+work = tokens
+
+
+def make(
+    size: str = "tiny",
+    batch: int | None = None,
+    sequence: int | None = None,
+    *,
+    device: str = "cpu",
+    train: bool = False,
+    attention: str = "sdpa",
+    window: int | None = None,
+) -> tuple[GPT, list[tuple[Tensor]]]:
+    """The model and calls of several shapes, marked as such.
+
+    A given batch or sequence is that of every call. Weights need gradients only in
+    training. FlexAttention has no backward on the CPU: training there, SDPA takes its
+    place, with the same window as a dense mask.
+    """
+    torch.manual_seed(0)
+    if attention not in ATTENTIONS:
+        raise ValueError(f"no attention {attention!r}: choose one of {ATTENTIONS}")
+    if train and device == "cpu":
+        attention = "sdpa"
+    spec = SIZES[size]
+    with torch.device(device):
+        model = GPT(spec, attention=attention, window=window, dtype=number_type(device))
+    shapes = TINY_SHAPES if size == "tiny" else SHAPES
+    if attention == "flex":
+        shapes = [shape for shape in shapes if shape[1] <= LONGEST_WITH_FLEX]
+    calls = []
+    for usual_batch, usual_sequence in shapes:
+        shape = batch or usual_batch, sequence or usual_sequence
+        tokens = token_ids(spec.vocabulary, *shape, device)
+        any_batch(tokens)
+        any_length(tokens)
+        calls.append((tokens,))
+    return model.train(train).requires_grad_(train), calls

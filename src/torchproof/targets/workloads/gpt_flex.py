@@ -1,0 +1,34 @@
+"""The decoder of `gpt` with FlexAttention and a sliding window.
+
+On the CPU, where FlexAttention has no backward, it trains with a dense mask instead.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from torchproof.targets.workloads import gpt
+from torchproof.targets.workloads.synthetic import tokens
+
+work = tokens
+
+
+def make(
+    size: str = "tiny",
+    batch: int | None = None,
+    sequence: int | None = None,
+    *,
+    device: str = "cpu",
+    train: bool = False,
+) -> tuple[gpt.GPT, list[tuple[Tensor]]]:
+    """The model and calls of `gpt.make`; the window is shorter than their sequences."""
+    window = 64 if size == "tiny" else 512
+    return gpt.make(
+        size,
+        batch,
+        sequence,
+        device=device,
+        train=train,
+        attention="flex",
+        window=window,
+    )

@@ -1,0 +1,244 @@
+"""MegaContext's training micro-step, from tokens to both losses.
+
+What is collapsed in which working context is decided before, in Python, and comes in as
+indices; so the step sees tensors only and can be one graph.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from torchproof.targets.workloads import synthetic
+from torchproof.targets.workloads.megacontext_nets import (
+    LEVELS,
+    Context,
+    Nets,
+    Size,
+    read,
+)
+from torchproof.targets.workloads.megacontext_tree import WorkingContext
+
+RESERVED = 9  # ids at the end of the vocabulary
+LENS_WEIGHT, RANK_WEIGHT, BUDGET_WEIGHT = 0.1, 0.5, 0.1
+MARGIN = 0.1
+
+
+class Output(NamedTuple):
+    loss: Tensor
+    nll: Tensor  # (batch, contexts), of the recent tokens
+    scores: Tensor  # (batch, contexts, width)
+
+
+class MicroStep(nn.Module):
+    """Tokens (batch, length), working contexts (batch, contexts, width) -> losses.
+
+    A sample whose contexts are all filler adds nothing: it fills a batch up.
+    """
+
+    def __init__(self, size: Size) -> None:
+        super().__init__()
+        self.size = size
+        self.nets = Nets(size)
+
+    def forward(self, tokens: Tensor, entries: Tensor) -> Output:
+        pool = self.pool(tokens)
+        loss, nll = self.predict(pool, entries, tokens)
+        # LensNet learns from what the gists are worth, it does not shape them.
+        wrong, scores = self.score(pool.detach(), entries, tokens, nll.detach())
+        return Output(loss + LENS_WEIGHT * wrong, nll, scores)
+
+    def pool(self, tokens: Tensor) -> Tensor:
+        """Embeddings, gists and gists of gists: one GistNet call for each level."""
+        level = self.nets.base.embedding(tokens)
+        levels = [level]
+        for _ in range(LEVELS):
+            level = self.gists(level)
+            levels.append(level)
+        return torch.cat(levels, dim=1)
+
+    def gists(self, level: Tensor) -> Tensor:
+        """The gists (batch, nodes / block, dim) of all samples of one level."""
+        block, whole = self.size.block, level.shape[1] // self.size.block
+        groups = level[:, : whole * block].unflatten(1, (whole, block))
+        return self.gist(groups.flatten(0, 1)).unflatten(0, groups.shape[:2])
+
+    # -- the nets, each with what is computed around it --------------------------------
+
+    def gist(self, groups: Tensor) -> Tensor:
+        gists: Tensor = self.nets.gist(groups)
+        return gists
+
+    def predict(
+        self, pool: Tensor, entries: Tensor, tokens: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """The base net's loss, and that of the recent tokens (batch, contexts)."""
+        length = tokens.shape[1]
+        context = read(pool, entries, length, self.size)
+        logits = self.nets.base(context.x, context.turn)
+        losses, present = token_losses(logits, tokens, context)
+        nll = mean_where(present & is_recent(context, length, self.size), losses)
+        return mean_of(mean_where(present, losses), context.present), nll
+
+    def score(
+        self, pool: Tensor, entries: Tensor, tokens: Tensor, nll: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """LensNet's loss, and its scores (batch, contexts, width)."""
+        context = read(pool, entries, tokens.shape[1], self.size)
+        x, positions, levels = context.x, context.positions, context.levels
+        scores = self.nets.lens(x, positions, levels, context.turn)
+        scores = scores.unflatten(0, entries.shape[:2])
+        wish = mean_where(context.present, scores)
+        return mean_of(lens_losses(wish, nll), context.present), scores
+
+
+def token_losses(
+    logits: Tensor, tokens: Tensor, context: Context
+) -> tuple[Tensor, Tensor]:
+    """At every entry, the loss of the token behind its span; and where there is one.
+
+    Both (batch, contexts, width).
+    """
+    ends, length = context.ends, tokens.shape[1]
+    targets = tokens.gather(1, ends.clamp(max=length - 1).flatten(1)).flatten()
+    losses = F.cross_entropy(logits.flatten(0, 1), targets, reduction="none")
+    return losses.view(ends.shape), context.present & (ends < length)
+
+
+def is_recent(context: Context, length: int, size: Size) -> Tensor:
+    """Entries in that part of a sequence which every working context holds."""
+    return context.ends > length - size.recent
+
+
+def mean_where(keep: Tensor, values: Tensor) -> Tensor:
+    """The mean along the last dimension of what is kept."""
+    kept = torch.where(keep, values, 0.0)
+    return kept.sum(dim=-1) / keep.sum(dim=-1).clamp(min=1)
+
+
+def mean_of(values: Tensor, present: Tensor) -> Tensor:
+    """The mean over samples, or their contexts, without those that are all filler.
+
+    What is computed of filler alone is zero.
+    """
+    real = present.flatten(values.dim()).any(dim=-1)
+    return values.sum() / real.sum().clamp(min=1)
+
+
+def lens_losses(wish: Tensor, nll: Tensor) -> Tensor:
+    """What LensNet should have wished for, of pairs of contexts (batch, contexts).
+
+    Of two contexts of a sample the one that predicts worse should wish for more detail:
+    as a preference weighted by how much worse it is, and by a margin. On the whole the
+    wishes should cancel out, for the budget allows no more.
+    """
+    worse = (nll[:, :, None] - nll[:, None, :]).clamp(min=0)
+    ahead = wish[:, :, None] - wish[:, None, :]
+    total = worse.sum(dim=(1, 2)).clamp(min=1e-6)
+    preference = (worse * F.softplus(-ahead)).sum(dim=(1, 2)) / total
+    pairs = worse > 0
+    short = torch.where(pairs, F.relu(MARGIN - ahead), 0.0).sum(dim=(1, 2))
+    rank = short / pairs.sum(dim=(1, 2)).clamp(min=1)
+    budget = wish.square().mean(dim=1)
+    return preference + RANK_WEIGHT * rank + BUDGET_WEIGHT * budget
+
+
+# -- what a micro-step is given --------------------------------------------------------
+
+
+def widths(size: Size, length: int) -> list[int]:
+    """From 9/10 of a sequence to 3/4; each edit makes a context `block - 1` shorter."""
+    edit = size.block - 1
+    fewest, most = (-(-(length - int(share * length)) // edit) for share in (0.9, 0.75))
+    return [length - edit * edits for edits in range(fewest, most + 1)]
+
+
+def plan(
+    size: Size, length: int, width: int, draw: random.Random
+) -> list[WorkingContext]:
+    """Random working contexts of one sample that are at most `width` long."""
+    contexts = []
+    for _ in range(size.variants):
+        context = WorkingContext(size.block)
+        context.append(length)
+        if draw.random() < size.level_2_share:
+            collapse_some_spans(context, size, draw)
+        edits = -(-(len(context) - width) // (size.block - 1))
+        groups = context.collapsible(size.recent)
+        groups = [place for place in groups if context.entries[place].level == 0]
+        if edits > len(groups):
+            raise ValueError(
+                f"sequence {length}: too short for contexts of {width} entries, as"
+                f" {size.recent} recent tokens stay as they are"
+            )
+        for place in sorted(draw.sample(groups, max(edits, 0)), reverse=True):
+            context.collapse(place)
+        contexts.append(context)
+    return contexts
+
+
+def collapse_some_spans(
+    context: WorkingContext, size: Size, draw: random.Random
+) -> None:
+    """Gists of gists for some spans of a context of tokens; its last span stays."""
+    whole = size.block**2
+    spans = range(len(context) // whole - 1)
+    chosen = draw.sample(spans, draw.randint(0, len(spans)))
+    for span in sorted(chosen, reverse=True):
+        first = span * whole
+        for child in range(size.block):
+            context.collapse(first + child)
+        context.collapse(first)
+
+
+def pack(plans: list[list[WorkingContext]], length: int, width: int) -> Tensor:
+    """Slots (batch, contexts, width); first of each sample the tail of its tokens."""
+    tail = list(range(length - width, length))
+    rows = [
+        [tail, *(filled(context.slots(length), width) for context in contexts)]
+        for contexts in plans
+    ]
+    return torch.tensor(rows)
+
+
+def filled(slots: list[int], width: int) -> list[int]:
+    return slots + [-1] * (width - len(slots))
+
+
+def batches(
+    size: Size, length: int, batch: int | None, device: str
+) -> list[tuple[Tensor, list[list[WorkingContext]], int]]:
+    """Tokens, plans and width: every width once, the first again with a batch of 1."""
+    draw = random.Random(0)
+    ordinary = size.vocabulary - RESERVED
+    found = []
+    every = widths(size, length)
+    counts = synthetic.sizes_of_calls(batch, [*[size.batch] * len(every), 1])
+    for width, samples in zip([*every, every[0]], counts, strict=True):
+        plans = [plan(size, length, width, draw) for _ in range(samples)]
+        tokens = synthetic.token_ids(ordinary, samples, length, device)
+        found.append((tokens, plans, width))
+    return found
+
+
+def calls(
+    size: Size, length: int, batch: int | None, device: str
+) -> list[tuple[Tensor, Tensor]]:
+    """Inputs of the micro-step, marked: batch and width vary."""
+    marked = []
+    for tokens, plans, width in batches(size, length, batch, device):
+        entries = pack(plans, length, width).to(device)
+        synthetic.any_batch(tokens, entries)
+        synthetic.any_length(tokens)
+        synthetic.any_length(entries, dimension=2)
+        marked.append((tokens, entries))
+    return marked
+
+
+def optimizer(step: nn.Module) -> torch.optim.Optimizer:
+    """One for all three nets."""
+    return torch.optim.AdamW(step.parameters(), lr=3e-4)

@@ -1,0 +1,208 @@
+"""A training step as two graphs: forward with loss, and one update, without a sync.
+
+The learning rate and the metrics are tensors on the device, written by the compiled
+update; `metrics()` reads them when asked to. It trains with and without `--train`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from dataclasses import dataclass, replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from torchproof.targets.workloads import synthetic
+
+
+@dataclass(frozen=True)
+class Size:
+    """One language model, and the batches it is trained on."""
+
+    layers: int
+    dim: int
+    heads: int
+    vocabulary: int
+    batch: int
+    last_batch: int
+    sequence: int
+
+
+SIZES = {
+    "tiny": Size(1, 32, 2, vocabulary=64, batch=4, last_batch=1, sequence=16),
+    "base": Size(8, 512, 8, vocabulary=8192, batch=16, last_batch=4, sequence=512),
+}
+
+PEAK_RATE, FLOOR = 3e-3, 0.1
+WARM_UP_STEPS, DECAY_STEPS = 4, 32
+MAX_NORM = 1.0
+WINDOW = 10  # steps that the logged loss is averaged over
+
+
+def sized(name: str, batch: int | None, sequence: int | None) -> Size:
+    """A size by its name, with other batches where they are given."""
+    size = SIZES[name]
+    return replace(
+        size,
+        batch=batch or size.batch,
+        last_batch=batch or size.last_batch,
+        sequence=sequence or size.sequence,
+    )
+
+
+class Block(nn.Module):
+    """Pre-norm causal attention and MLP, on (batch, sequence, dim)."""
+
+    def __init__(self, size: Size) -> None:
+        super().__init__()
+        self.head_dim = size.dim // size.heads
+        self.attention_norm = nn.LayerNorm(size.dim)
+        self.qkv = nn.Linear(size.dim, 3 * size.dim, bias=False)
+        self.out = nn.Linear(size.dim, size.dim, bias=False)
+        self.mlp_norm = nn.LayerNorm(size.dim)
+        self.up = nn.Linear(size.dim, 4 * size.dim)
+        self.down = nn.Linear(4 * size.dim, size.dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        # (batch, sequence, 3 * dim) -> 3 x (batch, heads, sequence, head_dim)
+        qkv = self.qkv(self.attention_norm(x)).unflatten(-1, (3, -1, self.head_dim))
+        query, key, value = qkv.permute(2, 0, 3, 1, 4).unbind()
+        mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+        x = x + self.out(mixed.transpose(1, 2).flatten(2))
+        return x + self.down(F.gelu(self.up(self.mlp_norm(x))))
+
+
+class LanguageModel(nn.Module):
+    """Token ids (batch, sequence) -> logits (batch, sequence, vocabulary)."""
+
+    positions: Tensor
+
+    def __init__(self, size: Size) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(size.vocabulary, size.dim)
+        self.blocks = nn.ModuleList(Block(size) for _ in range(size.layers))
+        self.norm = nn.LayerNorm(size.dim)
+        self.head = nn.Linear(size.dim, size.vocabulary, bias=False)
+        self.register_buffer("positions", waves(size), persistent=False)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.embedding(tokens) + self.positions[: tokens.shape[1]]
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.norm(x))
+
+
+def waves(size: Size) -> Tensor:
+    """Sinusoidal positions (sequence, dim)."""
+    frequencies = 10000.0 ** -(torch.arange(0, size.dim, 2) / size.dim)
+    angles = torch.outer(torch.arange(size.sequence).float(), frequencies)
+    return torch.cat((angles.sin(), angles.cos()), dim=-1)
+
+
+def mixed_precision_loss(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
+    """Cross-entropy of the next tokens: bf16 matrix products, fp32 weights and loss."""
+    with torch.autocast(inputs.device.type, dtype=torch.bfloat16):
+        logits = model(inputs)
+        return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+
+def learning_rate(steps: Tensor) -> Tensor:
+    """Linear warm-up, then a cosine down to the floor, after so many steps."""
+    warmth = ((steps + 1) / WARM_UP_STEPS).clamp(max=1.0)
+    progress = (steps / DECAY_STEPS).clamp(max=1.0)
+    height = 0.5 + 0.5 * torch.cos(math.pi * progress)
+    return PEAK_RATE * warmth * (FLOOR + (1 - FLOOR) * height)
+
+
+class TrainStep:
+    """Each call trains once on (inputs, targets) and returns the detached loss."""
+
+    compiles_itself = True
+    trains_itself = True
+
+    def __init__(self, model: nn.Module, *, backend: str = "inductor") -> None:
+        self.model = model
+        self.parameters = list(model.parameters())
+        device = self.parameters[0].device
+        with device:
+            self.steps = torch.zeros((), dtype=torch.long)
+            self.learning_rate = torch.zeros(())
+            self.gradient_norm = torch.zeros(())
+            self.recent_losses = torch.zeros(WINDOW)
+        # On a GPU the count of steps has to be a tensor there, or it is read back.
+        on_gpu = device.type == "cuda"
+        self.optimizer = torch.optim.AdamW(self.parameters, capturable=on_gpu)
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.learning_rate
+        self.loss = torch.compile(mixed_precision_loss, backend=backend)
+        self.update = torch.compile(self._update, backend=backend)
+
+    def __call__(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        self.optimizer.zero_grad(set_to_none=True)
+        loss = self.loss(self.model, inputs, targets)
+        loss.backward()
+        loss = loss.detach()
+        self.update(loss)
+        return loss
+
+    @torch.no_grad()
+    def _update(self, loss: Tensor) -> None:
+        """Clip, step with the scheduled rate, and keep the metrics."""
+        norm = nn.utils.clip_grad_norm_(self.parameters, MAX_NORM)
+        self.learning_rate.copy_(learning_rate(self.steps))
+        # The method around this one breaks the graph to switch gradients off.
+        inspect.unwrap(torch.optim.AdamW.step)(self.optimizer)
+        self.gradient_norm.copy_(norm)
+        slot = (self.steps % WINDOW).view(1)
+        self.recent_losses.index_copy_(0, slot, loss.view(1).float())
+        self.steps.add_(1)
+
+    def metrics(self) -> dict[str, float]:
+        """What to log: the only place where the host waits for the device."""
+        kept = torch.stack((self.steps, self.learning_rate, self.gradient_norm))
+        steps, rate, norm, *losses = torch.cat((kept, self.recent_losses)).tolist()
+        losses = losses[: int(steps)]
+        return {
+            "loss": sum(losses) / len(losses) if losses else math.nan,
+            "gradient_norm": norm,
+            "learning_rate": rate,
+        }
+
+
+def model_and_epoch(
+    size: Size, device: str
+) -> tuple[LanguageModel, list[tuple[Tensor, Tensor]]]:
+    """A model, and twelve batches (inputs, targets), the last one of its own size."""
+    epoch = []
+    for batch in [size.batch] * 11 + [size.last_batch]:
+        # Runs of consecutive ids: something to learn within a few steps.
+        first = synthetic.token_ids(size.vocabulary, batch, 1, device)
+        tokens = first + torch.arange(size.sequence + 1, device=device)
+        tokens = tokens % size.vocabulary
+        # A batch of one is contiguous with any stride, and strides are guarded: copy.
+        dense = torch.contiguous_format
+        inputs = tokens[:, :-1].clone(memory_format=dense)
+        epoch.append((inputs, tokens[:, 1:].clone(memory_format=dense)))
+    with torch.device(device):
+        return LanguageModel(size).train(), epoch
+
+
+work = synthetic.tokens
+
+
+def make(
+    size: str = "tiny",
+    batch: int | None = None,
+    sequence: int | None = None,
+    *,
+    device: str = "cpu",
+    train: bool = False,
+) -> tuple[TrainStep, list[tuple[Tensor, Tensor]]]:
+    """The step and an epoch for it; it trains, whatever `train` says."""
+    torch.manual_seed(0)
+    model, epoch = model_and_epoch(sized(size, batch, sequence), device)
+    for inputs, targets in epoch:
+        synthetic.any_batch(inputs, targets)
+    return TrainStep(model), epoch

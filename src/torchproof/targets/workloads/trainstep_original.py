@@ -1,0 +1,93 @@
+"""The training step of `trainstep` as one function to compile, as it is often written.
+
+The whole step is compiled, backward and all. The optimizer keeps its learning rate as a
+float, which a scheduler changes; the loss and the gradient norm are read with `.item()`
+for a log line at every step; the losses are kept in a list; and the last batch of the
+epoch is smaller. Eager runs it well; `torch.compile` makes many small graphs of it.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+
+import torch
+from torch import Tensor, nn
+
+from torchproof.targets.workloads.synthetic import tokens
+from torchproof.targets.workloads.trainstep import (
+    DECAY_STEPS,
+    FLOOR,
+    MAX_NORM,
+    PEAK_RATE,
+    SIZES,
+    WARM_UP_STEPS,
+    WINDOW,
+    mixed_precision_loss,
+    model_and_epoch,
+    sized,
+)
+
+__all__ = ["SIZES", "TrainStep", "make"]
+
+logger = logging.getLogger(__name__)
+
+
+def share_of_peak(step: int) -> float:
+    """Linear warm-up, then a cosine down to the floor."""
+    warmth = min(1.0, (step + 1) / WARM_UP_STEPS)
+    height = 0.5 + 0.5 * math.cos(math.pi * min(1.0, step / DECAY_STEPS))
+    return warmth * (FLOOR + (1 - FLOOR) * height)
+
+
+class TrainStep:
+    """Each call trains once on (inputs, targets) and returns the detached loss."""
+
+    compiles_itself = True
+    trains_itself = True
+
+    def __init__(self, model: nn.Module, *, backend: str = "inductor") -> None:
+        self.model = model
+        self.optimizer = torch.optim.AdamW(model.parameters(), lr=PEAK_RATE)
+        self.scheduler = torch.optim.lr_scheduler.LambdaLR(
+            self.optimizer, share_of_peak
+        )
+        self.losses: list[float] = []
+        self.train_step = torch.compile(self._train_step, backend=backend)
+
+    def __call__(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        return self.train_step(inputs, targets)
+
+    def _train_step(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        loss = mixed_precision_loss(self.model, inputs, targets)
+        self.optimizer.zero_grad()
+        loss.backward()
+        norm = nn.utils.clip_grad_norm_(self.model.parameters(), MAX_NORM)
+        self.optimizer.step()
+        self.scheduler.step()
+
+        loss_value = loss.item()
+        self.losses.append(loss_value)
+        recent = self.losses[-WINDOW:]
+        average = sum(recent) / len(recent)
+        gradient_norm = norm.item()
+        rate = self.scheduler.get_last_lr()[0]
+        logger.info("loss %.4f, norm %.3f, rate %.2e", average, gradient_norm, rate)
+        return loss.detach()
+
+
+work = tokens
+
+
+def make(
+    size: str = "tiny",
+    batch: int | None = None,
+    sequence: int | None = None,
+    *,
+    device: str = "cpu",
+    train: bool = False,
+) -> tuple[TrainStep, list[tuple[Tensor, Tensor]]]:
+    """The step and an epoch for it; it trains, whatever `train` says."""
+    torch.manual_seed(0)
+    model, epoch = model_and_epoch(sized(size, batch, sequence), device)
+    return TrainStep(model), epoch

@@ -1,0 +1,38 @@
+"""The gate of a node: its workers are processes, which share the node's cores."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+from collections.abc import Iterator
+from pathlib import Path
+
+from torchproof.tuning.timing_lock import Gate
+
+
+class NodeGate(Gate):
+    """Locks of files in a folder, which the kernel opens where a worker is killed."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self._turn, self._inside = folder / "turn", folder / "inside"
+
+    @contextlib.contextmanager
+    def beside_others(self) -> Iterator[None]:
+        with contextlib.ExitStack() as held:
+            # Who waits to be timed has the turn: nobody begins before that one.
+            with _locked(self._turn, fcntl.LOCK_EX):
+                held.enter_context(_locked(self._inside, fcntl.LOCK_SH))
+            yield
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        with _locked(self._turn, fcntl.LOCK_EX), _locked(self._inside, fcntl.LOCK_EX):
+            yield
+
+
+@contextlib.contextmanager
+def _locked(file: Path, how: int) -> Iterator[None]:
+    with open(file, "a") as opened:
+        fcntl.flock(opened, how)
+        yield

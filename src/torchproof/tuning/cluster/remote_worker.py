@@ -1,0 +1,168 @@
+"""A worker on a node of a cluster: held by a Ray actor, asked from afar.
+
+Comes in: what all workers of a search have to share with the machine the search was
+started on. Goes out: pairs of how it ended and the answer, since what is raised on
+a node reaches the other side in Ray's own wrapping.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import subprocess
+import sys
+import tempfile
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from torchproof.measure import ArmError, Plan
+from torchproof.records import UserError
+from torchproof.targets import own_file
+from torchproof.tuning.cluster import watchdog
+from torchproof.tuning.cluster.node_timing_lock import NodeGate
+from torchproof.tuning.trial_worker import Worker
+
+_COMPILE_THREADS = "TORCHINDUCTOR_COMPILE_THREADS"
+# An answer; a `UserError`; an `ArmError`; an error that is ours.
+Ending = Literal["done", "refused", "failed", "broken"]
+# What steers a target and what is measured of it; a node has its own of the rest, and
+# what is secret stays here.
+_STEERING: tuple[str, ...] = ("TORCH", "PYTORCH", "TRITON_", "OMP_", "MKL_", "KMP_")
+_STEERING += ("CUBLAS_", "NVIDIA_TF32", "PYTHONPATH", "HF_HUB_OFFLINE")
+_OF_A_MACHINE = ("_CACHE_DIR", "_HOME", "_CACHE", "_TRACE")
+
+
+@dataclass(frozen=True)
+class Errand:
+    """What a search takes to every node: the plan, and where it was started."""
+
+    plan: Plan
+    shares_caches: bool
+    search: str  # an id of its own
+    folder: str  # the working directory
+    variables: Mapping[str, str] = field(default_factory=dict, hash=False)
+    file: str | None = None  # the target's own, for a target that has one
+    contents: str = ""  # of that file, hashed
+    package: str = ""  # torchproof itself, hashed
+
+
+def errand(plan: Plan, search: str, *, shares_caches: bool) -> Errand:
+    """From here: this folder, these variables, the target's file as it is."""
+    file = own_file(plan.target) if plan.target.kind == "factory" else None
+    return Errand(
+        plan,
+        shares_caches,
+        search,
+        folder=os.getcwd(),
+        variables={k: v for k, v in os.environ.items() if _goes_along(k)},
+        file=None if file is None else str(file.absolute()),
+        contents="" if file is None else _hashed(file),
+        package=_hashed(*_package()),
+    )
+
+
+def _goes_along(name: str) -> bool:
+    return name.startswith(_STEERING) and not name.endswith(_OF_A_MACHINE)
+
+
+def _hashed(*files: Path) -> str:
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
+
+
+def _package() -> list[Path]:
+    return sorted(Path(__file__).parents[2].rglob("*.py"))
+
+
+class Outpost:
+    """One device of a node."""
+
+    def __init__(self, given: Errand, number: int, where: str) -> None:
+        self._given, self._number, self._where = given, number, where
+        self._worker: Worker | None = None
+
+    def join(self, cpus: float, gpus: int) -> tuple[Ending, Any]:
+        """Makes this process like the one the search was started in.
+
+        Refused where the node lacks what the target needs. `cpus` are all of the
+        node, as are `gpus` where trials need one.
+        """
+        try:
+            self._match()
+        except UserError as error:
+            return "refused", str(error)
+        if gpus > 1:
+            self._where += f", GPU {os.environ.get('CUDA_VISIBLE_DEVICES')}"
+        self._settle_in(cpus, gpus)
+        return "done", self._where
+
+    def _match(self) -> None:
+        given = self._given
+        if _hashed(*_package()) != given.package:
+            raise UserError("its torchproof is another one than here: install the same")
+        try:
+            os.chdir(given.folder)
+        except OSError:
+            raise UserError(f"it has no folder {given.folder}") from None
+        if given.file is None:
+            return
+        file = Path(given.file)
+        if not file.is_file():
+            raise UserError(f"it has no file {file}")
+        if _hashed(file) != given.contents:
+            raise UserError(f"its {file} is another one than here")
+
+    def _settle_in(self, cpus: float, gpus: int) -> None:
+        given = self._given
+        # Ray limits OpenMP to the worker's share, which would be another target than
+        # without Ray; where the node is itself a share of a machine, that is right.
+        if cpus >= (os.cpu_count() or 1):
+            os.environ.pop("OMP_NUM_THREADS", None)
+        os.environ.update(given.variables)
+        # Ray starts workers with low priority; only some users may raise it again.
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, 0, 0)
+        home = Path(tempfile.gettempdir()) / f"torchproof-{given.search}"
+        folder = home / f"worker-{self._number}"
+        folder.mkdir(parents=True)
+        told = [str(os.getpid()), str(os.getppid()), str(folder)]
+        subprocess.run(
+            [sys.executable, watchdog.__file__, *told],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            check=True,
+        )
+        self._worker = self._hired(home, folder, cpus, gpus)
+
+    def _hired(self, home: Path, folder: Path, cpus: float, gpus: int) -> Worker:
+        given, plan = self._given, self._given.plan
+        if gpus > 1 and _COMPILE_THREADS not in given.variables:
+            # Inductor would start a process for each core, for each GPU.
+            share = str(max(1, int(cpus / gpus)))
+            plan = replace(plan, environment={_COMPILE_THREADS: share})
+        return Worker(
+            plan,
+            folder,
+            caches=home / "caches",
+            shares_caches=given.shares_caches,
+            where=self._where,
+            gate=NodeGate(home) if gpus > 1 else None,
+        )
+
+    def do(self, name: str, *given: Any) -> tuple[Ending, Any]:
+        """Asks the worker."""
+        try:
+            return "done", getattr(self._worker, name)(*given)
+        except UserError as error:
+            return "refused", str(error)
+        except ArmError as error:
+            return "failed", str(error)
+        except Exception as error:
+            last = traceback.extract_tb(error.__traceback__)[-1]
+            place = f"{Path(last.filename).name}:{last.lineno}"
+            return "broken", f"{type(error).__name__}: {error} ({place})"

@@ -1,0 +1,223 @@
+"""The workers of a search on a Ray cluster: who is there, ready, busy or lost."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import ray
+from ray.exceptions import OutOfMemoryError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from torchproof.records import UserError
+from torchproof.tuning.cluster import node_shares
+from torchproof.tuning.cluster.node_shares import Place
+from torchproof.tuning.cluster.remote_worker import Errand, Outpost
+
+_RECRUIT_S = 3.0  # between looks for nodes that joined the cluster
+_ALONE_S = 15.0
+_STARTS = 3  # of workers in the same place
+# What has to be the same on all nodes for their times to be of one thing.
+_ALIKE: tuple[str, ...] = ("torch", "python", "device", "gpu", "cuda", "triton")
+_ALIKE += ("machine", "cores", "threads")
+
+
+@dataclass(eq=False)
+class Station:
+    """A worker, and what it is doing."""
+
+    place: Place
+    where: str
+    actor: Any
+    state: str = "joining"  # then joined, preparing, ready
+    reference: Any = None  # of what it is doing
+    job: Any = None
+    until: float = 0.0
+    ended: str = ""
+
+    def ask(self, name: str, *given: Any) -> Any:
+        return self.actor.do.remote(name, *given)
+
+    def give(self, job: Any, limit_s: float) -> None:
+        self.job, self.until = job, time.monotonic() + limit_s
+        self.reference = self.ask("trial", job.candidate, limit_s)
+
+
+@dataclass
+class Crew:
+    """Workers on every node that is like the first one; `said` is for people."""
+
+    errand: Errand
+    stations: list[Station] = field(default_factory=list)
+    said: list[str] = field(default_factory=list)
+    model: dict[str, Any] | None = None  # the environment of the first worker
+    limit_s: float = 0.0
+    _first: str = ""
+    _number: int = 0
+    _looked: float = -math.inf
+    _alone_since: float = math.inf
+    _on_gpus: bool | None = None  # decided once: the first nodes may be lost
+    _starts: Counter[Place] = field(default_factory=Counter)
+    _left_out: dict[str, str] = field(default_factory=dict)  # nodes, and why
+
+    # -- who is there ------------------------------------------------------------------
+
+    @property
+    def joining(self) -> list[Station]:
+        return [each for each in self.stations if each.state == "joining"]
+
+    @property
+    def joined(self) -> list[Station]:
+        return [each for each in self.stations if each.state != "joining"]
+
+    @property
+    def ready(self) -> list[Station]:
+        return [each for each in self.stations if each.state == "ready"]
+
+    @property
+    def idle(self) -> list[Station]:
+        return [each for each in self.ready if each.job is None]
+
+    @property
+    def busy(self) -> list[Station]:
+        return [each for each in self.stations if each.job is not None]
+
+    @property
+    def node_count(self) -> int:
+        return len({each.place.node for each in self.ready})
+
+    def pending(self) -> dict[Any, Station]:
+        """What is awaited, and from whom."""
+        going = [each for each in self.stations if each.reference is not None]
+        return {each.reference: each for each in going}
+
+    def why_none(self) -> str:
+        if self._left_out:
+            return next(iter(self._left_out.values()))
+        wanted = "a free GPU" if self._on_gpus else "all its CPUs free"
+        return f"no node of it has {wanted}"
+
+    def assert_some(self) -> None:
+        """Without workers for so long, nothing is to be expected any more."""
+        if self.stations:
+            self._alone_since = math.inf
+            return
+        self._alone_since = min(self._alone_since, time.monotonic())
+        if time.monotonic() - self._alone_since > _ALONE_S:
+            raise UserError("no node of it is left")
+
+    # -- coming ------------------------------------------------------------------------
+
+    def recruit(self) -> None:
+        """A worker for every place of every node that has none."""
+        if time.monotonic() - self._looked < _RECRUIT_S:
+            return
+        self._looked = time.monotonic()
+        nodes = _nodes()
+        if self._on_gpus is None:
+            self._on_gpus = node_shares.wants_gpus(self.errand.plan.device, nodes)
+        taken = {station.place for station in self.stations}
+        alone = not self.errand.shares_caches
+        for place in node_shares.places(nodes, on_gpus=self._on_gpus, alone=alone):
+            left_out = place.node in self._left_out
+            if place not in taken and not left_out and self._starts[place] < _STARTS:
+                self._start(place)
+
+    def _start(self, place: Place) -> None:
+        self._starts[place] += 1
+        self._number += 1
+        there = NodeAffinitySchedulingStrategy(place.node, soft=False)
+        remote = ray.remote(Outpost).options(scheduling_strategy=there, **place.claim)
+        actor = remote.remote(self.errand, self._number, place.where)
+        station = Station(place, place.where, actor)
+        station.reference = actor.join.remote(place.cpus, place.gpus)
+        self.stations.append(station)
+
+    def like(
+        self, first: Station, environment: Mapping[str, Any], limit_s: float
+    ) -> None:
+        """The others have to be like this one, which is ready."""
+        self.model = {name: environment.get(name) for name in _ALIKE}
+        self.limit_s, self._first = limit_s, first.where
+        first.state = "ready"
+        for station in self.stations:
+            if station.state == "joined":
+                self._prepare(station)
+
+    def _prepare(self, station: Station) -> None:
+        """Reference answers and eager's process, before a trial counts on them."""
+        station.state = "preparing"
+        station.reference = station.ask("probe", self.limit_s)
+
+    def welcome(self, station: Station, ending: str, value: Any) -> None:
+        """After joining and after making ready: one step on, or out."""
+        if ending != "done":
+            self._leave_out(station, value)
+        elif station.state == "joining":
+            station.state, station.where = "joined", value
+            if self.model is not None:
+                self._prepare(station)
+        elif differing := self._differing(value["environment"]):
+            self._leave_out(station, differing)
+        else:
+            station.state = "ready"
+            self.said.append(f"{station.where} is ready")
+
+    def _differing(self, environment: Mapping[str, Any]) -> str | None:
+        for name, value in (self.model or {}).items():
+            if environment.get(name) != value:
+                there = environment.get(name)
+                return f"{name} is {there} there and {value} on {self._first}"
+        return None
+
+    # -- going -------------------------------------------------------------------------
+
+    def _leave_out(self, station: Station, why: str) -> None:
+        told = f"{station.where} is left out: {why}"
+        self._left_out[station.place.node] = told
+        self.said.append(told)
+        self._remove(station)
+
+    def lose(self, station: Station, error: Exception) -> None:
+        station.ended = _why(error)
+        if station.state == "joining":  # as it would be the next time
+            self._leave_out(station, station.ended)
+            return
+        self.said.append(f"{station.where} is lost: {station.ended}")
+        self._remove(station)
+
+    def _remove(self, station: Station) -> None:
+        self.stations.remove(station)
+        with contextlib.suppress(Exception):  # where it still runs, it must not
+            ray.kill(station.actor)
+
+    def close(self) -> None:
+        """Ends all workers; what they started ends with them."""
+        for station in list(self.stations):
+            self._remove(station)
+
+
+def _nodes() -> list[dict[str, Any]]:
+    """Those alive, the one this machine is on first."""
+    own = ray.get_runtime_context().get_node_id()
+    alive = [node for node in ray.nodes() if node["Alive"]]
+    return sorted(alive, key=lambda n: (n["NodeID"] != own, n["NodeManagerAddress"]))
+
+
+def _why(error: Exception) -> str:
+    """One line of what Ray tells in many."""
+    told = str(error)
+    if "No module named 'torchproof" in told:
+        return "torchproof is not installed there"
+    if isinstance(error, OutOfMemoryError) or "memory pressure" in told:
+        return "the node ran out of memory"
+    if "its node has died" in told or "node was terminated" in told:
+        return "the node is gone"
+    if isinstance(error, TimeoutError):
+        return told
+    return "its process ended"

@@ -1,0 +1,139 @@
+"""What a search found, as a run and as a recipe."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from torchproof.measure import EAGER
+from torchproof.observe import counts_of
+from torchproof.records import Observation, Run
+from torchproof.strategies import Plan, Recipe, matching
+from torchproof.tuning.search import Search
+from torchproof.tuning.trial import Trial
+
+
+def run_of(
+    search: Search,
+    chosen: Trial | None,
+    *,
+    environment: Mapping[str, Any],
+    executor: str,
+) -> Run:
+    """The run but for its name; its measurements are those of the finals."""
+    tuning = tuning_of(search, chosen, executor)
+    return Run(
+        id="",
+        target="",
+        strategy=chosen.name if chosen else "",
+        environment=environment,
+        counts=dict.fromkeys(counts_of(Observation((), {}))),
+        measurements=search.rows,
+        tuning=tuning,
+        verb="tune",
+        ending="finished" if chosen else "interrupted",
+    )
+
+
+def recipe_of(search: Search, chosen: Trial, run: Run, *, train: bool) -> Recipe:
+    """The chosen strategy with everything needed to carry it out elsewhere."""
+    candidate, eager = search.candidates.get(chosen.name), search.eager
+    plan = chosen.facts.get("plan")
+    gain = {"value": chosen.vs_eager, "low": chosen.vs_eager_low}
+    measured = {
+        "eager_ms": eager.step_ms,
+        "step_ms": chosen.step_ms,
+        "first_call_s": chosen.first_call_s if chosen.cold else None,
+        "eager_peak_bytes": eager.peak_bytes,
+        "peak_bytes": chosen.peak_bytes,
+    }
+    numerics = {
+        name: (chosen.numerics or {}).get(name) for name in ("verdict", "max_rel_error")
+    }
+    return Recipe(
+        candidate.strategy if candidate else EAGER,
+        Plan.from_json(plan) if plan else Plan(),
+        train=train,
+        target=run.target,
+        run=run.id,
+        objective=str(search.terms.objective),
+        gain=_known(gain | {"high": chosen.vs_eager_high}) if candidate else {},
+        measured=_known(measured),
+        numerics=_known(numerics) if candidate else {},
+        environment=matching.environment_of(run.environment),
+        model=search.terms.probe.get("fingerprint") or {},
+        lines=chosen.source,
+    )
+
+
+def _known(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Without what is not known; as exact as it was measured, or more."""
+    return {
+        name: float(f"{value:.6g}") if isinstance(value, float) else value
+        for name, value in values.items()
+        if value is not None
+    }
+
+
+def tuning_of(search: Search, chosen: Trial | None, executor: str) -> dict[str, Any]:
+    """The search as the run keeps it."""
+    terms, trials = search.terms, search.trials.values()
+    probe = {k: v for k, v in terms.probe.items() if k != "fingerprint"}
+    return {
+        "objective": str(terms.objective),
+        "effort": terms.effort,
+        "budget_s": terms.budget_s,
+        "spent_s": terms.budget_s - (terms.deadline - time.monotonic()),
+        "min_gain": terms.least,
+        "stopped": search.stopped if chosen else "interrupted",
+        "executor": executor,
+        "resumed": sum(trial.resumed for trial in trials),
+        "probe": probe,
+        "trials": search.told(),
+        "skipped": [skip.to_json() for skip in search.skipped],
+        "chosen": chosen.name if chosen else None,
+        "why": _why(search, chosen) if chosen else None,
+        "recipe": None,
+        "recipe_file": None,
+    }
+
+
+_ANSWERS = {
+    "same": "the same answers",
+    "rounding": "the same answers but for rounding",
+    "random": "the same answers but for another random stream",
+}
+
+
+def _why(search: Search, chosen: Trial) -> str:
+    """One sentence: what the choice rests on."""
+    objective, eager, least = search.terms.objective, search.eager, search.terms.least
+    if chosen.name != eager.name:
+        gain = objective.gain(chosen, eager)
+        what = {
+            "step": "a step is",
+            "first": "its first call is the shortest of what is faster, a step is",
+            "memory": "its memory is",
+            "steps": f"{objective.steps} steps with all compiling are",
+        }[objective.kind]
+        better = "less" if objective.kind == "memory" else "faster"
+        told = f"{what} {gain:.2f}x {better} than in eager"
+        if objective.kind == "memory":
+            told = f"its peak memory is {1 / (gain or 1):.0%} of eager's"
+        verdict = (chosen.numerics or {}).get("verdict")
+        return f"{told}, with {_ANSWERS.get(str(verdict), _ANSWERS['same'])}"
+    best = [t for t in search.ranked if t.name != eager.name]
+    if not best:
+        return "no other strategy was measured and right"
+    gain = objective.gain(best[0], eager)
+    if gain is None:
+        return f"{best[0].name} was not compared with eager"
+    if gain >= least:
+        low, high = best[0].vs_eager_low, best[0].vs_eager_high
+        known = f" ({low:.2f}x to {high:.2f}x)" if low and high else ""
+        return f"no strategy is surely better: {best[0].name} may be{known}"
+    return (
+        f"no strategy beats eager by {least - 1:.0%}: the best, {best[0].name}, is"
+        f" {gain:.2f} times as good"
+    )

@@ -1,0 +1,351 @@
+"""One device that tries candidates: each in a process of its own, beside eager.
+
+Comes in: a plan without arms, and candidates one at a time. Goes out: trials, and the
+measurements of the finalists. What it takes and gives is plain data, so that it may sit
+in another process or on another machine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from torchproof.measure import (
+    EAGER,
+    ArmError,
+    Plan,
+    Process,
+    Seat,
+    Session,
+    Spec,
+    rows,
+    started,
+)
+from torchproof.records import Measurement, UserError
+from torchproof.tuning import wait_until_idle
+from torchproof.tuning.prestarted_workers import Spares
+from torchproof.tuning.timing_lock import Gate
+from torchproof.tuning.trial import Candidate, Outcome, Trial
+
+ROUNDS = 4  # of a trial: the fewest that give an interval
+_MEMORY = re.compile(r"out ?of ?memory|can't allocate memory|CUDA_ERROR_OUT_OF", re.I)
+_LATE = "no answer within"
+_PATIENCE_S = 120.0  # with finalists, which have answered before
+# What verdicts of measuring mean for a trial; others are of arms that were measured.
+_OUTCOMES: dict[str, Outcome] = {
+    "skipped": "not applicable",
+    "wrong": "wrong",
+    "not verified": "failed",
+    "not measured": "failed",
+    rows.FELL_BACK: "failed",
+}
+Progress = Callable[[str], None]
+
+
+class Worker:
+    """`where` names its device for people. `caches` is a folder for compiled code. With
+    `shares_caches` candidates find what others compiled: steps are the same for it,
+    first calls are not. Nor are they where others begin at the same time: then there
+    are `spares`, processes that load the target ahead.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        folder: Path,
+        *,
+        caches: Path,
+        shares_caches: bool,
+        spares: int = 0,
+        where: str = "",
+        gate: Gate | None = None,
+        progress: Progress = lambda text: None,
+    ) -> None:
+        self.where, self.caches, self.shares_caches = where, caches, shares_caches
+        self.crowded = spares > 1
+        self.session = Session(plan, folder, progress)
+        self.session.scratch = folder
+        self.eager = Seat(Spec(EAGER), folder / "caches-eager")
+        self.gate = gate or Gate()
+        self.spares = Spares(self._spare, spares)
+        self.session.spare = self.spares.take
+        self._seats: dict[str, Seat] = {}
+        self._referring = threading.Lock()
+
+    # -- eager -------------------------------------------------------------------------
+
+    def probe(self, limit_s: float) -> dict[str, Any]:
+        """Reference answers, eager timed alone, and what is known of the target."""
+        begin = time.monotonic()
+        self.session.give_up_after(limit_s)
+        self.spares.fill()
+        self._refer()
+        with self.session.failing(self.eager):
+            self._sample([self.eager], ROUNDS)
+            facts = self.eager.ask("probe", self.session.limit_s)["probe"]
+            self.session.examine([self.eager], 0)
+        if self.eager.error:
+            raise UserError(f"the target fails in eager: {self.eager.error}")
+        reference = self.session.references[None, 0]
+        [row] = self._rows([])
+        trial = self._trial(Candidate(self.eager.spec), self.eager, row)
+        return {
+            "probe": facts,
+            "environment": reference["environment"],
+            "function": reference["function"],
+            "trial": replace(trial, seconds=time.monotonic() - begin),
+        }
+
+    def _refer(self) -> None:
+        """Once: what answers are judged by, and eager's own process."""
+        if self.session.references:
+            return
+        self.session.seats = [self.eager]
+        self.session.refer()
+        if self.session.references[None, 0]["compiled"]:
+            raise UserError(
+                f"{self.session.plan.target.text} does its own compiling: there is"
+                " nothing to choose; torchproof bench compares it with itself"
+            )
+        self.session.begin(self.eager)
+
+    def _revive(self) -> None:
+        """Eager's process may have been killed, by a system short of memory say."""
+        if self.eager.runs and self.eager.process is not None:
+            return
+        self.eager.error = None
+        with self.session.failing(self.eager), self.session.patiently():
+            self._start(self.eager, 0)
+
+    # -- a trial -----------------------------------------------------------------------
+
+    def trial(self, candidate: Candidate, limit_s: float) -> Trial:
+        """Begun beside others that begin, timed alone."""
+        spent = 0.0
+        with self.gate.beside_others():
+            begin = time.monotonic()
+            self.session.give_up_after(limit_s)
+            seat = self._begun(candidate)
+            spent += time.monotonic() - begin
+        with self.gate.alone():
+            begin = time.monotonic()
+            self.session.give_up_after(max(1.0, limit_s - spent))
+            if seat.error and is_short_of_memory(seat.error) and self._seats:
+                self.keep(())  # the processes of other trials held what it needed
+                self.spares.drop()
+                seat = self._begun(candidate)
+            if seat.runs and not _is_wrong(seat):
+                if self.crowded:
+                    wait_until_idle.wait()
+                self._revive()
+                self._sample([self.eager, seat], ROUNDS)
+                self.session.examine([seat], 0)
+            trial = self._trial(candidate, seat, self._rows([seat])[-1])
+            spent += time.monotonic() - begin
+        if trial.outcome == "measured":
+            self._seats[candidate.name] = seat
+        else:
+            seat.close()
+        if trial.outcome == "timed out":  # what was left for its last question is odd
+            trial = replace(trial, why=f"not done within {limit_s:.0f} s")
+        return replace(trial, seconds=spent, limit_s=limit_s)
+
+    def _begun(self, candidate: Candidate) -> Seat:
+        with self._referring:
+            self._refer()
+            if not self.session.has_room():
+                self.keep(())
+                self.spares.drop()
+            else:
+                self.spares.fill()
+        seat = Seat(candidate.spec, self._caches(candidate))
+        self.session.seats.append(seat)
+        try:
+            with self.session.failing(seat):
+                self.session.begin(seat)
+                self.session.judge_draws(seat)
+        except UserError as error:  # this one cannot be; others can
+            seat.skipped = str(error)
+            seat.close()
+        return seat
+
+    def _spare(self) -> Process:
+        plan = self.session.plan
+        job = plan.job(self.eager.spec, {})
+        process = Process(job, plan.environment, quiet=plan.quiet)
+        process.tell("load")
+        return process
+
+    def _caches(self, candidate: Candidate) -> Path:
+        name = "all" if self.shares_caches else candidate.spec.file_name
+        return self.caches / name
+
+    def _sample(self, seats: Sequence[Seat], rounds: int) -> None:
+        """Rounds that compare these, and no earlier ones."""
+        for seat in seats:
+            seat.facts[0]["rounds"] = [[]]
+        self._take_turns(seats, rounds)
+
+    def _take_turns(self, seats: Sequence[Seat], rounds: int) -> None:
+        for turn in range(rounds):
+            for seat in seats if turn % 2 == 0 else seats[::-1]:
+                if seat.runs:
+                    with self.session.failing(seat), self._patience_for(seat):
+                        self.session.sample(seat, 0)
+
+    def _patience_for(self, seat: Seat) -> contextlib.AbstractContextManager[None]:
+        """A candidate that is late must not cost eager its process."""
+        if seat is self.eager:
+            return self.session.patiently()
+        return contextlib.nullcontext()
+
+    def _rows(self, seats: Sequence[Seat]) -> tuple[Measurement, ...]:
+        session = self.session
+        return rows.rows([self.eager, *seats], session.plan, session.references)
+
+    def _trial(self, candidate: Candidate, seat: Seat, row: Measurement) -> Trial:
+        facts = seat.facts[0] if seat.facts else {}
+        outcome, why = _outcome(row)
+        start = row.start or {}
+        beside = self.crowded and not candidate.spec.is_eager
+        cold = row.first_call_s is not None and not beside if facts else None
+        more = [start.get(name) or 0.0 for name in ("imports_s", "later_compile_s")]
+        return Trial(
+            candidate.name,
+            candidate.stage,
+            outcome,
+            why,
+            step_ms=row.median_ms,
+            first_call_s=facts.get("first_call_s"),
+            start_s=row.first_call_s + sum(more) if cold and row.first_call_s else None,
+            cold=cold,
+            peak_bytes=row.peak_bytes,
+            kernel_ms=(row.kernels or {}).get("kernel_ms"),
+            generated_ms=(row.kernels or {}).get("generated_ms"),
+            numerics=row.numerics,
+            vs_eager=row.vs_eager,
+            vs_eager_low=row.vs_eager_low,
+            vs_eager_high=row.vs_eager_high,
+            where=self.where,
+            source=row.source,
+            facts=facts,
+        )
+
+    def keep(self, names: Collection[str]) -> None:
+        """Ends the processes of all other trials."""
+        for name in list(self._seats):  # other threads add to it and take away
+            seat = None if name in names else self._seats.pop(name, None)
+            if seat is not None:
+                seat.close()
+
+    # -- finals ------------------------------------------------------------------------
+
+    def sit(self, finalists: Sequence[tuple[Candidate, Trial]], sitting: int) -> None:
+        """Makes ready to compare these and eager, at first with the trials' processes.
+
+        A later sitting has processes and a memory layout of its own. Rounds of trials
+        were taken at different times and are forgotten.
+        """
+        self.session.give_up_after(None)
+        self._refer()
+        self.eager.error = None  # it may have been killed meanwhile
+        self.keep([candidate.name for candidate, _ in finalists])
+        self._sits(self.eager, sitting)
+        for candidate, trial in finalists:
+            # It began before in that time, with colder caches: later, it hangs.
+            self.session.give_up_after(max(_PATIENCE_S, 4 * trial.seconds))
+            self._sits(self._seated(candidate, trial), sitting)
+
+    def _sits(self, seat: Seat, sitting: int) -> None:
+        if sitting:
+            seat.close()
+        else:
+            seat.facts[0]["rounds"] = []
+        with self.session.failing(seat):
+            self._start(seat, sitting)
+        seat.facts[0]["rounds"].append([])
+
+    def _seated(self, candidate: Candidate, trial: Trial) -> Seat:
+        if candidate.name not in self._seats:  # tried elsewhere, or it had to make room
+            facts = [dict(trial.facts)]
+            seat = Seat(candidate.spec, self._caches(candidate), facts=facts)
+            self._seats[candidate.name] = seat
+            self.session.seats.append(seat)
+        return self._seats[candidate.name]
+
+    def _start(self, seat: Seat, sitting: int) -> None:
+        """A process with warm caches, where it has none."""
+        session = self.session
+        if seat.process is not None:
+            return
+        session.progress(f"{seat.spec.label}: first call, warm")
+        session.start(seat, session.plan.job(seat.spec, {}), sitting)
+        facts = seat.ask("prepare", session.limit_s, answers=None)
+        seat.warm = facts | seat.ask("settle", session.limit_s, **session.patience)
+
+    def turns(self, names: Sequence[str], rounds: int) -> tuple[Measurement, ...]:
+        """Eager and these finalists in turns; rounds of a sitting add up."""
+        seats = [self._seats[name] for name in names]
+        known = [seat.facts[0]["pass_ms"] / 1e3 for seat in (self.eager, *seats)]
+        self.session.give_up_after(_PATIENCE_S + 10 * rounds * sum(known))
+        self._take_turns([self.eager, *seats], rounds)
+        return self._rows(seats)
+
+    # -- the chosen one ----------------------------------------------------------------
+
+    def cold_start(self, candidate: Candidate, limit_s: float) -> tuple[float, float]:
+        """Its first call with empty caches and nothing beside it; and all of the start.
+
+        Raises `ArmError` where it fails, or where something was cached after all.
+        """
+        session = self.session
+        with tempfile.TemporaryDirectory(dir=session.scratch) as caches:
+            seat = Seat(candidate.spec, Path(caches))
+            session.seats.append(seat)
+            session.give_up_after(limit_s)
+            session.progress(f"{candidate.name}: first call, cold")
+            try:
+                job = session.plan.job(candidate.spec, {})
+                session.start(seat, job, 0)
+                facts = seat.ask("prepare", session.limit_s, answers=None)
+            finally:
+                seat.close()
+        start = started("cold", facts)
+        if start["refused"]:
+            raise ArmError(start["refused"])
+        more = [facts["imports_s"], rows.later_compile_s(facts) or 0.0]
+        return facts["first_call_s"], facts["first_call_s"] + sum(more)
+
+    def close(self) -> None:
+        self.spares.close()
+        self.session.close()
+
+
+def is_short_of_memory(error: str) -> bool:
+    return bool(_MEMORY.search(error))
+
+
+def _is_wrong(seat: Seat) -> bool:
+    return (seat.facts[0]["numerics"] or {}).get("verdict") == "wrong"
+
+
+def _outcome(row: Measurement) -> tuple[Outcome, str | None]:
+    if row.error:
+        if _LATE in row.error:
+            return "timed out", row.error.replace(" (--timeout)", "")
+        return (
+            "out of memory" if is_short_of_memory(row.error) else "failed"
+        ), row.error
+    outcome = _OUTCOMES.get(row.verdict, "measured")
+    if outcome == "measured":
+        return outcome, None
+    told = (row.numerics or {}).get("why") if outcome != "not applicable" else None
+    fell = [note for note in row.notes if note.startswith(rows.FELL_BACK)]
+    return outcome, told or "; ".join(fell or row.notes) or row.verdict

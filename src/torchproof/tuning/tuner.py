@@ -1,0 +1,267 @@
+"""`torchproof tune`: the fastest safe way to run a target, found within a budget.
+
+Comes in: a target, what to minimise, and how long it may take. Goes out: a saved run
+with all trials, and the recipe. Nothing here imports torch: trials run in processes of
+their own, by the machinery of bench.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from torchproof import measure
+from torchproof.records import Run, UserError, files, store
+from torchproof.strategies import code_hash
+from torchproof.strategies import parse as parse_strategy
+from torchproof.targets import Options, Target, assert_size, own_file
+from torchproof.targets import parse as parse_target
+from torchproof.tuning import outcome, space
+from torchproof.tuning.executors import Executor, Local, Task
+from torchproof.tuning.objectives import Objective
+from torchproof.tuning.search import Effort, Search, Terms
+from torchproof.tuning.space import Space
+from torchproof.tuning.trial import Trial
+from torchproof.tuning.trial_store import SEARCHES, Notebook, key_of
+
+BUDGET_S = 600.0
+LEAST_GAIN = 1.05  # times as fast as eager: what bench asks for, too
+
+
+class Watcher(Protocol):
+    """Who is told how a search goes: lines, and its state."""
+
+    def __call__(self, text: str) -> None: ...
+
+    def show(self, state: Mapping[str, Any]) -> None: ...
+
+
+class Unwatched:
+    def __call__(self, text: str) -> None: ...
+
+    def show(self, state: Mapping[str, Any]) -> None: ...
+
+
+@dataclass(frozen=True)
+class TuneOptions:
+    """What a search is to find, and how. `names`: only these strategies."""
+
+    objective: Objective = field(default_factory=Objective)
+    budget_s: float = BUDGET_S
+    effort: Effort = "normal"
+    least: float = LEAST_GAIN
+    names: tuple[str, ...] = ()
+    resume: bool = False
+    ray: str | None = None  # the address of a cluster
+
+
+def tune(
+    target: str | Target,
+    options: Options | None = None,
+    *,
+    asked: TuneOptions | None = None,
+    recipe_file: str | Path | None = None,
+    overwrite: bool = False,
+    watcher: Watcher | None = None,
+    command: str = "",
+    save_in: Path = store.RUNS,
+) -> Run:
+    """The fastest safe recipe for a target; the run is saved and returned.
+
+    With `recipe_file` the recipe is written there as well.
+    """
+    target = parse_target(target) if isinstance(target, str) else target
+    options, asked = options or Options(), asked or TuneOptions()
+    _assert_tunable(target, options, asked)
+    store.assert_writable(save_in)
+    if recipe_file is not None:
+        assert_free(Path(recipe_file), overwrite=overwrite)
+    started = datetime.datetime.now()
+    tuning = _Tuning(target, options, asked, watcher or Unwatched())
+    with tempfile.TemporaryDirectory(prefix="torchproof-") as work:
+        chosen = tuning.run(Path(work), save_in.parent / SEARCHES)
+    run = outcome.run_of(
+        tuning.search, chosen, environment=tuning.environment, executor=tuning.where
+    )
+    run = replace(
+        run,
+        id=f"{started:%Y%m%d-%H%M}-{target.name}",
+        target=target.text,
+        command=command,
+        started=started.isoformat(timespec="seconds"),
+    )
+    if chosen is None:
+        return store.save(run, save_in)
+    found = outcome.recipe_of(tuning.search, chosen, run, train=tuning.trains)
+    file = None if recipe_file is None else str(recipe_file)
+    more = {"recipe": found.to_json(), "recipe_file": file}
+    run = store.save(replace(run, tuning={**(run.tuning or {}), **more}), save_in)
+    if file is not None:
+        replace(found, run=run.id).write(file, overwrite=overwrite)
+    return run
+
+
+def assert_free(path: Path, *, overwrite: bool) -> None:
+    """Fails before the work where a recipe could not be written after it."""
+    try:
+        is_taken = files.is_taken(path)
+    except OSError as error:
+        raise UserError(f"--recipe {path}: {error.strerror}") from None
+    if os.path.isdir(path):
+        raise UserError(f"--recipe {path} is a folder: name a file in it")
+    if is_taken and not overwrite:
+        raise UserError(
+            f"{path} exists: --overwrite replaces it, --recipe FILE names another"
+        )
+    folder = path.absolute().parent
+    if not (os.path.isdir(folder) and os.access(folder, os.W_OK)):
+        raise UserError(f"--recipe {path}: {folder} is no folder to write in")
+
+
+def _assert_tunable(target: Target, options: Options, asked: TuneOptions) -> None:
+    if target.kind not in ("workload", "factory"):
+        raise UserError(
+            f"{target.text} is a {target.kind}: tune runs its target many times, which"
+            " needs a workload or a factory that makes it anew"
+        )
+    assert_size(target, options.size)
+    if options.as_written:
+        raise UserError("--as-written leaves nothing to choose: torchproof bench")
+    named = [parse_strategy(name) for name in asked.names]
+    if named and all(strategy.as_is for strategy in named):
+        raise UserError("--strategies names nothing but eager: there is no choice")
+
+
+def _plan(target: Target, options: Options) -> measure.Plan:
+    return measure.Plan(
+        target,
+        (),
+        train=options.train,
+        device=options.device,
+        size=options.size,
+        timeout_s=options.timeout_s,
+        quiet=True,  # what arms print would run through the leaderboard
+    )
+
+
+class _Tuning:
+    """One search from its first process to its answer."""
+
+    def __init__(
+        self, target: Target, options: Options, asked: TuneOptions, watcher: Watcher
+    ) -> None:
+        self.target, self.options, self.asked = target, options, asked
+        self.watcher = watcher
+        self.begun = time.monotonic()
+        self.where = ""  # the executor, for people
+        self.probed: Mapping[str, Any] = {}
+
+    def run(self, folder: Path, searches: Path) -> Trial | None:
+        """The chosen one; None where it was interrupted before there is one."""
+        task = Task(_plan(self.target, self.options), folder, self._shares_caches)
+        executor = self._executor(task)
+        try:
+            self.probed = self._probe(executor)
+            return self._searched(executor, self._notebook(searches))
+        finally:
+            self.where = executor.name  # nodes of a cluster may have joined
+            executor.close()
+
+    def _probe(self, executor: Executor) -> Mapping[str, Any]:
+        budget_s = self.asked.budget_s
+        try:
+            return executor.probe(budget_s)
+        except UserError:
+            if time.monotonic() - self.begun < budget_s:
+                raise
+            raise UserError(
+                f"--budget {budget_s:g}s is too small for one trial: eager alone takes"
+                " longer; give more time"
+            ) from None
+
+    def _searched(self, executor: Executor, notebook: Notebook) -> Trial | None:
+        chosen = None
+        executor.cache_in(notebook.folder / "caches")
+        self.search = self._search(executor, notebook)
+        try:
+            chosen = self.search.run(self._forms())
+        except KeyboardInterrupt:
+            pass  # what there is can be gone on with
+        finally:
+            executor.close()  # before what it compiled goes
+            notebook.close(finished=chosen is not None)
+        return chosen
+
+    search: Search  # once eager is known
+
+    @property
+    def _shares_caches(self) -> bool:
+        return not self.asked.objective.needs_cold_starts
+
+    @property
+    def environment(self) -> Mapping[str, Any]:
+        return dict(self.probed["environment"])
+
+    @property
+    def trains(self) -> bool:
+        """Whether a step has a backward: as asked for, or as the target does."""
+        return bool(self.environment.get("train") or self.options.train)
+
+    def _executor(self, task: Task) -> Executor:
+        if self.asked.ray is None:
+            return Local(task, self.watcher)
+        from torchproof.tuning.cluster import Cluster
+
+        return Cluster(task, self.watcher, self.asked.ray)
+
+    def _notebook(self, searches: Path) -> Notebook:
+        options = {k: v for k, v in vars(self.options).items() if k in _ASKED}
+        about = {"target": self.target.text, "cold": not self._shares_caches}
+        key = key_of(about | options, self.environment, self._code())
+        notebook = Notebook(key, resume=self.asked.resume, root=searches)
+        if self.asked.resume:
+            self.watcher(notebook.told())
+        return notebook
+
+    def _code(self) -> dict[str, Any]:
+        """What the model is made of, and the file that makes it and its calls."""
+        known = self.probed["probe"].get("fingerprint")
+        file = own_file(self.target)
+        try:
+            made = code_hash(file.read_bytes()) if file else None
+        except (OSError, SyntaxError, ValueError):
+            made = None
+        if known is None or made is None:  # then nothing is the same as before
+            return {"unknown": f"{time.time_ns()}"}
+        return {"model": known, "factory": made}
+
+    def _search(self, executor: Executor, notebook: Notebook) -> Search:
+        asked = self.asked
+        terms = Terms(
+            asked.objective,
+            asked.effort,
+            asked.least,
+            asked.budget_s,
+            self.begun + asked.budget_s,
+            timeout_s=self.options.timeout_s,
+            device=self.environment["device"],
+            probe=self.probed["probe"],
+        )
+        eager = self.probed["trial"]
+        return Search(executor, terms, notebook, eager=eager, show=self.watcher.show)
+
+    def _forms(self) -> Space:
+        about = self.probed["probe"], self.environment["device"], self.asked.objective
+        if self.asked.names:
+            order = space.Order.of(*about)
+            return space.named(self.asked.names, order, self.options.compile)
+        return space.forms(*about, self.options.compile)
+
+
+_ASKED = ("compile", "train", "device", "size")  # of what trials depend on
