@@ -219,5 +219,5 @@ def test_a_crash_is_no_finding(
         raise TypeError("a defect")
 
     monkeypatch.setattr(store, "load", broken)
-    assert main.main(["compare", "a", "b"]) == 2
+    assert main(["compare", "a", "b"]) == 2
     assert "TypeError: a defect" in capsys.readouterr().err

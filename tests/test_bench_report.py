@@ -47,7 +47,7 @@ RUN = bench(
 
 
 def text(run: Run, **settings: Any) -> str:
-    return render.render(run, "text", **settings)
+    return render(run, "text", **settings)
 
 
 def snapshot(expected: str) -> str:
@@ -132,7 +132,7 @@ def test_a_run_that_measured_nothing_more_than_times_has_dashes() -> None:
 
 def test_an_interrupted_run_says_so() -> None:
     ended = replace(RUN, ending="interrupted")
-    for shown in (text(ended), render.render(ended, "md")):
+    for shown in (text(ended), render(ended, "md")):
         assert "Not complete: the run was ended early (interrupted)." in shown
 
 
@@ -201,7 +201,7 @@ def test_settings_are_compared_with_their_control() -> None:
         epilogue_fusion=False  0.501 ms  0.496-0.506  not significant  12.0 s  512 MiB
         """
     )
-    assert "| max_autotune=True | 0.400 ms" in render.render(bench(rows), "md")
+    assert "| max_autotune=True | 0.400 ms" in render(bench(rows), "md")
 
 
 def test_guards_say_what_is_no_longer_checked() -> None:
@@ -265,7 +265,7 @@ def test_lines_keep_to_the_width(width: int, name: str) -> None:
 
 def test_an_arm_that_is_wrong_is_in_no_table() -> None:
     for format in ("text", "md"):
-        lines = render.render(RUN, format).splitlines()
+        lines = render(RUN, format).splitlines()
         (said,) = (line for line in lines if "core:encode" in line)
         assert "gives wrong outputs: call 0 differs" in said
 
@@ -280,7 +280,7 @@ def test_differences_are_never_bare_percentages() -> None:
 
 
 def test_markdown_has_the_baseline_table() -> None:
-    lines = render.render(RUN, "md").splitlines()
+    lines = render(RUN, "md").splitlines()
     start = next(i for i, line in enumerate(lines) if line.startswith("| Strategy"))
     table = [line[2:-2].split(" | ") for line in lines[start : start + 5]]
     titles = ["Strategy", "Median step", "Interval", "Peak memory", "vs eager"]

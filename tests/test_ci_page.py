@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from torchproof.checking.budget import LIMITS, SWITCHES
-from torchproof.cli import main
+from torchproof.cli import verbs
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "ci.md"
 
@@ -45,7 +45,7 @@ def test_the_job_runs_commands_that_the_page_shows(job: dict[str, Any]) -> None:
     mine = [ln for ln in lines if ln.startswith(("torchproof", "pytest"))]
     assert len(mine) == 4 and set(mine) <= shown
     for line in (line for line in mine if line.startswith("torchproof")):
-        assert main._parser().parse_args(shlex.split(line)[1:])
+        assert verbs._parser().parse_args(shlex.split(line)[1:])
 
 
 def test_what_a_step_reads_another_wrote(job: dict[str, Any]) -> None:

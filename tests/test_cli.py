@@ -13,7 +13,7 @@ import pytest
 from commands import PROGRAM, Done, torchproof
 
 import torchproof as package
-from torchproof.cli import main
+from torchproof.cli import verbs
 from torchproof.records import store
 from torchproof.records.run import Run
 
@@ -168,7 +168,7 @@ def test_help_answers_at_once(tmp_path: Path) -> None:
 
 
 def test_flags_are_the_agreed_ones() -> None:
-    top = main._parser()
+    top = verbs._parser()
     (verbs,) = (a for a in top._actions if isinstance(a, argparse._SubParsersAction))
     parsers = {"": top, **verbs.choices}
     assert {name: _flags(parser) for name, parser in parsers.items()} == FLAGS

@@ -10,7 +10,7 @@ from textwrap import dedent
 from bench_runs import ENVIRONMENT, bench, row
 
 from torchproof.measure.comparison import compare
-from torchproof.report import render
+from torchproof.report import render_comparison
 
 
 def test_a_comparison() -> None:
@@ -20,7 +20,7 @@ def test_a_comparison() -> None:
         [row("eager", 1.0, seed=1), row("full", 0.6, peak_bytes=2**30, counts=counts)],
         id="after",
     )
-    assert render.render_comparison(compare(before, after), "text") == dedent(
+    assert render_comparison(compare(before, after), "text") == dedent(
         """\
         A  before  model.py:make
         B  after  model.py:make
@@ -48,17 +48,17 @@ def test_a_comparison() -> None:
            compiling has paid after 24 steps.
         """
     )
-    shown = render.render_comparison(compare(before, after), "md")
+    shown = render_comparison(compare(before, after), "md")
     assert "| breaks | 0 | 1 | 1 more | regression |" in shown.splitlines()
-    assert json.loads(render.render_comparison(compare(before, after), "json"))
+    assert json.loads(render_comparison(compare(before, after), "json"))
 
 
 def test_a_comparison_warns_before_it_shows_numbers() -> None:
     a = bench([row("eager", 1.0), row("full", 0.5)])
     other = replace(a, environment={**ENVIRONMENT, "torch": "2.11.0"})
-    shown = render.render_comparison(compare(a, other), "text")
+    shown = render_comparison(compare(a, other), "text")
     loud = "UNLIKE ENVIRONMENTS, so no verdict on time or memory"
     assert shown.index(loud) < shown.index("speed")
     slow = bench([row("eager", 1.2), row("full", 0.6, eager_ms=1.2)])
-    shown = render.render_comparison(compare(a, slow), "text")
+    shown = render_comparison(compare(a, slow), "text")
     assert re.search(r"Eager itself is 1.20x slower \(1.1\d-1.2\d\) in B", shown)

@@ -112,7 +112,7 @@ def saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 )
 @pytest.mark.usefixtures("saved")
 def test_exit_codes(line: str, code: int, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.main(["compare", *line.split()]) == code
+    assert main(["compare", *line.split()]) == code
     shown = capsys.readouterr()
     assert bool(shown.out) == (code < 2)
     assert len(shown.err.splitlines()) == (code == 2)
@@ -120,7 +120,7 @@ def test_exit_codes(line: str, code: int, capsys: pytest.CaptureFixture[str]) ->
 
 def test_json_of_a_comparison(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
     after = str(saved / store.RUNS / "after" / "run.json")
-    assert main.main(["compare", "before", after, "--format", "json"]) == 1
+    assert main(["compare", "before", after, "--format", "json"]) == 1
     shown = json.loads(capsys.readouterr().out)
     assert shown["verdict"] == "worse" and shown["schema"] == 1
     speed = shown["rows"][1]["metrics"][0]

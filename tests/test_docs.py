@@ -224,7 +224,7 @@ def test_long_command_in_the_documents_is_understood(
     arguments = shlex.split(line, comments=True)[1:]
     if "-o" in arguments and arguments[0] != "pack":
         Path(arguments[arguments.index("-o") + 1]).unlink()
-    assert main.main(arguments) == 0, capsys.readouterr().err
+    assert main(arguments) == 0, capsys.readouterr().err
 
 
 @pytest.mark.parametrize("path", MEASURED, ids=lambda path: path.name)

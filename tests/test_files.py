@@ -138,7 +138,7 @@ def test_a_command_refuses_an_odd_path_in_one_line(
 
 
 def assert_refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.main(arguments) == 2
+    assert main(arguments) == 2
     printed = capsys.readouterr()
     assert printed.out == ""
     assert len(printed.err.splitlines()) == 1, printed.err

@@ -18,7 +18,7 @@ COMMAND = re.compile(r"::(?P<level>\w+) (?P<properties>[^:]*)::(?P<text>.*)")
 
 
 def lines(run: Run) -> list[str]:
-    return render.render(run, "github").splitlines()
+    return render(run, "github").splitlines()
 
 
 def read(line: str) -> tuple[str, dict[str, str], str]:
@@ -94,8 +94,8 @@ def test_text_cannot_end_a_command_or_begin_one(text: str) -> None:
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(check_runs.runs())
 def test_any_run_has_one_command_an_open_finding(run: Run) -> None:
-    render.render(run, "github").encode()
-    *told, summary = render.render(run, "github").removesuffix("\n").split("\n")
+    render(run, "github").encode()
+    *told, summary = render(run, "github").removesuffix("\n").split("\n")
     assert len(told) == sum(f.status == "open" for f in run.findings)
     assert all(COMMAND.fullmatch(line) for line in told)
     assert not summary.lstrip().startswith("::")

@@ -52,7 +52,7 @@ class Reader(HTMLParser):
 
 
 def page(run: Run, *, source: bool = True) -> Reader:
-    return Reader(render.render(run, "html", source=source))
+    return Reader(render(run, "html", source=source))
 
 
 def element(text: str, start: str, name: str) -> str:
@@ -63,7 +63,7 @@ def element(text: str, start: str, name: str) -> str:
 
 
 def test_the_policy_lets_only_the_pages_own_style_and_script_work() -> None:
-    text = render.render(html_runs.check(), "html")
+    text = render(html_runs.check(), "html")
     policy = html.unescape(re.search(r'Policy" content="([^"]*)"', text)[1])
     for name, start in (("style", "<style>"), ("script", "<script>")):
         own = element(text, start, name)
@@ -84,29 +84,29 @@ def test_nothing_is_loaded_and_no_tag_carries_style_or_code() -> None:
         assert "src" not in values and "style" not in values, tag
         if tag == "a":
             assert re.match(r"#|https://", values["href"])
-    style = element(render.render(html_runs.check(), "html"), "<style>", "style")
+    style = element(render(html_runs.check(), "html"), "<style>", "style")
     assert "url(" not in style and "@import" not in style
 
 
 def test_the_run_is_in_the_page_as_data() -> None:
     run = html_runs.hostile()
-    text = render.render(run, "html")
+    text = render(run, "html")
     start = '<script type="application/json" id="run-json">'
     data = element(text, start, "script")
     assert not set(data) & set("<>&") and data.isascii()
     assert Run.from_json(json.loads(data)).id == run.id
     same = Run.from_json(
-        json.loads(element(render.render(html_runs.check(), "html"), start, "script"))
+        json.loads(element(render(html_runs.check(), "html"), start, "script"))
     )
     assert json.dumps(same.to_json()) == json.dumps(html_runs.check().to_json())
 
 
 def test_a_usual_page_is_small() -> None:
-    assert len(render.render(html_runs.check(), "html").encode()) < 150_000
+    assert len(render(html_runs.check(), "html").encode()) < 150_000
 
 
 def test_any_text_can_be_written_to_a_file() -> None:
-    assert render.render(html_runs.hostile(), "html").encode()
+    assert render(html_runs.hostile(), "html").encode()
 
 
 def test_without_source_no_line_of_code_is_in_the_file() -> None:
@@ -115,8 +115,8 @@ def test_without_source_no_line_of_code_is_in_the_file() -> None:
     quoting = 'torch: computed as follows: # File "model.py", line 9, code: y = HIDDEN'
     found = html_runs.finding(evidence=(quoting,))
     run = dataclasses.replace(run, configuration=(site,), findings=(found,))
-    shown = render.render(run, "html")
-    hidden = render.render(run, "html", source=False)
+    shown = render(run, "html")
+    hidden = render(run, "html", source=False)
     for line in ("scores = self.score(x)", "scores.clamp", "SECRET", "HIDDEN"):
         assert line in shown
         assert line not in hidden
@@ -127,8 +127,8 @@ def test_a_saved_run_becomes_a_file(tmp_path: Path) -> None:
     saved, shown, bare = (tmp_path / name for name in ("run.json", "a.html", "b.html"))
     saved.write_text(json.dumps(html_runs.check().to_json()))
     command = ["show", str(saved), "--format", "html", "-q", "-o"]
-    assert main.main([*command, str(shown)]) == 0
-    assert main.main([*command, str(bare), "--no-source"]) == 0
+    assert main([*command, str(shown)]) == 0
+    assert main([*command, str(bare), "--no-source"]) == 0
     assert shown.read_text().startswith("<!doctype html>\n")
     assert "scores.clamp" in shown.read_text()
     assert "scores.clamp" not in bare.read_text()
@@ -219,7 +219,7 @@ def test_a_comparison_is_part_of_the_page() -> None:
     slow = bench_runs.bench([html_runs.row("eager", 1.0), html_runs.row("full", 0.8)])
     slow = dataclasses.replace(slow, id="20260102-0305-model")
     found = comparison.compare(fast, slow)
-    text = render.render(slow, "html", compared=found)
+    text = render(slow, "html", compared=found)
     assert text.rstrip().endswith("</html>")
     told = Reader(text).text
     assert "Worse in B: full: speed 1.60x slower" in told

@@ -13,7 +13,7 @@ from torchproof.records.run import Run
 from torchproof.report import render
 
 # The tags of a page in which every section is there.
-KNOWN = {tag for tag, _ in Reader(render.render(check_runs.FULL, "html")).tags}
+KNOWN = {tag for tag, _ in Reader(render(check_runs.FULL, "html")).tags}
 KNOWN |= {"a", "code", "mark"}
 UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f\u200b-\u200f\u202a-\u202e\u2066-\u2069]")
 
@@ -21,7 +21,7 @@ UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f\u200b-\u200f\u202a-\u202e\u2066-\u2
 @settings(deadline=None, max_examples=60, suppress_health_check=list(HealthCheck))
 @given(check_runs.runs())
 def test_any_run_is_a_whole_page_of_known_tags(run: Run) -> None:
-    text = render.render(run, "html")
+    text = render(run, "html")
     text.encode()  # can be written to a file
     found = Reader(text)
     assert {tag for tag, _ in found.tags} <= KNOWN

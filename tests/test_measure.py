@@ -88,7 +88,7 @@ def test_what_an_early_interruption_leaves_can_be_read(words: str) -> None:
     assert [row.verdict for row in found.rows] == ["reference", "not measured"]
     run = Run("id", BATCHED, "", found.environment, {}, measurements=found.rows)
     for form in ("text", "md", "json"):
-        assert "Traceback" not in render.render(run, form)
+        assert "Traceback" not in render(run, form)
 
 
 SLOW_TARGET = """
@@ -198,7 +198,7 @@ def command(
     def run(target: str, *flags: str) -> tuple[int, str, str]:
         Forked.begun.clear()
         with forked():
-            code = main.main(["bench", target, "-q", "--seconds", "0.1", *flags])
+            code = main(["bench", target, "-q", "--seconds", "0.1", *flags])
         done = capsys.readouterr()
         return code, done.out, done.err
 

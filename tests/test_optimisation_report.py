@@ -24,7 +24,7 @@ SECTIONS += ["Intentional", "Config ablation", "Parts of this check"]
 
 
 def shown(run: Run) -> str:
-    return render.render(run, "md")
+    return render(run, "md")
 
 
 def headings(text: str, level: str = "h2") -> list[str]:
@@ -226,7 +226,7 @@ def test_a_clean_check_has_nothing_to_do() -> None:
 
 
 def test_without_source_no_line_of_it_is_shown() -> None:
-    text = render.render(FULL, "md", source=False)
+    text = render(FULL, "md", source=False)
     assert "for block in self.blocks" not in text and "**Current code:**" not in text
     assert "def forward" not in text
 

@@ -63,12 +63,12 @@ def test_a_run_full_of_control_characters(
         changed = restored(spoilt(document, odd + FORGED), document)
         path.write_text(json.dumps(changed))
         for more in (["-v"], *(["--format", f] for f in ("md", "github", "sarif"))):
-            assert main.main(["show", str(path), *more]) == 0
+            assert main(["show", str(path), *more]) == 0
             out, err = capsys.readouterr()
             assert not ACTS.search(out) and not err
             lines = [text.lstrip() for text in out.splitlines()]
             assert not [text for text in lines if text.startswith("::error::forged")]
-        assert main.main(["compare", str(path), str(path)]) in (0, 1, 2)
+        assert main(["compare", str(path), str(path)]) in (0, 1, 2)
         out, err = capsys.readouterr()
         assert not ACTS.search(out + err) and not re.search("(?m)^ *::error", out)
 
@@ -100,7 +100,7 @@ def test_names_in_errors_lists_and_logs(
         ["log", "--file", f"{name}.md"],
     ):
         try:
-            code = main.main(arguments)
+            code = main(arguments)
         except SystemExit as end:
             code = int(str(end.code))
         out, err = capsys.readouterr()

@@ -12,7 +12,7 @@ import check_runs
 import pytest
 
 from torchproof.records.run import Finding, Part, Run
-from torchproof.report import render
+from torchproof.report import formats, render
 
 COUNTS = {
     "calls": 12,
@@ -90,7 +90,7 @@ CLEAN = replace(
 
 
 def text(run: Run, **settings: Any) -> str:
-    return render.render(run, "text", **settings)
+    return render(run, "text", **settings)
 
 
 def snapshot(expected: str) -> str:
@@ -253,7 +253,7 @@ def test_prose_keeps_to_the_width(width: int) -> None:
 @pytest.mark.parametrize(
     ("file", "shown"),
     [
-        (render.__file__.replace("report/__init__", "x"), "torchproof/x.py:42:16"),
+        (formats.__file__.replace("report/formats", "x"), "torchproof/x.py:42:16"),
         ("/env/lib/python3.11/site-packages/timm/a.py", "timm/a.py:42:16"),
         ("/home/me/model.py", "/home/me/model.py:42:16"),
     ],
@@ -270,7 +270,7 @@ def test_without_columns_or_quote_the_whole_line_is_marked() -> None:
 
 
 def test_json_is_the_whole_run() -> None:
-    shown = json.loads(render.render(RUN, "json"))
+    shown = json.loads(render(RUN, "json"))
     assert Run.from_json(shown) == RUN
     assert shown["findings"][0]["category"] == "Graph breaks"
 
@@ -284,7 +284,7 @@ GRAPHS |= {"cudagraph_kernel_share": 0.875}
 def test_what_became_of_cuda_graphs_is_one_sentence(style: str) -> None:
     def shown(counts: dict[str, Any]) -> str:
         run = replace(RUN, counts={**COUNTS, **counts})
-        return " ".join(render.render(run, style).split())
+        return " ".join(render(run, style).split())
 
     told = "2 recorded, 40 replays, 1 skip, 3.00 MiB of memory; 88% of a call's kernels"
     assert told in shown(GRAPHS)

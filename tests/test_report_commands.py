@@ -12,7 +12,7 @@ import pytest
 from check_runs import ITEM, READ
 
 from torchproof.checking import checker, measured_parts, rules
-from torchproof.cli import flags, main
+from torchproof.cli import flags, verbs
 from torchproof.measure import bench_plan
 from torchproof.observe import audit
 from torchproof.records.run import Finding, Part, Run
@@ -44,7 +44,7 @@ def parsed(line: str) -> argparse.Namespace:
         words.pop(0)
     assert words.pop(0) == "torchproof", line
     cut = words.index("--") if "--" in words else len(words)
-    options = main._parser().parse_args(words[:cut])
+    options = verbs._parser().parse_args(words[:cut])
     options.script = words[cut + 1 :]
     return options
 

@@ -34,7 +34,7 @@ def validator() -> Any:
 
 def document(run: Run) -> dict[str, Any]:
     """The document, which the schema has passed."""
-    found: dict[str, Any] = json.loads(render.render(run, "sarif"))
+    found: dict[str, Any] = json.loads(render(run, "sarif"))
     errors = [f"{list(e.path)}: {e.message}" for e in validator().iter_errors(found)]
     assert not errors, errors
     return found
@@ -146,7 +146,7 @@ def test_what_the_earlier_run_had_is_said_where_it_is_known() -> None:
 
 
 def test_without_source_there_are_no_snippets() -> None:
-    text = render.render(FULL, "sarif", source=False)
+    text = render(FULL, "sarif", source=False)
     assert "snippet" not in text and "for block" not in text
     assert json.loads(text)["runs"][0]["results"]
 
@@ -208,4 +208,4 @@ def test_a_bench_has_no_results() -> None:
 def test_any_run_is_valid(run: Run) -> None:
     for result in shown(run)["results"]:
         assert result["locations"] and result["message"]["text"]
-    render.render(run, "sarif").encode()
+    render(run, "sarif").encode()

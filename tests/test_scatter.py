@@ -169,5 +169,5 @@ def test_an_interrupted_search_is_told_so() -> None:
 
 def test_checks_and_benches_have_no_plot() -> None:
     for run in (html_runs.check(), bench_runs.bench([bench_runs.row("eager", 1.0)])):
-        text = render.render(run, "html")
+        text = render(run, "html")
         assert "<figure" not in text and 'id="recipe"' not in text

@@ -38,7 +38,7 @@ def put(document: dict[str, Any], path: str, text: str) -> str:
 def refused(
     arguments: list[str], capsys: pytest.CaptureFixture[str], said: str
 ) -> None:
-    assert main.main(arguments) == 2, arguments
+    assert main(arguments) == 2, arguments
     out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", 1), err
     assert err.startswith("torchproof: error: ") and "bad.json" in err and said in err
@@ -114,7 +114,7 @@ def test_every_verb_that_reads_a_run_refuses_it(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bad.json", "model.py"]
     Path(".torchproof/runs/20260101-bad.json").mkdir(parents=True)
     Path("bad.json").rename(".torchproof/runs/20260101-bad.json/run.json")
-    assert main.main(["show", "--list"]) == 0
+    assert main(["show", "--list"]) == 0
     assert said in capsys.readouterr().err
 
 
@@ -127,7 +127,7 @@ def test_a_run_with_nothing_in_it_is_shown(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     (tmp_path / "run.json").write_text(json.dumps(document))
-    assert main.main(["show", str(tmp_path / "run.json"), "--format", format]) == 0
+    assert main(["show", str(tmp_path / "run.json"), "--format", format]) == 0
     out, err = capsys.readouterr()
     assert out and not err
 

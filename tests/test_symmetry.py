@@ -139,15 +139,15 @@ def test_an_uncompared_row_is_exit_code_2_and_a_regression_stays_1(
     # The schema refuses what is no time; a run without samples it allows.
     nothing = replace(SLOW, rounds_ms=(), low_ms=None, high_ms=None)
     bare = bench([A.measurements[0], nothing])
-    assert main.main(["compare", before, saved(bare, tmp_path / "b.json")]) == 2
+    assert main(["compare", before, saved(bare, tmp_path / "b.json")]) == 2
     out, err = capsys.readouterr()
     assert "No significant difference" not in out and "Could not be compared" in out
     assert err.count("\n") == 1 and "full" in err
     lost = replace(bare, counts={"graph_breaks": 3})
     was = replace(A, counts={"graph_breaks": 0})
     files = [saved(was, tmp_path / "c.json"), saved(lost, tmp_path / "d.json")]
-    assert main.main(["compare", *files]) == 1
-    assert main.main(["compare", before, before]) == 0
+    assert main(["compare", *files]) == 1
+    assert main(["compare", before, before]) == 0
 
 
 @pytest.mark.parametrize("text", ["NaN", "Infinity", "-Infinity", "-1", "0", '"a"'])
@@ -158,7 +158,7 @@ def test_a_saved_run_with_such_a_sample_is_refused(
     plain["measurements"][1]["rounds_ms"][3][1] = "HERE"
     path = tmp_path / "b.json"
     path.write_text(json.dumps(plain).replace('"HERE"', text), encoding="utf-8")
-    assert main.main(["compare", saved(A, tmp_path / "a.json"), str(path)]) == 2
+    assert main(["compare", saved(A, tmp_path / "a.json"), str(path)]) == 2
     out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", 1)
     assert "b.json" in err and "measurements[1].rounds_ms[3][1]" in err

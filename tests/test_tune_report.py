@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from torchproof.records.run import Run
-from torchproof.report import numbers, render, search_trials
+from torchproof.report import formats, numbers, render, search_trials
 from torchproof.report.log import observation
 from torchproof.report.search_trials import Search
 from torchproof.strategies import strategy
@@ -23,7 +23,7 @@ from torchproof.strategies.recipe import Recipe
 
 
 def text(run: Run, **settings: Any) -> str:
-    return render.render(run, "text", **settings)
+    return render(run, "text", **settings)
 
 
 def test_a_tune_run() -> None:
@@ -102,15 +102,15 @@ def test_a_search_that_was_ended_early() -> None:
     assert "Not complete: the run was ended early (interrupted)." in shown
     assert "Decision: nothing was chosen." in shown
     assert "recipe" not in shown and "0 trials" in shown
-    for format in render.FORMATS:
-        assert render.render(found, format)
+    for format in formats.FORMATS:
+        assert render(found, format)
     stopped = tune_runs.tune(
         {"ending": "interrupted"}, stopped="interrupted", chosen=None
     )
     for format in ("text", "md"):
         again = "torchproof tune model.py:make --resume"
-        assert again in render.render(stopped, format)
-        assert again not in render.render(tune_runs.tune(), format)
+        assert again in render(stopped, format)
+        assert again not in render(tune_runs.tune(), format)
     assert "stopped because it was interrupted" in text(stopped, width=110)
 
 
@@ -165,7 +165,7 @@ def test_what_a_probe_found_is_told_and_nothing_else() -> None:
 
 
 def test_markdown_has_all_of_it() -> None:
-    shown = render.render(tune_runs.tune(), "md")
+    shown = render(tune_runs.tune(), "md")
     assert "**Decision:** regional+graph: 2.58x faster than eager" in shown
     assert "```python\nfrom torchproof import regions\n" in shown
     assert 'torchproof.compile(model, recipe="torchproof.toml")' in shown
@@ -182,7 +182,7 @@ def test_markdown_has_all_of_it() -> None:
 
 def test_markdown_says_where_a_trial_ran() -> None:
     plain = [{**tune_runs.trial("full", 1.9), "where": "GPU 1"}]
-    shown = render.render(tune_runs.tune(trials=plain), "md")
+    shown = render(tune_runs.tune(trials=plain), "md")
     assert "| Where |" in shown and "| GPU 1 |" in shown
 
 
@@ -222,13 +222,13 @@ def test_a_graph_of_a_training_step_is_applied_as_one(
 
 def test_formats_for_findings_stay_valid() -> None:
     run = tune_runs.tune()
-    sarif = json.loads(render.render(run, "sarif"))
+    sarif = json.loads(render(run, "sarif"))
     assert sarif["runs"][0]["results"] == []
-    assert render.render(run, "github") == (
+    assert render(run, "github") == (
         "torchproof: tune of model.py:make: regional+graph: 2.58x faster than eager"
         " (2.53 to 2.63).\n"
     )
-    again = Run.from_json(json.loads(render.render(run, "json")))
+    again = Run.from_json(json.loads(render(run, "json")))
     assert text(again) == text(run)
 
 
@@ -253,8 +253,8 @@ def test_any_record_can_be_shown(
     odd = {**tune_runs.TRIALS[2], **trial}
     plain = {"trials": [*tune_runs.TRIALS[:2], odd], **changed}
     run = tune_runs.tune(**plain)
-    for format in render.FORMATS:
-        assert render.render(run, format).strip()
+    for format in formats.FORMATS:
+        assert render(run, format).strip()
 
 
 @pytest.mark.parametrize(

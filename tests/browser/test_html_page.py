@@ -43,7 +43,7 @@ PALE = """(() => {
 def opened(window: Browser, run: Run, folder: Path, anchor: str = "") -> None:
     """The page of a run in the window; what was logged before is forgotten."""
     page = folder / "report.html"
-    page.write_text(render.render(run, "html"), encoding="utf-8")
+    page.write_text(render(run, "html"), encoding="utf-8")
     for kind in ("browser", "performance"):
         window.log(kind)
     window.open(page, anchor)
@@ -204,7 +204,7 @@ def test_a_script_that_gets_in_all_the_same_does_not_run(
     window: Browser, tmp_path: Path
 ) -> None:
     page = tmp_path / "broken.html"
-    text = render.render(html_runs.check(), "html")
+    text = render(html_runs.check(), "html")
     attack = "<script>window.hacked = 1</script><img src=x onerror='window.hacked = 1'>"
     page.write_text(text.replace("<footer>", f"<footer>{attack}"), encoding="utf-8")
     window.open(page)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import torchproof
-from torchproof.strategies.applied import artifacts, sharing
+from torchproof.measure.shared_code import artifacts, sharing
 from torchproof.strategies.strategy import parse, with_arguments
 
 # Torch warns of what may be faster; that is not the point here.

@@ -58,7 +58,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def said(*arguments: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
-    code = main.main(["log", *arguments])
+    code = main(["log", *arguments])
     captured = capsys.readouterr()
     return code, captured.out, captured.err
 

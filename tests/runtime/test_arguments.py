@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 import torchproof
-from torchproof.cli import flags, main
+from torchproof.cli import flags, verbs
 from torchproof.records.run import UserError
 
 NAN, INF = float("nan"), float("inf")
@@ -197,5 +197,5 @@ def test_load_and_plan_refuse_bad_arguments(tmp_path: Path) -> None:
 def test_a_long_timeout_on_the_command_line_can_be_waited_for(text: str) -> None:
     # argparse calls these; select and threading take no more than some 1e9 seconds.
     assert flags.duration(f"{float(text):.0f}s") <= threading.TIMEOUT_MAX
-    options = main._parser().parse_args(["check", "x.py", "--timeout", text])
+    options = verbs._parser().parse_args(["check", "x.py", "--timeout", text])
     assert options.timeout <= threading.TIMEOUT_MAX

@@ -12,8 +12,9 @@ import torch._dynamo
 from test_applying import Block, CountedBlock, Net
 from torch import Tensor, nn
 
+from torchproof.measure.shared_code import artifacts, sharing
 from torchproof.records.run import UserError
-from torchproof.strategies.applied import Applied, artifacts, sharing
+from torchproof.strategies.applied import Applied
 from torchproof.strategies.strategy import NotApplicable, parse, with_arguments
 
 ROWS = (3, 5, 7)

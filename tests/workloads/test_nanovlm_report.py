@@ -62,7 +62,7 @@ def checked(found: Found, workload: str) -> Run:
 
 
 def test_the_report_tells_every_defect_of_the_original(found: Found) -> None:
-    assert_tells(render.render(checked(found, ORIGINAL), "md"))
+    assert_tells(render(checked(found, ORIGINAL), "md"))
 
 
 def test_they_are_resolved_in_the_cured_one(found: Found) -> None:
@@ -72,7 +72,7 @@ def test_they_are_resolved_in_the_cured_one(found: Found) -> None:
     )
     findings = (*after.findings, *gone)
     after = replace(after, findings=findings, baseline=history.in_short(before))
-    text = render.render(after, "md")
+    text = render(after, "md")
     assert_resolved(text)
     assert f"| open findings, high | {_high(before)} | 0 |" in text
     assert "target `workload:nanovlm-original`" in text
