@@ -169,8 +169,8 @@ def test_help_answers_at_once(tmp_path: Path) -> None:
 
 def test_flags_are_the_agreed_ones() -> None:
     top = verbs._parser()
-    (verbs,) = (a for a in top._actions if isinstance(a, argparse._SubParsersAction))
-    parsers = {"": top, **verbs.choices}
+    (actions,) = (a for a in top._actions if isinstance(a, argparse._SubParsersAction))
+    parsers = {"": top, **actions.choices}
     assert {name: _flags(parser) for name, parser in parsers.items()} == FLAGS
 
 

@@ -22,9 +22,8 @@ import tune_runs
 from commands import Done
 from test_cli import COUNT_FIELDS, FINDING_FIELDS, FLAGS, RUN_FIELDS
 
-from torchproof import api, packs
+from torchproof import api, measure, packs
 from torchproof.cli import main
-from torchproof.measure import benchmark, specs
 from torchproof.records.run import Measurement, Run
 from torchproof.tuning import tuner
 
@@ -203,11 +202,11 @@ def unmeasured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
     write_files(tmp_path)
     run = write_runs(tmp_path)
     known = {"epilogue_fusion": True, "coordinate_descent_tuning": False}
-    found = specs.Measured(run.measurements, bench_runs.ENVIRONMENT)
+    found = measure.Measured(run.measurements, bench_runs.ENVIRONMENT)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(benchmark, "switches", lambda: known)
-    monkeypatch.setattr(benchmark, "measure", lambda *_: found)
-    monkeypatch.setattr(benchmark, "_counted", lambda *_: {})
+    monkeypatch.setattr(measure, "switches", lambda: known)
+    monkeypatch.setattr(measure, "measure", lambda *_: found)
+    monkeypatch.setattr(api, "_counted", lambda *_: {})
     monkeypatch.setattr(tuner._Tuning, "run", unsearched)
     monkeypatch.setattr(tuner.outcome, "run_of", lambda *_, **__: tune_runs.tune())
     monkeypatch.setattr(api, "pack", unpacked)

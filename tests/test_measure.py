@@ -15,8 +15,9 @@ import pytest
 from commands import PROGRAM
 from forked_arms import Forked, backends, by_backend, forked, measured
 
+from torchproof import observe
 from torchproof.cli import main
-from torchproof.measure import bench_plan, benchmark
+from torchproof.measure import bench_plan
 from torchproof.measure.session import Session
 from torchproof.measure.specs import Measured
 from torchproof.records import store
@@ -193,7 +194,7 @@ def command(
     Its arms are forked; what the compiler breaks is not counted.
     """
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(benchmark, "observe", lambda *told: Observation((), {}))
+    monkeypatch.setattr(observe, "observe", lambda *told: Observation((), {}))
 
     def run(target: str, *flags: str) -> tuple[int, str, str]:
         Forked.begun.clear()
@@ -245,7 +246,7 @@ def test_an_interruption_before_the_first_arm_ends_the_bench(
     command: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stopped = Observation((), {}, ending="interrupted")
-    monkeypatch.setattr(benchmark, "observe", lambda *told: stopped)
+    monkeypatch.setattr(observe, "observe", lambda *told: stopped)
     code, stdout, _ = command(BATCHED)
     assert code == 130 and stdout == ""
     assert not Forked.begun

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from torchproof.checking import rules
-from torchproof.observe.counts import counts_of
+from torchproof.checking.counts import counts_of
 from torchproof.records.run import Finding
 
 transformers = pytest.importorskip("transformers")

@@ -6,11 +6,14 @@ this module alone; what a verb needs is imported when it is called.
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from torchproof.records import Run, UserError, store
+from torchproof import checking, measure, observe, packs, targets
+from torchproof.records import COUNTS, Run, UserError, store
 from torchproof.records.lazy import lazy_exports
 
 if TYPE_CHECKING:
@@ -18,7 +21,6 @@ if TYPE_CHECKING:
     from torchproof.measure import Comparison as Comparison
     from torchproof.measure import Questions as Questions
     from torchproof.measure import Thresholds as Thresholds
-    from torchproof.measure import bench as bench
     from torchproof.measure import bench_plan as bench_plan
     from torchproof.measure import compare as compare
     from torchproof.packs import DeployOptions as DeployOptions
@@ -28,7 +30,6 @@ if TYPE_CHECKING:
     from torchproof.packs import inspect as inspect
     from torchproof.packs import is_pack as is_pack
     from torchproof.packs import read_key as read_key
-    from torchproof.packs import repro
     from torchproof.targets import WORKLOADS as WORKLOADS
     from torchproof.targets import Options as Options
     from torchproof.targets import Target as Target
@@ -45,7 +46,6 @@ __getattr__, __all__ = lazy_exports(
             "Comparison",
             "Questions",
             "Thresholds",
-            "bench",
             "bench_plan",
             "compare",
         ],
@@ -62,9 +62,114 @@ __getattr__, __all__ = lazy_exports(
         "torchproof.tuning": ["Objective", "TuneOptions", "tune"],
     },
 )
-__all__ += ["pack"]
+__all__ += ["bench", "pack"]
 
 Progress = Callable[[str], None]
+
+
+def bench(
+    target: str | Target,
+    options: Options | None = None,
+    *,
+    asked: Questions | None = None,
+    seconds: float | None = None,
+    sittings: int | None = None,
+    profile: bool = False,
+    progress: Progress = lambda text: None,
+    command: str = "",
+    save_in: Path = store.RUNS,
+) -> Run:
+    """What compiling the target is worth; the run is saved and returned."""
+    target = targets.parse(target) if isinstance(target, str) else target
+    options, asked = options or targets.Options(), asked or measure.Questions()
+    _assert_measurable(target, options)
+    _assert_as_written(target, options, asked, bool(profile or sittings))
+    store.assert_writable(save_in)
+    started = datetime.datetime.now()
+    plan = replace(
+        _plan(target, options, asked),
+        profiles=profile,
+        seconds=seconds or measure.Plan.seconds,
+        sittings=sittings or measure.Plan.sittings,
+    )
+    counts = _counted(target, options, progress)
+    with store.scratch(save_in) as folder:
+        found = measure.measure(plan, folder, progress)
+        run = Run(
+            id=f"{started:%Y%m%d-%H%M}-{target.name}",
+            target=target.text,
+            strategy=", ".join(dict.fromkeys(row.strategy for row in found.rows)),
+            environment=found.environment,
+            counts=counts,
+            measurements=found.rows,
+            verb="bench",
+            command=command,
+            started=started.isoformat(timespec="seconds"),
+            ending=found.ending,
+            exit_code=found.exit_code,
+            error=found.error,
+        )
+        return store.save(run, save_in, folder)
+
+
+def _counted(
+    target: Target, options: Options, progress: Progress
+) -> dict[str, int | None]:
+    """Breaks and recompiles of a plain run; a script is not run for that as well."""
+    nothing: dict[str, int | None] = dict.fromkeys(COUNTS)
+    if target.kind == "script":
+        return nothing
+    seen = observe.observe(target, options, progress)
+    if seen.ending == "interrupted":
+        raise KeyboardInterrupt
+    whole = seen.ending == "finished" and not seen.error
+    return checking.counts_of(seen) if whole else nothing
+
+
+def _plan(target: Target, options: Options, asked: Questions) -> measure.Plan:
+    if asked.ablate:
+        changes = measure.bench_plan.settled(asked.ablate, measure.switches())
+        asked = replace(asked, ablate=changes)
+    arms = measure.bench_plan.arms(asked, options.compile)
+    return measure.Plan(
+        target,
+        measure.AS_WRITTEN if options.as_written else arms,
+        by_default=not asked.names_arms,
+        shapes=asked.shapes,
+        train=options.train,
+        device=options.device,
+        size=options.size,
+        timeout_s=options.timeout_s,
+        quiet=options.quiet,
+    )
+
+
+def _assert_measurable(target: Target, options: Options) -> None:
+    if target.kind in {"source", "trace"}:
+        what = "a folder" if target.kind == "source" else "a trace"
+        raise UserError(
+            f"{target.text} is {what}: bench needs a workload, a factory or a script"
+        )
+    targets.assert_size(target, options.size)
+
+
+def _assert_as_written(
+    target: Target, options: Options, asked: Questions, more: bool
+) -> None:
+    """A script decides itself what it compiles, with which data, and where."""
+    if options.as_written and (asked.names_arms or asked.dtypes):
+        raise UserError(
+            "--as-written measures the target against itself in eager: leave out"
+            " --strategies and other flags that name what to compile"
+        )
+    given = {**vars(options), **vars(asked), "profile or --sittings": more}
+    for name, value in given.items() if target.kind == "script" else ():
+        if value and name not in {"as_written", "timeout_s", "quiet"}:
+            flag = {"dtypes": "dtype"}.get(name, name)
+            raise UserError(
+                f"{target.text} is a script and measured as it is written: --{flag} is"
+                " for workloads and factories"
+            )
 
 
 def pack(
@@ -85,33 +190,24 @@ def pack(
     `what` is a target, or for a repro a saved run of `check` too; without one, the
     target is checked first.
     """
-    from torchproof.checking import check
-    from torchproof.packs import (
-        DeployOptions,
-        ReproOptions,
-        assert_placeable,
-        deploy,
-        repro,
-    )
-    from torchproof.targets import Options
-    from torchproof.targets import parse as parse_target
-
     if dest is not None:
-        assert_placeable(Path(dest), overwrite)
-    what = parse_target(what) if isinstance(what, str) else what
-    options = options or Options()
+        packs.assert_placeable(Path(dest), overwrite)
+    what = targets.parse(what) if isinstance(what, str) else what
+    options = options or targets.Options()
     talk: dict[str, Any] = {"progress": progress, "command": command}
     talk |= {"dest": dest and Path(dest), "overwrite": overwrite}
     if purpose == "deploy":
         if isinstance(what, Run):
             raise UserError(f"{what.id} is a run: pack --for deploy takes a target")
-        given = asked if isinstance(asked, DeployOptions) else DeployOptions()
-        return deploy.pack(what, options, asked=given, **talk)
-    wanted = asked if isinstance(asked, ReproOptions) else ReproOptions()
+        given = (
+            asked if isinstance(asked, packs.DeployOptions) else packs.DeployOptions()
+        )
+        return packs.deploy.pack(what, options, asked=given, **talk)
+    wanted = asked if isinstance(asked, packs.ReproOptions) else packs.ReproOptions()
     if isinstance(what, Run):
         subject = _of_run(what, options)
     else:
-        run = check(
+        run = checking.check(
             what,
             options,
             effort=effort,
@@ -120,21 +216,17 @@ def pack(
             command=command,
             save_in=save_in,
         )
-        subject = repro.Subject(run, what, options, has_run=True)
-    return repro.pack(subject, wanted, **talk)
+        subject = packs.repro.Subject(run, what, options, has_run=True)
+    return packs.repro.pack(subject, wanted, **talk)
 
 
-def _of_run(run: Run, now: Options) -> repro.Subject:
+def _of_run(run: Run, now: Options) -> packs.repro.Subject:
     """What a run of `check` ran, and how; limits and silence are those asked for."""
-    from torchproof.packs import repro
-    from torchproof.targets import Options
-    from torchproof.targets import parse as parse_target
-
     if run.verb != "check":
         raise UserError(f"{run.id} is a run of {run.verb}: a repro needs one of check")
     given = dict(run.options)
-    target = parse_target(run.target, given.get("arguments", ()))
+    target = targets.parse(run.target, given.get("arguments", ()))
     names = ("compile", "as_written", "train", "device", "size")
     told = {name: given[name] for name in names if name in given}
-    options = Options(**told, timeout_s=now.timeout_s, quiet=now.quiet)
-    return repro.Subject(run, target, options)
+    options = targets.Options(**told, timeout_s=now.timeout_s, quiet=now.quiet)
+    return packs.repro.Subject(run, target, options)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from torchproof.checking.budget import Watch as Watch
     from torchproof.checking.budget import compiled_anything as compiled_anything
     from torchproof.checking.checker import check as check
+    from torchproof.checking.counts import counts_of as counts_of
     from torchproof.checking.rules import RULES as RULES
     from torchproof.checking.rules import by_code as by_code
     from torchproof.checking.rules import torch_pages as torch_pages
@@ -26,6 +27,7 @@ __getattr__, __all__ = lazy_exports(
     {
         ".budget": ["Budget", "Watch", "compiled_anything"],
         ".checker": ["check"],
+        ".counts": ["counts_of"],
         ".rules": ["RULES", "by_code"],
         ".rules.rule": ["Rule"],
     },

@@ -1,30 +1,22 @@
 """Compile budgets of tests: what a test compiles is watched in its own process.
 
-`Watch` puts the observer's hooks in place and takes them away again. `Budget` says what
-is allowed of counts and findings, and in one sentence what of it a run exceeds.
+`Watch` observes this process and checks what it saw. `Budget` holds the limits for
+counts and findings, and says in one sentence which of them a run exceeds.
 """
 
 from __future__ import annotations
 
-import contextlib
 import difflib
-import functools
-import json
-import logging
-import os
-import sys
-import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from torchproof.checking import checker, rules, source_reading
-from torchproof.observe import Observer, Wrapper, capture, counts_of
-from torchproof.process import Stream
+from torchproof.checking.counts import counts_of
+from torchproof.observe import InProcess, is_compiled
 from torchproof.records import SEVERITIES, Run, UserError
-from torchproof.targets import Options, Target, calls
-from torchproof.torch_private import environment
+from torchproof.targets import Options, calls
 
 # What a budget may limit, and what one of it is called.
 COUNTS = {
@@ -38,8 +30,6 @@ FINDINGS = {"findings": "open finding"}
 FINDINGS |= {severity: f"open {severity} finding" for severity in SEVERITIES}
 LIMITS = {**COUNTS, **FINDINGS}
 SWITCHES = ("compiled", "generate_code")
-_TRACE = "torch.__trace"
-_EARLIER = "a function compiled before the test"
 
 
 @dataclass(frozen=True)
@@ -128,154 +118,34 @@ def compiled_anything(run: Run) -> bool:
 
 
 class Watch:
-    """Observes what this process compiles from `start` to `stop`.
-
-    Compiled code is forgotten before and after: what an earlier test compiled would be
-    used in silence, and what is compiled here is not what a later one asks for.
-    """
+    """Checks what this process compiles from `start` to `stop`."""
 
     def __init__(self, *, generate_code: bool = False) -> None:
-        self._kept = _Kept()
-        self._observer = _Watcher(self._kept, calls_are_wrapper_calls=True)
-        self._observer.generates_code = generate_code
-        self._hooks = contextlib.ExitStack()
+        self._observed = InProcess(generate_code=generate_code)
 
     def start(self) -> Watch:
-        import torch
-
-        self._hooks.enter_context(_trace_untold())
-        torch.compiler.reset()
-        self._hooks.callback(torch.compiler.reset)
-        self._hooks.callback(self._observer.detach)
-        self._observer.attach()
-        self._skips = self._observer.skips()
+        self._observed.start()
         return self
 
     def stop(self) -> None:
-        self._hooks.close()
+        self._observed.stop()
 
     def run(self, name: str) -> Run:
         """What was seen until here, as a run that is not saved."""
-        self._observer.flush()
-        told = {"device": None, "size": None, "train": False}
-        self._kept.write("environment", **environment.describe(told))
-        target = Target(name, "script", name)
-        seen = capture.gather(self._kept.entries, "finished", 0, target)
-        found = source_reading.with_source(rules.check(seen))
-        counts = counts_of(seen, found)
-        if self._observer.records_graphs:
-            counts["cudagraph_skips"] = self._observer.skips() - self._skips
+        seen = self._observed.observation(name)
+        findings = source_reading.with_source(rules.check(seen))
+        counts = counts_of(seen, findings)
+        skips = self._observed.cudagraph_skips()
+        if skips is not None:
+            counts["cudagraph_skips"] = skips
         return Run(
             id="",
             target=name,
             strategy="as-written",
             environment=seen.environment,
             counts=counts,
-            findings=tuple(found),
+            findings=tuple(findings),
         )
-
-
-@contextlib.contextmanager
-def _trace_untold() -> Iterator[None]:
-    """pytest 9.1 and later takes torch's structured trace for a log to be shown."""
-
-    def untold(record: logging.LogRecord) -> bool:
-        return record.name != _TRACE
-
-    shown = [
-        handler
-        for handler in logging.getLogger(_TRACE).handlers
-        if type(handler).__module__.startswith("_pytest.")
-    ]
-    for handler in shown:
-        handler.addFilter(untold)
-    try:
-        yield
-    finally:
-        for handler in shown:
-            handler.removeFilter(untold)
-
-
-class _Kept(Stream):
-    """A stream that stays in memory, as it would be read from a file."""
-
-    def __init__(self) -> None:
-        self.entries: list[dict[str, Any]] = []
-        self._owner = os.getpid()
-
-    def write(self, kind: str, **values: Any) -> None:
-        if os.getpid() == self._owner:
-            line = json.dumps({"kind": kind, **values}, default=str)
-            self.entries.append(json.loads(line))
-
-
-class _Watcher(Observer):
-    """The observer in somebody else's program: errors stay errors, nothing stays."""
-
-    def attach(self) -> None:
-        from torchproof.torch_private import compile_contexts
-
-        super().attach()
-        self._attach_dynamo()  # also for those who imported torch.compile by name
-        self.skips, self._unhook = (
-            compile_contexts.cudagraph_skips,
-            compile_contexts.unhook,
-        )
-        self.hooks.enter_context(compile_contexts.earlier_contexts(self._unknown))
-
-    @property
-    def records_graphs(self) -> bool:
-        return self.generates_code and sys.modules["torch"].cuda.is_available()
-
-    def _context(self, context: Any) -> Callable[[], Callable[[], None]] | None:
-        enter = super()._context(context) or self._unknown()
-        self.hooks.callback(self._unhook, weakref.ref(context), enter)
-        return enter
-
-    def _unknown(self) -> Callable[[], Callable[[], None]]:
-        """The hook of something that torch.compile did not give through here."""
-        return functools.partial(self._enter_unknown, [])
-
-    def _enter_unknown(self, known: list[Wrapper]) -> Callable[[], None]:
-        if not known:
-            known.append(Wrapper(len(self.wrappers), _earlier))
-            self.wrappers.append(known[0])
-            self.stream.write(
-                "wrapper",
-                number=known[0].number,
-                name=_EARLIER,
-                what="function",
-                site=[],
-                code=[],
-                around=[],
-                arguments={},
-                off=False,
-                by_torchproof=False,
-                in_place=False,
-                reaches=[],
-            )
-        return self._enter(known[0])
-
-    def _convert(self, convert: Callable[[], Any], asked: Any) -> Any:
-        """An error is the test's own, as it would be without anyone watching."""
-        return super()._convert(convert, asked._replace(fullgraph=True))
-
-    def _spy_on_original(self, wrapper: Wrapper, model: Any) -> None:
-        before = getattr(model, "_compiled_call_impl", None)
-        super()._spy_on_original(wrapper, model)
-        spy = getattr(model, "_compiled_call_impl", None)
-        if spy is not None and before is None:
-            self.hooks.callback(_unspied, weakref.ref(model), spy)
-
-
-def _unspied(model: weakref.ref[Any], spy: Any) -> None:
-    alive = model()
-    if alive is not None and alive._compiled_call_impl is spy:
-        alive._compiled_call_impl = None
-
-
-def _earlier() -> None:
-    """Stands for a function of which nothing is known."""
 
 
 # -- checking by name or by hand -------------------------------------------------------
@@ -331,8 +201,6 @@ def _assert_calls(given: Sequence[Any]) -> None:
 
 def _compiled(fn: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
     import torch
-
-    from torchproof.torch_private import is_compiled
 
     if is_compiled(fn):
         if arguments:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from torchproof import measure, strategies
+from torchproof import measure
 from torchproof.measure import Measured, Plan, Spec
 from torchproof.records import Event, Finding, Frame, Measurement, Part, UserError
 from torchproof.targets import Options, Target, keywords
@@ -67,10 +67,7 @@ class Examination:
         self.progress, self.options = progress, options
         self.found = Found()
         self.function: Frame | None = None  # the target's own
-        strategy = strategies.parse("full")
-        if options.compile:
-            strategy = strategies.with_arguments(strategy, **options.compile)
-        self.spec = Spec(strategy)
+        self.spec = Spec(measure.strategy_named("full", options.compile))
         specs = (Spec(measure.EAGER), self.spec)
         self.plan = Plan(
             target,
@@ -146,9 +143,7 @@ class Examination:
             return "it compares with the first call that part baseline measures"
         if self.plan.specs == measure.AS_WRITTEN or full.strategy == "as-written":
             return "the target does its own compiling"
-        regional = strategies.parse("regional")
-        if self.options.compile:
-            regional = strategies.with_arguments(regional, **self.options.compile)
+        regional = measure.strategy_named("regional", self.options.compile)
         plan = replace(self.plan, specs=(Spec(regional),), seconds=_SWEEP_SECONDS)
         [row] = self._measured(plan).rows
         if row.verdict == "skipped":

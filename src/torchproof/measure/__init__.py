@@ -1,7 +1,7 @@
 """Measure strategies side by side and say which difference is significant.
 
 In: a target and strategies. Out: measurements with numerics and verdicts, and the
-comparison of two runs. Start with `benchmark.py`, then `strategy_worker.py` (child).
+comparison of two runs. Start with `specs.py`, then `session.py`.
 Imports `records`, `process`, `targets`, `observe`, `strategies` and `torch_private`.
 """
 
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from torchproof.measure import numerics as numerics
     from torchproof.measure import rows as rows
     from torchproof.measure.bench_plan import Questions as Questions
-    from torchproof.measure.benchmark import bench as bench
     from torchproof.measure.comparison import PATHS as PATHS
     from torchproof.measure.comparison import TIMED_UNDER as TIMED_UNDER
     from torchproof.measure.comparison import Comparison as Comparison
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
     from torchproof.measure.specs import Plan as Plan
     from torchproof.measure.specs import Spec as Spec
     from torchproof.measure.specs import measure as measure
+    from torchproof.measure.specs import strategy_named as strategy_named
     from torchproof.measure.specs import switches as switches
     from torchproof.measure.starts import started as started
     from torchproof.measure.strategy_state import Seat as Seat
@@ -46,7 +46,6 @@ __getattr__, __all__ = lazy_exports(
     __name__,
     {
         ".bench_plan": ["Questions"],
-        ".benchmark": ["bench"],
         ".comparison": [
             "Comparison",
             "PATHS",
@@ -66,6 +65,7 @@ __getattr__, __all__ = lazy_exports(
             "Plan",
             "Spec",
             "measure",
+            "strategy_named",
             "switches",
         ],
         ".starts": ["started"],

@@ -15,10 +15,18 @@ from pathlib import Path
 from typing import Any
 
 from torchproof.records import Event, Frame, Measurement, UserError, stats
-from torchproof.strategies import Strategy, parse
+from torchproof.strategies import Strategy, parse, with_arguments
 from torchproof.targets import Target
 
 Progress = Callable[[str], None]
+
+
+def strategy_named(name: str, compile_arguments: Mapping[str, Any]) -> Strategy:
+    """A strategy with the arguments for torch.compile that the user gave."""
+    strategy = parse(name)
+    return (
+        with_arguments(strategy, **compile_arguments) if compile_arguments else strategy
+    )
 
 
 @dataclass(frozen=True)

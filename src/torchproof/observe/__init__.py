@@ -12,7 +12,6 @@ from torchproof.records.lazy import lazy_exports
 if TYPE_CHECKING:
     from torchproof.observe import audit as audit
     from torchproof.observe import capture as capture
-    from torchproof.observe import counts as counts
     from torchproof.observe import guard_failures as guard_failures
     from torchproof.observe.arguments import CALLEE as CALLEE
     from torchproof.observe.arguments import Argument as Argument
@@ -23,16 +22,15 @@ if TYPE_CHECKING:
     from torchproof.observe.break_cost import Anatomy as Anatomy
     from torchproof.observe.capture import job as job
     from torchproof.observe.capture import observe as observe
-    from torchproof.observe.counts import counts_of as counts_of
     from torchproof.observe.guard_failures import BEFORE_THE_BREAK as BEFORE_THE_BREAK
     from torchproof.observe.guard_failures import Guard as Guard
     from torchproof.observe.guard_failures import in_words as in_words
-    from torchproof.observe.observer import Observer as Observer
-    from torchproof.observe.observer import Wrapper as Wrapper
+    from torchproof.observe.in_process import InProcess as InProcess
     from torchproof.observe.step_detector import Steps as Steps
     from torchproof.observe.trace_log import read_folder as read_folder
     from torchproof.observe.unguarded_reads import Read as Read
     from torchproof.observe.unguarded_reads import reads_of as reads_of
+    from torchproof.torch_private import is_compiled as is_compiled
 
 __getattr__, __all__ = lazy_exports(
     __name__,
@@ -47,17 +45,16 @@ __getattr__, __all__ = lazy_exports(
         ".audit": ["Audited"],
         ".break_cost": ["Anatomy"],
         ".capture": ["job", "observe"],
-        ".counts": ["counts_of"],
         ".guard_failures": ["BEFORE_THE_BREAK", "Guard", "in_words"],
-        ".observer": ["Observer", "Wrapper"],
+        ".in_process": ["InProcess"],
         ".step_detector": ["Steps"],
         ".trace_log": ["read_folder"],
         ".unguarded_reads": ["Read", "reads_of"],
+        "torchproof.torch_private": ["is_compiled"],
     },
     modules=[
         ".audit",
         ".capture",
-        ".counts",
         ".guard_failures",
     ],
 )

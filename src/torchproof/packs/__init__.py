@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from torchproof.packs.writing import assert_placeable as assert_placeable
     from torchproof.packs.writing import folder as folder
     from torchproof.packs.writing import scratch as scratch
+    from torchproof.runtime import File as File
     from torchproof.runtime import Manifest as Manifest
     from torchproof.runtime import Refused as Refused
     from torchproof.runtime import Unverified as Unverified
@@ -47,6 +48,7 @@ __getattr__, __all__ = lazy_exports(
             "scratch",
         ],
         "torchproof.runtime": [
+            "File",
             "Manifest",
             "Refused",
             "Unverified",

@@ -1,7 +1,7 @@
 """Child processes: start one, read what it streams, end it with its parent.
 
 In: a command. Out: JSON lines while it runs, and how it ended.
-Start with `streams.py`. Imports the standard library only.
+Start with `streams.py`. Imports psutil and the standard library only.
 """
 
 from torchproof.process import aslr as aslr
@@ -12,3 +12,14 @@ from torchproof.process.streams import Entry as Entry
 from torchproof.process.streams import Followed as Followed
 from torchproof.process.streams import Stream as Stream
 from torchproof.process.streams import follow as follow
+
+__all__ = [
+    "Conditions",
+    "Entry",
+    "Followed",
+    "Stream",
+    "aslr",
+    "follow",
+    "forks",
+    "parent_death",
+]

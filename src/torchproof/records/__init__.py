@@ -2,7 +2,7 @@
 
 In: nothing. Out: frozen records with their JSON, the store of runs on disk, checked
 reading of files, statistics of timings, and whose code a stack frame is.
-Start with `run.py`. Imports the standard library only.
+Start with `run.py`. Imports numpy and the standard library only.
 """
 
 from typing import TYPE_CHECKING
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from torchproof.records.printable import seen as seen
     from torchproof.records.printable import unbroken as unbroken
     from torchproof.records.run import CATEGORIES as CATEGORIES
+    from torchproof.records.run import COUNTS as COUNTS
     from torchproof.records.run import SCHEMA as SCHEMA
     from torchproof.records.run import SEVERITIES as SEVERITIES
     from torchproof.records.run import CompileSite as CompileSite
@@ -89,6 +90,7 @@ __getattr__, __all__ = lazy_exports(
         ".printable": ["document", "line", "seen", "unbroken"],
         ".run": [
             "CATEGORIES",
+            "COUNTS",
             "CompileSite",
             "Event",
             "Finding",

@@ -23,6 +23,21 @@ Owner = Literal["user", "library"]
 
 SEVERITIES: tuple[Severity, ...] = ("high", "medium", "low")
 
+# The counts of every run, in this order; None where a part did not look.
+COUNTS = (
+    "calls",
+    "compiled_calls",
+    "graphs",
+    "graph_breaks",
+    "skipped_frames",
+    "recompiles",
+    "cudagraph_skips",
+    "cudagraph_recordings",
+    "cudagraph_replays",
+    "cudagraph_pool_bytes",
+    "cudagraph_kernel_share",
+)
+
 CATEGORIES: dict[str, str] = {
     "graph_break": "Graph breaks",
     "skipped_frame": "Graph breaks",

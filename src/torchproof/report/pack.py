@@ -10,10 +10,9 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from torchproof.packs import Inspection
+from torchproof.packs import File, Inspection
 from torchproof.records import line, seen
 from torchproof.report import markup, numbers
-from torchproof.runtime import File
 
 FORMATS = ("text", "json", "md")
 _PURPOSE = {

@@ -2,7 +2,7 @@
 
 In: a target, an objective and a budget. Out: a `Run` with all trials, and the recipe.
 Start with `tuner.py`, then `search.py`.
-Imports `records`, `process`, `targets`, `observe`, `strategies` and `measure`.
+Imports `records`, `process`, `targets`, `strategies` and `measure`.
 """
 
 from typing import TYPE_CHECKING

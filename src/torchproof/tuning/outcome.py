@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from torchproof.measure import EAGER
-from torchproof.observe import counts_of
-from torchproof.records import Observation, Run
+from torchproof.records import COUNTS, Run
 from torchproof.strategies import Plan, Recipe, matching
 from torchproof.tuning.search import Search
 from torchproof.tuning.trial import Trial
@@ -28,7 +27,7 @@ def run_of(
         target="",
         strategy=chosen.name if chosen else "",
         environment=environment,
-        counts=dict.fromkeys(counts_of(Observation((), {}))),
+        counts=dict.fromkeys(COUNTS),
         measurements=search.rows,
         tuning=tuning,
         verb="tune",

@@ -10,13 +10,16 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from torchproof import packs
 from torchproof.records import UserError
+from torchproof.runtime.pack_format.contents import open_pack
+from torchproof.runtime.pack_format.keys import read_key, usable_key
+from torchproof.runtime.pack_format.refusal import Refused
+from torchproof.runtime.pack_format.trust import assert_trusted
 
 __all__ = ["PackRefused", "load"]
 
 
-class PackRefused(packs.Refused):
+class PackRefused(Refused):
     """A pack that is not used, and why: raised where there is no going without it."""
 
 
@@ -53,12 +56,12 @@ def load(
             f"no pack {os.fspath(pack)}: torchproof pack TARGET --for deploy makes one"
         )
     try:
-        with packs.open_pack(pack) as contents:
-            packs.assert_trusted(contents, secret)
+        with open_pack(pack) as contents:
+            assert_trusted(contents, secret)
             from torchproof.runtime.loading import open_model
 
             return open_model.opened(contents, model, warm=warm)
-    except (packs.Refused, OSError) as error:
+    except (Refused, OSError) as error:
         if strict or model is None:
             raise PackRefused(str(error)) from None
         from torchproof.runtime.loading import open_model
@@ -68,7 +71,7 @@ def load(
 
 def _secret(key: Key) -> bytes | None:
     if isinstance(key, bytes):
-        return packs.usable_key(key)
+        return usable_key(key)
     if key is not None and not isinstance(key, str | os.PathLike):
         raise UserError(f"key: give a file or bytes, not a {type(key).__name__}")
-    return packs.read_key(key)
+    return read_key(key)
