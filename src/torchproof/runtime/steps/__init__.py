@@ -156,7 +156,7 @@ class Step:
             if _process.others_are_busy(self._thread):
                 self._tally.marks_left_out += 1
             else:
-                torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
+                torch.compiler.cudagraph_mark_step_begin()
                 _process.marks += 1
                 self._tally.marks += 1
             self._marks = trees.marks(), _process.marks
