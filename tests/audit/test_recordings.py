@@ -14,7 +14,12 @@ from torchproof.observe.audit import outcomes
 from torchproof.observe.audit.kernels import Kernels, counted
 from torchproof.observe.audit.recordings import Recordings
 from torchproof.torch_private import backends, cudagraph_recordings
-from torchproof.torch_private.cudagraph_recordings import Moved, Skip, Split, Turn
+from torchproof.torch_private.cudagraphs.cudagraph_recordings import (
+    Moved,
+    Skip,
+    Split,
+    Turn,
+)
 
 ON_CUDA = {"kind": "cudagraphs_watched", "cuda": True}
 

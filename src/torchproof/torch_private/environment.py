@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from importlib import metadata
 from typing import Any
 
+PROBES: dict[str, tuple[str, ...]] = {}  # only public names of torch are used here
 _STEERING = ("TORCH_", "TORCHDYNAMO_", "TORCHINDUCTOR_", "TRITON_", "OMP_", "CUDA_")
 
 

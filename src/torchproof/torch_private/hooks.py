@@ -60,11 +60,13 @@ PROBES: dict[str, tuple[str, ...]] = {
 
 
 def every_probe() -> dict[str, tuple[str, ...]]:
-    """The probes of all files of this package."""
-    found = dict(PROBES)
-    for file in pkgutil.iter_modules(torch_private.__path__):
-        found |= importlib.import_module(f"{torch_private.__name__}.{file.name}").PROBES
-    return found
+    """The probes of all modules of this package and its subpackages."""
+    probes = dict(PROBES)
+    prefix = f"{torch_private.__name__}."
+    for module in pkgutil.walk_packages(torch_private.__path__, prefix):
+        if not module.ispkg:
+            probes |= importlib.import_module(module.name).PROBES
+    return probes
 
 
 def missing() -> list[str]:

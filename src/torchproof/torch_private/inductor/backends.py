@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from torchproof.torch_private.switches import graph_compiler
+from torchproof.torch_private.dynamo.switches import graph_compiler
 
 PROBES: dict[str, tuple[str, ...]] = {
     "Inductor's compiler of one graph": (

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from torchproof.torch_private import guard_expressions
+from torchproof.torch_private.precompile import guard_expressions
 
 CONVERT = "torch._dynamo.convert_frame"
 TYPES = "torch._dynamo.aot_compile_types"
@@ -44,7 +44,7 @@ PROBES: dict[str, tuple[str, ...]] = {
 }
 
 
-class Unfit(Exception):
+class PrecompileError(Exception):
     """Why a call cannot be written, or is not put in force, in one line."""
 
 
@@ -66,14 +66,14 @@ class Modules:
             path = getattr(module, "__file__", None) or ""
             if os.path.basename(path) == mark[0] and file_mark(module) == mark:
                 return module
-        raise Unfit(f"there is no module {name} here")
+        raise PrecompileError(f"there is no module {name} here")
 
     def written(self, name: str) -> str:
         """The name that a module of this process had."""
         return self._written.get(name, name)
 
     def found(self, origin: tuple[str, ...]) -> Any:
-        """What an origin names here; `Unfit` if there is no such thing."""
+        """What an origin names here; `PrecompileError` if there is no such thing."""
         kind, *where = origin
         if kind == "builtins":
             return builtins.__dict__
@@ -82,7 +82,7 @@ class Modules:
             for name in where[1].split(".") if len(where) > 1 else ():
                 value = inspect.getattr_static(value, name)
         except AttributeError as error:
-            raise Unfit(str(error)) from None
+            raise PrecompileError(str(error)) from None
         if kind == "globals":
             return value.__dict__
         return value.__new__.__globals__ if kind == "namedtuple" else value
@@ -120,7 +120,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 @dataclass
-class InForce:
+class InstalledCall:
     """One call that is in force; `remove` takes it and all of its code's out again."""
 
     fn: Callable[..., Any]
@@ -139,10 +139,10 @@ class InForce:
         self.put.clear()
 
 
-def put_in_force(
+def install_call(
     raw: bytes, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> InForce:
-    """Makes torch take calls of this kind without tracing; `Unfit` says why not.
+) -> InstalledCall:
+    """Makes torch take calls of this kind without tracing; `PrecompileError` says why not.
 
     Runs code that the bytes hold: they must be trusted. The call has to be of the kind
     that was written, in the same mode; none of its values count.
@@ -151,7 +151,7 @@ def put_in_force(
     modules = Modules(held["files"])
     head = modules.loads(held["head"])
     plain = plain_function(fn)
-    put = InForce(fn, None)
+    put = InstalledCall(fn, None)
     guards = rebuilt(head, modules, fn, (args, kwargs), gone=_removing(put))
     _assert_same(guards.lines, zlib.decompress(held["lines"]).decode())
     compiled = _loaded(held["artifact"])
@@ -178,7 +178,7 @@ def rebuilt(
     for name, origin in head["names"].items():
         value = modules.found(origin)
         if plain.__globals__.setdefault(name, value) is not value:
-            raise Unfit(f"{name} stands for something else here")
+            raise PrecompileError(f"{name} stands for something else here")
     graph: Any = importlib.import_module(GRAPH)
     context: Any = importlib.import_module("torch._guards")
     ordered = importlib.import_module("torch.utils._ordered_set").OrderedSet
@@ -200,12 +200,14 @@ def rebuilt(
             )
     except AssertionError as error:
         told = str(error).split("Guard fail reason:")[-1].strip().splitlines()
-        raise Unfit(f"its guards fail here: {told[0] if told else ''}") from None
+        raise PrecompileError(
+            f"its guards fail here: {told[0] if told else ''}"
+        ) from None
     except (LookupError, AttributeError, TypeError, NameError) as error:
-        raise Unfit(f"this model is another: {error}") from None
+        raise PrecompileError(f"this model is another: {error}") from None
 
 
-def _removing(put: InForce) -> Callable[[], None]:
+def _removing(put: InstalledCall) -> Callable[[], None]:
     """An address may soon be that of another object: nothing may ask for it then."""
 
     def gone() -> None:
@@ -219,11 +221,11 @@ def _assert_code(
     head: Mapping[str, Any], plain: types.FunctionType, modules: Modules
 ) -> None:
     if guard_expressions.code_mark(plain.__code__) != head["code"]:
-        raise Unfit(f"the code of {plain.__qualname__} is another")
+        raise PrecompileError(f"the code of {plain.__qualname__} is another")
     for module, name, mark in head["traced"]:
         code = modules.code(module, name)
         if code is None or guard_expressions.code_mark(code) != mark:
-            raise Unfit(f"the code of {module}.{name} is another here")
+            raise PrecompileError(f"the code of {module}.{name} is another here")
 
 
 def _assert_same(lines: tuple[str, ...], written: str) -> None:
@@ -232,7 +234,7 @@ def _assert_same(lines: tuple[str, ...], written: str) -> None:
         return
     ours, theirs = set(lines), set(then.split("\n"))
     found = sorted(ours - theirs) or sorted(theirs - ours) or [""]
-    raise Unfit(f"this model is another: {found[0].lstrip('+-| ')}")
+    raise PrecompileError(f"this model is another: {found[0].lstrip('+-| ')}")
 
 
 def _loaded(artifact: bytes) -> Any:

@@ -25,14 +25,14 @@ from typing import Any
 
 import torch
 
-from torchproof.torch_private import guard_expressions
 from torchproof.torch_private.hooks import patched
-from torchproof.torch_private.precompiled import (
+from torchproof.torch_private.precompile import guard_expressions
+from torchproof.torch_private.precompile.install_call import (
     CONVERT,
     GRAPH,
     TYPES,
     Modules,
-    Unfit,
+    PrecompileError,
     code_from,
     file_mark,
     plain_function,
@@ -62,7 +62,7 @@ _BUNDLED = {
 }
 
 
-def capture(
+def capture_call(
     fn: Callable[..., Any],
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
@@ -82,7 +82,7 @@ def capture(
         captured = convert.fullgraph_capture(fn, args, kwargs)
         found = captured.graph_capture_output
         if captured.backend_input is None:
-            raise Unfit("there is nothing to compile")
+            raise PrecompileError("there is nothing to compile")
         _assert_of_torch(captured.backend_input.graph_module)
         compiled = _compiled(captured.backend_input, backend)
         guards = guard_expressions.built(plain.__code__, found.output_graph, save=True)
@@ -101,7 +101,7 @@ def capture(
     raw, modules = _dumps(head), Modules(_files(head, fn))
     again = rebuilt(modules.loads(raw), modules, fn, (args, kwargs))
     if again.unnamed:
-        raise Unfit(f"it asks for the identity of {again.unnamed[0]}")
+        raise PrecompileError(f"it asks for the identity of {again.unnamed[0]}")
     lines = zlib.compress("\n".join(again.lines).encode())
     held = {"files": modules.files, "lines": lines, "artifact": compiled}
     return pickle.dumps({**held, "head": raw})
@@ -127,15 +127,15 @@ def _files(
 def _backend(arguments: Mapping[str, Any]) -> Any:
     """Inductor, told what torch.compile was told."""
     if arguments.get("backend", "inductor") != "inductor":
-        raise Unfit(f"backend {arguments['backend']} has nothing to write")
+        raise PrecompileError(f"backend {arguments['backend']} has nothing to write")
     told = [arguments.get(name) for name in ("mode", "options", "dynamic")]
     backend = torch._TorchCompileInductorWrapper(*told)
     inductor: Any = importlib.import_module("torch._inductor.config")
     if backend.config.get("freezing", inductor.freezing):
-        raise Unfit("its weights are part of the compiled code")
+        raise PrecompileError("its weights are part of the compiled code")
     graphs = backend.config.get("triton.cudagraphs", inductor.triton.cudagraphs)
     if graphs and torch.cuda.is_available():
-        raise Unfit("CUDA graphs are recorded at start")
+        raise PrecompileError("CUDA graphs are recorded at start")
     return backend
 
 
@@ -182,7 +182,7 @@ def _assert_of_torch(graph: torch.fx.GraphModule) -> None:
                 space = target._qualified_op_name.split("::")[0]
             home = (getattr(target, "__module__", None) or "torch").split(".")[0]
             if (space or "aten") not in _NAMESPACES or home not in _OF_TORCH:
-                raise Unfit(f"it calls {target}, which is not traced")
+                raise PrecompileError(f"it calls {target}, which is not traced")
 
 
 def _compiled(given: Any, backend: Any) -> bytes:
@@ -195,7 +195,7 @@ def _compiled(given: Any, backend: Any) -> bytes:
     with context.tracing(tracing), functorch.patch(_BUNDLED):
         compiled = backend(given.graph_module, given.example_inputs)
         if not hasattr(compiled, "serialize"):
-            raise Unfit("torch does not cache what it compiled")
+            raise PrecompileError("torch does not cache what it compiled")
         return bytes(bundled.serialize_compile_artifacts(bundled(compiled)))
 
 
@@ -230,7 +230,7 @@ def _origin(value: Any) -> tuple[str, ...]:
         for cls in _subclasses(tuple):  # a named tuple has globals of its own
             if getattr(cls.__new__, "__globals__", None) is value:
                 return ("namedtuple", cls.__module__, cls.__qualname__)
-    raise Unfit(f"its code needs a {type(value).__name__} that has no name")
+    raise PrecompileError(f"its code needs a {type(value).__name__} that has no name")
 
 
 def _subclasses(cls: type) -> Iterator[type]:
@@ -242,7 +242,7 @@ def _subclasses(cls: type) -> Iterator[type]:
 
 def _state(graph: Any) -> Any:
     if graph.torch_function_mode_stack or graph.functorch_layers:
-        raise Unfit("it was traced within a mode of torch")
+        raise PrecompileError("it was traced within a mode of torch")
     guards: Any = importlib.import_module("torch._dynamo.guards")
     sizes = torch.utils._pytree.tree_map(
         guards.convert_int_to_concrete_values, graph.input_source_to_sizes_strides
@@ -287,7 +287,7 @@ def _resolvable(codes: Any) -> list[tuple[str, str, str]]:
         module = inspect.getmodule(code)
         if module is None or "<" in code.co_qualname:
             continue
-        with contextlib.suppress(Unfit):
+        with contextlib.suppress(PrecompileError):
             if _HERE.code(module.__name__, code.co_qualname) is code:
                 mark = guard_expressions.code_mark(code)
                 known.append((module.__name__, code.co_qualname, mark))
@@ -307,7 +307,7 @@ class _Pickler(pickle.Pickler):
             handler: Any = value  # of sympy, made by torch for each operation
             return handler._torch_unpickler, (handler._torch_handler_name,)
         if isinstance(value, torch.Tensor | torch.nn.Module):
-            raise Unfit(f"its guards hold a {type(value).__name__}")
+            raise PrecompileError(f"its guards hold a {type(value).__name__}")
         return NotImplemented
 
 
@@ -316,5 +316,5 @@ def _dumps(value: Any) -> bytes:
     try:
         _Pickler(buffer).dump(value)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
-        raise Unfit(f"its guards cannot be written: {error}") from None
+        raise PrecompileError(f"its guards cannot be written: {error}") from None
     return buffer.getvalue()

@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from torchproof.torch_private import class_guards, thread_state
+from torchproof.torch_private.dynamo import class_guards, thread_state
 
 PROBES: dict[str, tuple[str, ...]] = {
     "conversion of frames": (
