@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from torchproof.observe.arguments import Path as Path
     from torchproof.observe.arguments import varying as varying
     from torchproof.observe.audit import Audited as Audited
-    from torchproof.observe.break_cost import Anatomy as Anatomy
+    from torchproof.observe.break_cost import BreakCost as BreakCost
     from torchproof.observe.capture import job as job
     from torchproof.observe.capture import observe as observe
     from torchproof.observe.guard_failures import BEFORE_THE_BREAK as BEFORE_THE_BREAK
@@ -43,7 +43,7 @@ __getattr__, __all__ = lazy_exports(
             "varying",
         ],
         ".audit": ["Audited"],
-        ".break_cost": ["Anatomy"],
+        ".break_cost": ["BreakCost"],
         ".capture": ["job", "observe"],
         ".guard_failures": ["BEFORE_THE_BREAK", "Guard", "in_words"],
         ".in_process": ["InProcess"],

@@ -40,7 +40,7 @@ class _Span:
     end_ns: int = 0
 
 
-class Anatomy:
+class BreakCost:
     """The instrument. A context manager: attached inside, everything put back after."""
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class Anatomy:
 
     # -- hooks -------------------------------------------------------------------------
 
-    def __enter__(self) -> Anatomy:
+    def __enter__(self) -> BreakCost:
         self.attach()
         return self
 
