@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torchproof.observe.arguments import Call as Call
     from torchproof.observe.arguments import Path as Path
     from torchproof.observe.arguments import varying as varying
-    from torchproof.observe.audit import Audited as Audited
+    from torchproof.observe.audit import AuditResult as AuditResult
     from torchproof.observe.break_cost import BreakCost as BreakCost
     from torchproof.observe.capture import job as job
     from torchproof.observe.capture import observe as observe
@@ -42,7 +42,7 @@ __getattr__, __all__ = lazy_exports(
             "Path",
             "varying",
         ],
-        ".audit": ["Audited"],
+        ".audit": ["AuditResult"],
         ".break_cost": ["BreakCost"],
         ".capture": ["job", "observe"],
         ".guard_failures": ["BEFORE_THE_BREAK", "Guard", "in_words"],

@@ -23,7 +23,7 @@ _SIMULATED = "on the CPU, with the lifetimes that CUDA graphs would give"
 
 
 @dataclass(frozen=True)
-class Audited:
+class AuditResult:
     """What the audit of a target gave."""
 
     status: Part
@@ -41,13 +41,15 @@ class Audited:
         return self.status
 
 
-def audit(target: Target, options: Options, progress: Callable[[str], None]) -> Audited:
+def audit(
+    target: Target, options: Options, progress: Callable[[str], None]
+) -> AuditResult:
     """Runs the target in a child of its own, real, under all watchers."""
     progress("lifetimes: running the target under watchers")
     under = Conditions(timeout_s=options.timeout_s, quiet=options.quiet)
     job = capture.job(target, options)
     seen = follow("torchproof.observe.audit", job, lambda entry, seconds: None, under)
-    return Audited(
+    return AuditResult(
         status=_status(seen, target),
         events=told.events(seen.entries),
         counts=told.counts(seen.entries),
@@ -56,8 +58,8 @@ def audit(target: Target, options: Options, progress: Callable[[str], None]) -> 
     )
 
 
-def skipped(why: str) -> Audited:
-    return Audited(Part("skipped", why), counts=told.counts(()))
+def skipped(why: str) -> AuditResult:
+    return AuditResult(Part("skipped", why), counts=told.counts(()))
 
 
 def _status(seen: Followed, target: Target) -> Part:
