@@ -39,7 +39,7 @@ def observe(
         return _read_trace(target)
     told = job(target, options)
     under = Conditions(timeout_s=options.timeout_s, quiet=options.quiet)
-    seen = follow("torchproof.observe.child", told, _Telling(progress), under)
+    seen = follow("torchproof.observe.child", told, _ProgressReporter(progress), under)
     return gather(seen.entries, seen.ending, seen.code, target)
 
 
@@ -64,7 +64,7 @@ def job(target: Target, options: Options) -> str:
     return json.dumps(plain)
 
 
-class _Telling:
+class _ProgressReporter:
     """Says what is being compiled, as the stream tells of it."""
 
     def __init__(self, progress: Callable[[str], None]) -> None:

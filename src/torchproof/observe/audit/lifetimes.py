@@ -19,7 +19,7 @@ import torch
 from torchproof import torch_private
 from torchproof.observe.audit import stacks
 from torchproof.observe.audit.generations import Generations
-from torchproof.observe.audit.reporter import Output, Telling
+from torchproof.observe.audit.reporter import Output, Reporter
 from torchproof.records import Frame
 from torchproof.torch_private import (
     Graph,
@@ -34,7 +34,7 @@ class Lifetimes:
     """Follows outputs through generations, and sees who uses them afterwards."""
 
     def __init__(self, write: Callable[..., None]) -> None:
-        self._write, self._telling = write, Telling(write)
+        self._write, self._reporter = write, Reporter(write)
         self._generations: Generations[Output] = Generations()
         self._living: dict[int, Output] = {}  # those of the generation that runs
         self._dead: dict[int, Output] = {}
@@ -60,7 +60,7 @@ class Lifetimes:
 
     def __exit__(self, *error: Any) -> None:
         self._hooks.close()
-        self._telling.close()
+        self._reporter.close()
         self._off = True
 
     def before_call(self, index: int) -> None:
@@ -190,7 +190,7 @@ class Lifetimes:
     # -- uses of dead memory ---------------------------------------------------------
 
     def _operation(self, name: str, tensors: list[Any]) -> None:
-        if self._telling.searching or not (self._dead or self._living):
+        if self._reporter.searching or not (self._dead or self._living):
             return
         keys = {cudagraph_trees.memory_key(tensor) or 0 for tensor in tensors}
         for key in keys & self._living.keys():
@@ -210,7 +210,7 @@ class Lifetimes:
                 continue
             output = self._dead.get(cudagraph_trees.memory_key(tensor) or 0)
             if output is not None and output.told != "dead_read" and output.alive:
-                self._telling.read(output, reader, what)
+                self._reporter.read(output, reader, what)
 
     def _survivors(self, number: int) -> None:
         """Held through a whole generation after their own.
@@ -222,7 +222,7 @@ class Lifetimes:
             for each in self._dead.values()
             if each.told is None
             and each.died_in != number
-            and self._telling.can_search(each)
+            and self._reporter.can_search(each)
         ]
         if late:
             gc.collect()  # what only a cycle keeps is held by nobody
@@ -231,7 +231,7 @@ class Lifetimes:
             runs.setdefault(output.line, set()).add(output.run)
         for output in filter(_is_alive, late):
             if not output.used or len(runs[output.line]) > 1:
-                self._telling.held(output)
+                self._reporter.held(output)
 
 
 def _is_alive(output: Output) -> bool:

@@ -52,7 +52,7 @@ class Output:
         return self.producer[-1:] or (self.function,)
 
 
-class Telling:
+class Reporter:
     """Tells of each output once, and of one that was held again when it is read."""
 
     def __init__(self, write: Callable[..., None]) -> None:
