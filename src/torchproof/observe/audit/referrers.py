@@ -32,7 +32,7 @@ _REGISTRIES = re.compile(r"\._(?:parameters|buffers|modules)\['([^']+)'\]")
 
 
 @dataclass(frozen=True)
-class Holder:
+class Referrer:
     """The way to a tensor, and the function whose local variable it begins at."""
 
     path: str
@@ -74,7 +74,7 @@ def _with_gradient(tensor: Any) -> Iterator[tuple[Any, str]]:
             yield tensor.grad, ".grad"
 
 
-def holder_of(tensors: Iterable[tuple[Any, str]]) -> Holder | None:
+def referrer_of(tensors: Iterable[tuple[Any, str]]) -> Referrer | None:
     """The shortest way to one of them from a variable, a global or an object.
 
     A container or an object is told before a variable that comes and goes.
@@ -92,7 +92,7 @@ class _Names:
     """What has a name of its own: local variables of running frames, and modules."""
 
     def __init__(self) -> None:
-        self.locals: dict[int, Holder] = {}
+        self.locals: dict[int, Referrer] = {}
         self.modules = {
             id(module.__dict__): name
             for name, module in list(sys.modules.items())
@@ -103,7 +103,7 @@ class _Names:
                 known = self.locals.get(number)
                 # The caller's name of an object says more than `self`.
                 if known is None or known.path == "self":
-                    self.locals[number] = Holder(name, frame.f_code)
+                    self.locals[number] = Referrer(name, frame.f_code)
 
 
 def _variables(frame: types.FrameType) -> list[tuple[str, int]]:
@@ -124,10 +124,10 @@ class _Step:
     path: str
 
 
-def _climb(tensor: Any, rest: str, names: _Names) -> Holder | None:
+def _climb(tensor: Any, rest: str, names: _Names) -> Referrer | None:
     """What holds more than a variable is told first: `outs[0]`, not the loop's `o`."""
     seen, level = {id(tensor)}, [_Step(tensor, rest)]
-    variable: Holder | None = None
+    variable: Referrer | None = None
     unnamed: _Step | None = None
     for _ in range(_LEVELS):
         for step in level:
@@ -140,7 +140,7 @@ def _climb(tensor: Any, rest: str, names: _Names) -> Holder | None:
         if not level:
             break
     if variable is None and unnamed is not None:
-        return Holder(type(unnamed.thing).__name__ + _tidy(unnamed.path))
+        return Referrer(type(unnamed.thing).__name__ + _tidy(unnamed.path))
     return variable
 
 
@@ -157,16 +157,16 @@ def _above(level: list[_Step], seen: set[int]) -> Iterator[_Step]:
             yield _Step(thing, path)
 
 
-def _named(step: _Step, names: _Names) -> Holder | None:
+def _named(step: _Step, names: _Names) -> Referrer | None:
     if isinstance(step.thing, (types.FunctionType, types.GeneratorType)):
         name = step.path.lstrip(".")  # a variable of its own
-        return Holder(_tidy(name)) if name else None
+        return Referrer(_tidy(name)) if name else None
     local = names.locals.get(id(step.thing))
     if local is not None:
-        return Holder(local.path + _tidy(step.path), local.function)
+        return Referrer(local.path + _tidy(step.path), local.function)
     if id(step.thing) in names.modules:  # a module's namespace
         key = re.match(r"\['(\w+)'\]", step.path)
-        return Holder(_tidy(key[1] + step.path[key.end() :])) if key else None
+        return Referrer(_tidy(key[1] + step.path[key.end() :])) if key else None
     return None
 
 

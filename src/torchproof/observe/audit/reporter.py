@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from torchproof.observe.audit.assignment_site import stored_at
-from torchproof.observe.audit.referrers import Holder, holder_of, sharing
+from torchproof.observe.audit.referrers import Referrer, referrer_of, sharing
 from torchproof.records import Frame
 from torchproof.targets import plain
 from torchproof.torch_private import Memory
@@ -89,14 +89,14 @@ class Reporter:
             self._write(key[0], **entry, times=self._counts[key] - _TOLD)
         self._last.clear()
 
-    def _holder(self, output: Output, kind: Kind) -> Holder | None:
+    def _holder(self, output: Output, kind: Kind) -> Referrer | None:
         key = (kind, output.role, output.line)
         self._searches[key] += 1
         if self._searches[key] > _SEARCHES:
             return None
         self.searching = True
         try:
-            return holder_of(sharing([output.memory.key])[output.memory.key])
+            return referrer_of(sharing([output.memory.key])[output.memory.key])
         finally:
             self.searching = False
 
@@ -104,7 +104,7 @@ class Reporter:
         self,
         output: Output,
         kind: Kind,
-        holder: Holder | None,
+        holder: Referrer | None,
         *,
         reader: list[list[Any]] | None = None,
         operation: str | None = None,
@@ -130,7 +130,7 @@ class Reporter:
             self._last[key] = entry
 
 
-def _stored(holder: Holder, output: Output) -> Frame | None:
+def _stored(holder: Referrer, output: Output) -> Frame | None:
     """Outside of compiled code as a rule; a module may also store in its forward."""
     inside = (output.function,) if output.function else ()
     return stored_at(holder.path, (*inside, *output.producer))
