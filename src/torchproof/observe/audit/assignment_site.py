@@ -33,7 +33,7 @@ class _Store:
     calls: bool  # whether what is bound comes out of a call
 
 
-def stored_at(path: str, frames: Sequence[Frame]) -> Frame | None:
+def assignment_site(path: str, frames: Sequence[Frame]) -> Frame | None:
     """Where `path` was bound, in a function that ran; None if the source does not tell.
 
     The innermost function that binds it counts, and the last name on the way that one

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from torchproof.observe.audit.assignment_site import stored_at
+from torchproof.observe.audit.assignment_site import assignment_site
 from torchproof.observe.audit.referrers import Referrer, referrer_of, sharing
 from torchproof.records import Frame
 from torchproof.targets import plain
@@ -133,4 +133,4 @@ class Reporter:
 def _stored(holder: Referrer, output: Output) -> Frame | None:
     """Outside of compiled code as a rule; a module may also store in its forward."""
     inside = (output.function,) if output.function else ()
-    return stored_at(holder.path, (*inside, *output.producer))
+    return assignment_site(holder.path, (*inside, *output.producer))
