@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from torchproof.observe.guard_failures import BEFORE_THE_BREAK as BEFORE_THE_BREAK
     from torchproof.observe.guard_failures import Guard as Guard
     from torchproof.observe.guard_failures import in_words as in_words
-    from torchproof.observe.in_process import InProcess as InProcess
+    from torchproof.observe.in_process import InProcessObserver as InProcessObserver
     from torchproof.observe.step_detector import Steps as Steps
     from torchproof.observe.trace_log import read_folder as read_folder
     from torchproof.observe.unguarded_reads import Read as Read
@@ -46,7 +46,7 @@ __getattr__, __all__ = lazy_exports(
         ".break_cost": ["BreakCost"],
         ".capture": ["job", "observe"],
         ".guard_failures": ["BEFORE_THE_BREAK", "Guard", "in_words"],
-        ".in_process": ["InProcess"],
+        ".in_process": ["InProcessObserver"],
         ".step_detector": ["Steps"],
         ".trace_log": ["read_folder"],
         ".unguarded_reads": ["Read", "reads_of"],

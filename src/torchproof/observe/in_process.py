@@ -22,7 +22,7 @@ _TRACE = "torch.__trace"
 _EARLIER = "a function compiled before the test"
 
 
-class InProcess:
+class InProcessObserver:
     """Observes what this process compiles from `start` to `stop`.
 
     Compiled code is forgotten before and after: what an earlier test compiled would be
@@ -31,7 +31,9 @@ class InProcess:
 
     def __init__(self, *, generate_code: bool = False) -> None:
         self._entries = _Entries()
-        self._observer = _Guest(self._entries, calls_are_wrapper_calls=True)
+        self._observer = TransparentObserver(
+            self._entries, calls_are_wrapper_calls=True
+        )
         self._observer.generates_code = generate_code
         self._hooks = contextlib.ExitStack()
 
@@ -99,7 +101,7 @@ class _Entries(Stream):
             self.entries.append(json.loads(line))
 
 
-class _Guest(Observer):
+class TransparentObserver(Observer):
     """The observer in somebody else's program: errors stay errors, nothing stays."""
 
     def attach(self) -> None:
