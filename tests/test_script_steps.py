@@ -12,7 +12,7 @@ import pytest
 from torchproof.measure import script_bench, script_bench_worker
 from torchproof.measure.specs import AS_WRITTEN, Plan
 from torchproof.measure.strategy_state import Seat
-from torchproof.observe.step_detector import Steps
+from torchproof.observe.step_detector import StepDetector
 from torchproof.process.streams import Followed
 from torchproof.records.run import Measurement
 from torchproof.targets.target import parse
@@ -122,11 +122,11 @@ def test_device_events_are_read_after_the_last_one_is_reached(
 
 
 class Told:
-    """Steps, and what they told."""
+    """StepDetector, and what they told."""
 
     def __init__(self) -> None:
         self.begun = self.changed = 0
-        self.steps = Steps(self._begins, self._changes)
+        self.steps = StepDetector(self._begins, self._changes)
 
     def _begins(self) -> None:
         self.begun += 1

@@ -21,7 +21,7 @@ from typing import Any
 
 from torchproof.measure import profiling
 from torchproof.measure.compile_stats import Ledger
-from torchproof.observe import Steps
+from torchproof.observe import StepDetector
 from torchproof.process import Stream, parent_death
 from torchproof.targets import Target, script
 from torchproof.torch_private import describe
@@ -51,7 +51,7 @@ class Alternation:
 
     def __init__(self, stream: Stream, job: Mapping[str, Any]) -> None:
         self.stream, self.job = stream, job
-        self.steps = Steps(self._step_begins, self._start_over)
+        self.steps = StepDetector(self._step_begins, self._start_over)
         self.ledger = Ledger()
         self.imports_s: float | None = None
         self.seen = 0  # steps begun
@@ -158,7 +158,7 @@ class Alternation:
         return statistics.median(self.times[-max(3, len(self.times) // 3) :])
 
     def _needed(self) -> int:
-        """Steps for a verdict, as far as the steps seen tell."""
+        """StepDetector for a verdict, as far as the steps seen tell."""
         if self.rounds is not None:
             warm_up, length = self.rounds.begun_at, self.rounds.length
         else:
@@ -186,7 +186,7 @@ class Alternation:
 
 
 def length_of(step_ms: float) -> int:
-    """Steps of a round; its first one is left out, for a stance was changed there."""
+    """StepDetector of a round; its first one is left out, for a stance was changed there."""
     from torchproof.records import stats
 
     steps = math.ceil(stats.ROUND_MS / step_ms)

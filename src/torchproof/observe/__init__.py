@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from torchproof.observe.guard_failures import Guard as Guard
     from torchproof.observe.guard_failures import in_words as in_words
     from torchproof.observe.in_process import InProcessObserver as InProcessObserver
-    from torchproof.observe.step_detector import Steps as Steps
+    from torchproof.observe.step_detector import StepDetector as StepDetector
     from torchproof.observe.trace_log import read_folder as read_folder
     from torchproof.observe.unguarded_reads import Read as Read
     from torchproof.observe.unguarded_reads import reads_of as reads_of
@@ -47,7 +47,7 @@ __getattr__, __all__ = lazy_exports(
         ".capture": ["job", "observe"],
         ".guard_failures": ["BEFORE_THE_BREAK", "Guard", "in_words"],
         ".in_process": ["InProcessObserver"],
-        ".step_detector": ["Steps"],
+        ".step_detector": ["StepDetector"],
         ".trace_log": ["read_folder"],
         ".unguarded_reads": ["Read", "reads_of"],
         "torchproof.torch_private": ["is_compiled"],

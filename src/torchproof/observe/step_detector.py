@@ -21,7 +21,7 @@ from torchproof.targets import called_by_torch
 _LOST = 10  # calls of something else in one step, until that marks the steps
 
 
-class Steps:
+class StepDetector:
     """Tells when a step begins, in the call that begins it and before it runs."""
 
     def __init__(self, begins: Callable[[], None], changed: Callable[[], None]) -> None:
