@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from torchproof.observe.capture import observe as observe
     from torchproof.observe.guard_failures import BEFORE_THE_BREAK as BEFORE_THE_BREAK
     from torchproof.observe.guard_failures import Guard as Guard
-    from torchproof.observe.guard_failures import in_words as in_words
+    from torchproof.observe.guard_failures import readable_source as readable_source
     from torchproof.observe.in_process import InProcessObserver as InProcessObserver
     from torchproof.observe.step_detector import StepDetector as StepDetector
     from torchproof.observe.trace_log import read_folder as read_folder
@@ -45,7 +45,7 @@ __getattr__, __all__ = lazy_exports(
         ".audit": ["AuditResult"],
         ".break_cost": ["BreakCost"],
         ".capture": ["job", "observe"],
-        ".guard_failures": ["BEFORE_THE_BREAK", "Guard", "in_words"],
+        ".guard_failures": ["BEFORE_THE_BREAK", "Guard", "readable_source"],
         ".in_process": ["InProcessObserver"],
         ".step_detector": ["StepDetector"],
         ".trace_log": ["read_folder"],

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
-from torchproof.observe.guard_failures import in_words
+from torchproof.observe.guard_failures import readable_source
 from torchproof.records import Frame, tree_of, whose
 
 Path = tuple[Any, ...]  # ("args", 0), ("kwargs", "input_ids"), then keys into it
@@ -296,7 +296,9 @@ def _is_fixed(node: ast.expr) -> bool:
 
 def _name(variable: str, keys: Sequence[Any]) -> str:
     """A source as `guards` reads it: `kwargs['input_ids']`."""
-    return in_words("".join([f"L['{variable}']", *(f"[{key!r}]" for key in keys)]))
+    return readable_source(
+        "".join([f"L['{variable}']", *(f"[{key!r}]" for key in keys)])
+    )
 
 
 class Size(NamedTuple):

@@ -252,7 +252,7 @@ def _source(name: str) -> str:
     return re.sub(r"^___stack\d+$", BEFORE_THE_BREAK, name)
 
 
-def in_words(name: str) -> str:
+def readable_source(name: str) -> str:
     """Torch's source expression as `Guard.source` has it."""
     return _source(name)
 
