@@ -22,7 +22,7 @@ Thing = tuple[str, str, int | None]
 
 
 @dataclass(frozen=True)
-class Refusal:
+class FailedGuard:
     """One graph's failed guard, and the user's stack it came from."""
 
     guard: Guard
@@ -34,7 +34,7 @@ class Refusal:
         return (self.guard.cause, self.guard.source, self.guard.dim)
 
 
-def settle(events: Iterable[Event]) -> list[Event]:
+def find_recompile_causes(events: Iterable[Event]) -> list[Event]:
     """The events, each with the guard of its `refusals` that decided and its stack."""
     every = list(events)
     functions: dict[str, _Function] = {}
@@ -85,14 +85,14 @@ class _Function:
                 self.met[made, thing] = guard.actual
                 seen.add(guard.actual)
 
-    def choose(self, event: Event) -> Refusal:
+    def choose(self, event: Event) -> FailedGuard:
         """The first told whose value no refusing graph was made for.
 
         Where there is none it is the combination that is new: then what had the most
         values, for it will go on.
         """
-        refusals: Sequence[Refusal] = event.data["refusals"]
-        first: dict[Thing, Refusal] = {}
+        refusals: Sequence[FailedGuard] = event.data["refusals"]
+        first: dict[Thing, FailedGuard] = {}
         for refusal in refusals:
             first.setdefault(refusal.thing, refusal)
         for thing, refusal in first.items():

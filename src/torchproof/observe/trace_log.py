@@ -17,7 +17,7 @@ from typing import Any, NotRequired, TypedDict, TypeVar
 from torchproof.observe.arguments import Call
 from torchproof.observe.guard_failures import Guard
 from torchproof.observe.guard_failures import parse as parse_guard
-from torchproof.observe.recompile_cause import Refusal, settle
+from torchproof.observe.recompile_cause import FailedGuard, find_recompile_causes
 from torchproof.records import (
     Event,
     Frame,
@@ -309,7 +309,7 @@ def interpret(records: Iterable[Record]) -> list[Event]:
                 known.errors[record.compile_id or ""] = record.payload
             case "compilation_metrics":
                 events = _metrics(record, known, events)
-    return settle(events)
+    return find_recompile_causes(events)
 
 
 def _starts_first(records: Iterable[Record]) -> Iterator[Record]:
@@ -458,14 +458,14 @@ def _recompile(record: Record, known: _Frames) -> Event:
     )
 
 
-def _refusal(reason: str, record: Record, known: _Frames) -> Refusal:
+def _refusal(reason: str, record: Record, known: _Frames) -> FailedGuard:
     """With the guard's own stack, else the line it quotes, if that is in this file."""
     guard, function = parse_guard(reason), known.function(record.compile_id)
     frames = frames_in(reason)
     if not frames and function and _is_in(guard, function):
         here = Frame(function.file, guard.line or 0, function.function, guard.code)
         frames = (here,)
-    return Refusal(guard, known.split(record.compile_id, frames).inside)
+    return FailedGuard(guard, known.split(record.compile_id, frames).inside)
 
 
 def _is_in(guard: Guard, function: Frame) -> bool:
