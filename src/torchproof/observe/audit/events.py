@@ -17,7 +17,7 @@ _LIFETIMES = ("dead_read", "dead_held")
 
 
 @dataclass(frozen=True)
-class Asked:
+class RequestedGraphs:
     """How many graphs asked for CUDA graphs, and whether their trees were simulated."""
 
     graphs: int
@@ -34,9 +34,9 @@ def counts(entries: Entries) -> dict[str, Any]:
     return outcomes.counts(entries)
 
 
-def asked(entries: Entries) -> Asked:
+def asked(entries: Entries) -> RequestedGraphs:
     graphs = [entry for entry in entries if entry["kind"] == "graph_asked"]
-    return Asked(len(graphs), any(entry["simulated"] for entry in graphs))
+    return RequestedGraphs(len(graphs), any(entry["simulated"] for entry in graphs))
 
 
 def _lifetimes(entries: Entries) -> Iterator[Event]:

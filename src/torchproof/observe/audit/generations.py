@@ -22,14 +22,14 @@ from collections.abc import Iterable
 from typing import Generic, Protocol, TypeVar
 
 
-class Mortal(Protocol):
+class HasLifetime(Protocol):
     """Something with memory of a graph."""
 
     @property
     def alive(self) -> bool: ...
 
 
-Output = TypeVar("Output", bound=Mortal)
+Output = TypeVar("Output", bound=HasLifetime)
 
 
 class Generations(Generic[Output]):

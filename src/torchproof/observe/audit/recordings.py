@@ -40,7 +40,7 @@ OTHER_PATH = "path"  # nothing was recorded after what ran before it
 
 
 @dataclass
-class Captured:
+class GraphOutcome:
     """What happened to one compiled graph so far; `sizes` are runs by input size."""
 
     number: int
@@ -89,7 +89,7 @@ class Recordings:
     def __init__(self, write: Callable[..., None]) -> None:
         self._write = write
         self._hooks = contextlib.ExitStack()
-        self._graphs: dict[tuple[int, str], Captured] = {}
+        self._graphs: dict[tuple[int, str], GraphOutcome] = {}
         self._pools: dict[tuple[int, int], int] = {}
         self._splits: set[Split] = set()
         self._call: int | None = None
@@ -151,7 +151,7 @@ class Recordings:
         graph = self._graphs.get(key)
         if graph is None:
             number = len(self._graphs)
-            graph = Captured(number, turn.phase, turn.compile_id)
+            graph = GraphOutcome(number, turn.phase, turn.compile_id)
             self._graphs[key] = graph
         graph.add(turn)
         if turn.how == "recorded" and not graph.site:
@@ -162,7 +162,7 @@ class Recordings:
         if turn.moved:
             self._note_moved(graph, turn.moved)
 
-    def _note_moved(self, graph: Captured, moved: Sequence[Moved]) -> None:
+    def _note_moved(self, graph: GraphOutcome, moved: Sequence[Moved]) -> None:
         self._named += 1
         names = _parameter_names(moved) if self._named <= _NAMED_MOVES else {}
         for each in moved:
