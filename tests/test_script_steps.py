@@ -122,7 +122,7 @@ def test_device_events_are_read_after_the_last_one_is_reached(
 
 
 class Told:
-    """StepDetector, and what they told."""
+    """Steps, and what they told."""
 
     def __init__(self) -> None:
         self.begun = self.changed = 0

@@ -158,7 +158,7 @@ class Alternation:
         return statistics.median(self.times[-max(3, len(self.times) // 3) :])
 
     def _needed(self) -> int:
-        """StepDetector for a verdict, as far as the steps seen tell."""
+        """Steps for a verdict, as far as the steps seen tell."""
         if self.rounds is not None:
             warm_up, length = self.rounds.begun_at, self.rounds.length
         else:
@@ -186,7 +186,7 @@ class Alternation:
 
 
 def length_of(step_ms: float) -> int:
-    """StepDetector of a round; its first one is left out, for a stance was changed there."""
+    """Steps of a round; its first one is left out, for a stance was changed there."""
     from torchproof.records import stats
 
     steps = math.ceil(stats.ROUND_MS / step_ms)
