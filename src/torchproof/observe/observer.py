@@ -233,7 +233,7 @@ class Observer:
         if answer is not None:
             gave_up = failure and self.private.was_skipped(answer)
             # Torch then no longer uses what it compiled before, so that must stand.
-            if asked.again or not gave_up:
+            if asked.is_recompile or not gave_up:
                 return answer
         runs = Runs()
         runs.add(self.call)

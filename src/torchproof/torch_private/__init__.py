@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     )
     from torchproof.torch_private.environment import describe as describe
     from torchproof.torch_private.environment import triton_version as triton_version
-    from torchproof.torch_private.hooks import Conversion as Conversion
+    from torchproof.torch_private.hooks import FrameRequest as FrameRequest
     from torchproof.torch_private.hooks import compile_id_of as compile_id_of
     from torchproof.torch_private.hooks import compiled_contexts as compiled_contexts
     from torchproof.torch_private.hooks import frame_callbacks as frame_callbacks
@@ -131,7 +131,7 @@ __getattr__, __all__ = lazy_exports(
         ".environment": ["describe", "triton_version"],
         ".inductor.export": ["Conversions"],
         ".hooks": [
-            "Conversion",
+            "FrameRequest",
             "compile_id_of",
             "compiled_contexts",
             "frame_callbacks",

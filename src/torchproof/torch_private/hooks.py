@@ -159,17 +159,17 @@ def compiled_contexts(
         yield
 
 
-class Conversion(NamedTuple):
+class FrameRequest(NamedTuple):
     """A frame Dynamo is asked to compile."""
 
     frame: Any
     fullgraph: bool
-    again: bool  # there is compiled code for it, which does not fit this call
+    is_recompile: bool  # there is compiled code for it, which does not fit this call
 
 
 @contextlib.contextmanager
 def frame_callbacks(
-    wrap: Callable[[Callable[[], Any], Conversion], Any],
+    wrap: Callable[[Callable[[], Any], FrameRequest], Any],
 ) -> Iterator[None]:
     """`wrap(convert, conversion)` in place of each conversion of a frame."""
     convert_frame = importlib.import_module("torch._dynamo.convert_frame")
@@ -179,7 +179,7 @@ def frame_callbacks(
     def convert(self: Any, frame: Any, cache_entry: Any, *args: Any) -> Any:
         inner = self._torchdynamo_orig_backend
         fullgraph = isinstance(inner, convert_frame.ConvertFrameAssert)
-        asked = Conversion(frame, fullgraph, cache_entry is not None)
+        asked = FrameRequest(frame, fullgraph, cache_entry is not None)
         return wrap(lambda: original(self, frame, cache_entry, *args), asked)
 
     with patched(convert_frame.CatchErrorsWrapper, "__call__", convert):

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchproof.torch_private.hooks import Conversion, frame_callbacks, skip_once
+from torchproof.torch_private.hooks import FrameRequest, frame_callbacks, skip_once
 
 PROBES: dict[str, tuple[str, ...]] = {
     "how many times a function may be compiled": (
@@ -102,7 +102,7 @@ def only_frames_of(
     thread = threading.get_ident()
     inside = [0]
 
-    def convert(go_on: Any, asked: Conversion) -> Any:
+    def convert(go_on: Any, asked: FrameRequest) -> Any:
         elsewhere = threading.get_ident() != thread
         if elsewhere or inside[0] or asked.frame.f_code in codes:
             return go_on()
