@@ -117,7 +117,7 @@ class Observer:
         enter(private.inlined_code(self.inlined.add))
         enter(self._traced_lines(self._line))
         enter(private.module_methods(self._method))
-        private.leave_alone(_spied_call.__code__)
+        private.never_compile(_spied_call.__code__)
 
     def _receive(self, metadata: dict[str, Any], payload: str) -> None:
         if self.paused:
@@ -167,7 +167,7 @@ class Observer:
             code=plain([frame_of(wrapper.code)]) if wrapper.code else [],
             around=plain(frame_of(code) for code in codes_around(model)),
             arguments={k: str(v) for k, v in kwargs.items() if v is not None},
-            off=compiled is model or self.private.switched_off(),
+            off=compiled is model or self.private.is_dynamo_disabled(),
             by_torchproof=self.site is not None,
             in_place=getattr(model, "__name__", "") == "_call_impl",
             reaches=[] if wrapper.code is None else forwards(model, wrapper.code),

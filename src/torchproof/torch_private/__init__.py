@@ -71,18 +71,18 @@ if TYPE_CHECKING:
     from torchproof.torch_private.hooks import graph_callables as graph_callables
     from torchproof.torch_private.hooks import inlined_code as inlined_code
     from torchproof.torch_private.hooks import is_compiled as is_compiled
-    from torchproof.torch_private.hooks import leave_alone as leave_alone
+    from torchproof.torch_private.hooks import is_dynamo_disabled as is_dynamo_disabled
     from torchproof.torch_private.hooks import mark_unbacked as mark_unbacked
     from torchproof.torch_private.hooks import (
         mark_weakly_dynamic as mark_weakly_dynamic,
     )
     from torchproof.torch_private.hooks import marked_dimensions as marked_dimensions
     from torchproof.torch_private.hooks import module_methods as module_methods
+    from torchproof.torch_private.hooks import never_compile as never_compile
     from torchproof.torch_private.hooks import no_code_generation as no_code_generation
     from torchproof.torch_private.hooks import patched as patched
     from torchproof.torch_private.hooks import skip_once as skip_once
     from torchproof.torch_private.hooks import stance as stance
-    from torchproof.torch_private.hooks import switched_off as switched_off
     from torchproof.torch_private.hooks import trace_records as trace_records
     from torchproof.torch_private.hooks import was_skipped as was_skipped
     from torchproof.torch_private.inductor import backends as backends
@@ -138,7 +138,7 @@ __getattr__, __all__ = lazy_exports(
             "graph_callables",
             "inlined_code",
             "is_compiled",
-            "leave_alone",
+            "never_compile",
             "mark_unbacked",
             "mark_weakly_dynamic",
             "marked_dimensions",
@@ -147,7 +147,7 @@ __getattr__, __all__ = lazy_exports(
             "patched",
             "skip_once",
             "stance",
-            "switched_off",
+            "is_dynamo_disabled",
             "trace_records",
             "was_skipped",
         ],

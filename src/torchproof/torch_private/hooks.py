@@ -281,7 +281,7 @@ def module_methods(wrap: Callable[[Any, str, Any], Any]) -> Iterator[None]:
         yield
 
 
-def leave_alone(code: CodeType) -> None:
+def never_compile(code: CodeType) -> None:
     """Dynamo neither compiles nor counts frames of this code."""
     importlib.import_module("torch._dynamo.eval_frame").skip_code(code)
 
@@ -291,7 +291,7 @@ def stance() -> str:
     return str(importlib.import_module("torch._dynamo.eval_frame")._stance.stance)
 
 
-def switched_off() -> bool:
+def is_dynamo_disabled() -> bool:
     return bool(importlib.import_module("torch._dynamo.config").disable)
 
 
