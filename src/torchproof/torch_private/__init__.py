@@ -44,15 +44,15 @@ if TYPE_CHECKING:
     from torchproof.torch_private.dynamo.captured_graphs import (
         higher_order as higher_order,
     )
-    from torchproof.torch_private.dynamo.captured_graphs import (
-        instead_of_backends as instead_of_backends,
-    )
     from torchproof.torch_private.dynamo.captured_graphs import is_wrapped as is_wrapped
     from torchproof.torch_private.dynamo.captured_graphs import minified as minified
     from torchproof.torch_private.dynamo.captured_graphs import (
         operator_name as operator_name,
     )
     from torchproof.torch_private.dynamo.captured_graphs import qualified as qualified
+    from torchproof.torch_private.dynamo.captured_graphs import (
+        replace_backends as replace_backends,
+    )
     from torchproof.torch_private.dynamo.compiled_graphs import (
         CompiledGraph as CompiledGraph,
     )
@@ -118,7 +118,7 @@ __getattr__, __all__ = lazy_exports(
         ".inductor.cache_lookups": ["Lookup"],
         ".dynamo.captured_graphs": [
             "higher_order",
-            "instead_of_backends",
+            "replace_backends",
             "is_wrapped",
             "minified",
             "operator_name",

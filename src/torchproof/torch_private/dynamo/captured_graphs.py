@@ -30,7 +30,7 @@ Backend = Callable[[fx.GraphModule, str], Callable[..., Any]]
 
 
 @contextlib.contextmanager
-def instead_of_backends(run: Backend) -> Iterator[None]:
+def replace_backends(run: Backend) -> Iterator[None]:
     """`run(graph, compile id)` gives what is called in place of compiled code."""
     owner = importlib.import_module("torch._dynamo.output_graph").OutputGraph
     original = owner._call_user_compiler
