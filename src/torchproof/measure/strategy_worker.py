@@ -321,7 +321,7 @@ class Arm:
         from torchproof.torch_private import compile_costs
 
         torch.compiler.reset()
-        with compile_costs.as_eager_draws():
+        with compile_costs.eager_random():
             loaded, plan = self._made({}), self._plan()
             fn, given = loaded.fn, loaded.calls
             if not self.job["as_written"]:

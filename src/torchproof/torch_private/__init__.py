@@ -92,10 +92,12 @@ if TYPE_CHECKING:
     from torchproof.torch_private.inductor import remote_codegen as remote_codegen
     from torchproof.torch_private.inductor.cache_lookups import Lookup as Lookup
     from torchproof.torch_private.inductor.export import Conversions as Conversions
-    from torchproof.torch_private.nondeterminism import draws_as_eager as draws_as_eager
+    from torchproof.torch_private.nondeterminism import (
+        autograd_dtypes as autograd_dtypes,
+    )
     from torchproof.torch_private.nondeterminism import set_versions as set_versions
     from torchproof.torch_private.nondeterminism import (
-        types_on_the_way as types_on_the_way,
+        uses_eager_random as uses_eager_random,
     )
     from torchproof.torch_private.operations import Operations as Operations
     from torchproof.torch_private.operations import without_modes as without_modes
@@ -151,7 +153,7 @@ __getattr__, __all__ = lazy_exports(
             "trace_records",
             "was_skipped",
         ],
-        ".nondeterminism": ["draws_as_eager", "set_versions", "types_on_the_way"],
+        ".nondeterminism": ["uses_eager_random", "set_versions", "autograd_dtypes"],
         ".operations": ["Operations", "without_modes"],
         ".precompile.capture_call": ["capture_call"],
         ".precompile.install_call": [

@@ -16,7 +16,7 @@ PROBES: dict[str, tuple[str, ...]] = {
 _MOST_NODES = 100_000
 
 
-def draws_as_eager() -> bool:
+def uses_eager_random() -> bool:
     """Whether Inductor is told to draw random numbers as eager does."""
     return bool(importlib.import_module("torch._inductor.config").fallback_random)
 
@@ -27,7 +27,7 @@ def set_versions(tensors: Sequence[torch.Tensor], versions: Sequence[int]) -> No
     torch._C._autograd._unsafe_set_version_counter(tuple(tensors), tuple(versions))
 
 
-def types_on_the_way(outputs: Iterable[torch.Tensor]) -> set[torch.dtype]:
+def autograd_dtypes(outputs: Iterable[torch.Tensor]) -> set[torch.dtype]:
     """The types of all values an autograd graph leads through."""
     found: set[torch.dtype] = set()
     waiting: list[Any] = [each.grad_fn for each in outputs if each.grad_fn is not None]

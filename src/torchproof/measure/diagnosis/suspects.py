@@ -57,7 +57,7 @@ def first_wrong_layer(trial: Trial) -> Layer | None:
     rungs, own = list(LADDER), trial.backend
     below = rungs[: rungs.index(own)] if own in rungs else rungs[:2]
     for rung in [*below, None]:
-        with compile_costs.as_eager_draws():
+        with compile_costs.eager_random():
             wrong = _wrong(trial, rung)
         if wrong is not None:
             return Layer(rung, LADDER.get(rung or own, f"the backend {own}"), wrong)
@@ -86,7 +86,7 @@ def suspects(trial: Trial, rung: str | None) -> list[Suspect]:
         compile_graph = switches.graph_compiler(told)
         return lambda gm, inputs: _Instrumented(gm, inputs, compile_graph, found)
 
-    with contextlib.suppress(Exception), compile_costs.as_eager_draws():
+    with contextlib.suppress(Exception), compile_costs.eager_random():
         trial.compiled(instrumented)
     return found[:_MOST_SUSPECTS]
 

@@ -168,7 +168,7 @@ def backward_ahead() -> Any:
     return config.patch(force_non_lazy_backward_lowering=True)
 
 
-def draws_as_eager() -> bool:
+def uses_eager_random() -> bool:
     """Whether compiled code draws the random numbers that eager would draw."""
     from torch._inductor import config
 

@@ -167,7 +167,7 @@ def changed_switches() -> dict[str, Any]:
     return found
 
 
-def as_eager_draws() -> contextlib.AbstractContextManager[Any]:
+def eager_random() -> contextlib.AbstractContextManager[Any]:
     """Compiled code draws its random numbers as eager does, while this holds."""
     config = importlib.import_module("torch._inductor.config")
     held: contextlib.AbstractContextManager[Any] = config.patch(fallback_random=True)
