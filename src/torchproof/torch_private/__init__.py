@@ -91,7 +91,7 @@ if TYPE_CHECKING:
     from torchproof.torch_private.inductor import export as export
     from torchproof.torch_private.inductor import remote_codegen as remote_codegen
     from torchproof.torch_private.inductor.cache_lookups import Lookup as Lookup
-    from torchproof.torch_private.inductor.export import Conversions as Conversions
+    from torchproof.torch_private.inductor.export import ScalarReads as ScalarReads
     from torchproof.torch_private.nondeterminism import (
         autograd_dtypes as autograd_dtypes,
     )
@@ -131,7 +131,7 @@ __getattr__, __all__ = lazy_exports(
         ".cudagraphs.cudagraph_trees": ["Graph", "Memory"],
         ".dispatch_modes": ["TorchDispatchMode"],
         ".environment": ["describe", "triton_version"],
-        ".inductor.export": ["Conversions"],
+        ".inductor.export": ["ScalarReads"],
         ".hooks": [
             "FrameRequest",
             "compile_id_of",

@@ -125,7 +125,7 @@ def load_package(file: Path, device: int) -> Run:
     return run
 
 
-class Conversions(TorchDispatchMode):
+class ScalarReads(TorchDispatchMode):
     """`note(value)` whenever an operation on tensors gives Python a plain value."""
 
     def __init__(self, note: Callable[[Any], None]) -> None:
