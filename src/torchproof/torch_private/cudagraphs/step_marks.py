@@ -47,7 +47,7 @@ def compiled_calls() -> int:
     return 0 if guard is None else int(guard.GenerationTracker.generation)
 
 
-def awaiting_node() -> Any:
+def pending_forward() -> Any:
     """The last graph, where it is a forward whose backward is still to come.
 
     A forward whose outputs and saved tensors are all gone awaits nothing.
@@ -58,7 +58,7 @@ def awaiting_node() -> Any:
     node = manager.current_node
     if node is None:
         return None
-    let_go()
+    release_unused_outputs()
     # Before 2.15 torch takes what only autograd has saved for dead.
     saved = any(
         tensor is not None and tensor._use_count() > 1
@@ -68,7 +68,7 @@ def awaiting_node() -> Any:
     return node if saved or not node.all_outputs_are_dead() else None
 
 
-def let_go() -> None:
+def release_unused_outputs() -> None:
     """Autograd graphs that live only because a recorded graph holds its last outputs.
 
     It hands out the same tensors at each replay, which take their place in autograd
@@ -84,7 +84,7 @@ def let_go() -> None:
                 held[i].detach_()
 
 
-def forgets_what_is_saved() -> bool:
+def may_overwrite_saved_tensors() -> bool:
     """Whether graphs have run that take what only autograd has saved for free memory.
 
     Before 2.15 torch may record the next graph over it.
@@ -92,7 +92,7 @@ def forgets_what_is_saved() -> bool:
     return not _SEES_WHAT_IS_SAVED and _manager() is not None
 
 
-def saved_as_they_are() -> bool:
+def no_saved_tensor_hooks() -> bool:
     """Whether no hooks pack what is saved: to ask for that would unpack it."""
     return torch._C._autograd._top_saved_tensors_default_hooks(True) is None
 
