@@ -66,7 +66,7 @@ def stale(trial: Trial, rung: str | None, call: int, seen: Watch) -> list[Stale]
         return changed
     late = [hook for hook in seen.hooks if hook.call <= call]
     if late:
-        with switches.guarded_hooks():
+        with switches.guard_module_hooks():
             cured = not _still_wrong(trial, rung)
         if cured:
             return _from_hooks(late)

@@ -160,7 +160,9 @@ class _Replay(torch.fx.Interpreter):
         self.undeclared: dict[Any, tuple[str, ...]] = {}
 
     def run_node(self, n: Any) -> Any:
-        quiet = switches.unwritten(n.target) if n.op == "call_function" else {}
+        quiet = (
+            switches.unmutated_arguments(n.target) if n.op == "call_function" else {}
+        )
         told = self.fetch_args_kwargs_from_env(n)[0] if quiet else ()
         before = [_cloned(value) for value in told]
         result = super().run_node(n)

@@ -48,7 +48,7 @@ def folds_weights() -> bool:
     return bool(importlib.import_module("torch._inductor.config").freezing)
 
 
-def guarded_hooks() -> contextlib.AbstractContextManager[None]:
+def guard_module_hooks() -> contextlib.AbstractContextManager[None]:
     """Compiled code checks whether the hooks of its modules are those it knows."""
     config = importlib.import_module("torch._dynamo.config")
     return config.patch(skip_nnmodule_hook_guards=False)
@@ -82,7 +82,7 @@ def constant_results(note: Callable[[Any], None]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def seen_as_compiling() -> Iterator[None]:
+def pretend_compiling() -> Iterator[None]:
     """Eager code that asks whether it is being compiled is told that it is."""
     asked = torch.compiler.is_dynamo_compiling
     assert isinstance(asked, types.FunctionType)
@@ -105,7 +105,7 @@ def operator_name(operator: Any) -> str | None:
     return str(schema.name) if schema is not None else None
 
 
-def unwritten(operator: Any) -> dict[int, str]:
+def unmutated_arguments(operator: Any) -> dict[int, str]:
     """Arguments, by position, that a custom operator says it does not change.
 
     Torch's own functions and operators say nothing here.
