@@ -174,4 +174,4 @@ def switches() -> dict[str, str]:
     }
     return {
         name: str(value) for name, value in found.items()
-    } | cache_lookups.steering()
+    } | cache_lookups.nondefault_switches()

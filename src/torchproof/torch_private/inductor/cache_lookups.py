@@ -88,7 +88,7 @@ def _facts(lines: list[str]) -> dict[str, tuple[str, str]]:
     return {each[2]: (each[1], each[3]) for each in found if each}
 
 
-def present_cache_folder() -> str:
+def current_cache_folder() -> str:
     """Where torch would keep compiled code in this process; nothing is made."""
     folders = importlib.import_module("torch._inductor.runtime.cache_dir_utils")
     given = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
@@ -101,7 +101,7 @@ def caches_are_on() -> bool:
     return bool(config.fx_graph_cache) and not config.force_disable_caches
 
 
-def steering() -> dict[str, str]:
+def nondefault_switches() -> dict[str, str]:
     """Switches of the compiler that decide what code it generates, as texts.
 
     What names a folder or a process is left out, and what is set to nothing.
