@@ -1,6 +1,6 @@
 """Inductor's code generation in another process, built on torch's own wire format.
 
-In the parent, `codegen_elsewhere(send, kept)` gives each graph to `send` as bytes and
+In the parent, `codegen_in_child(send, kept)` gives each graph to `send` as bytes and
 gets compiled code back as bytes; in the child, `generate` makes the one of the other.
 Caches are looked up, and filled, in the parent.
 """
@@ -90,7 +90,7 @@ class _NotLoaded(Exception):
 
 
 @contextlib.contextmanager
-def codegen_elsewhere(
+def codegen_in_child(
     send: Callable[[bytes], bytes], kept: Callable[[str], None]
 ) -> Iterator[None]:
     """Code generation goes through `send`, in this context only.
@@ -119,7 +119,7 @@ def prepare() -> None:
 
 
 def generate(payload: bytes, env: Mapping[str, str]) -> bytes:
-    """The child's side: what `send` of `codegen_elsewhere` has to return."""
+    """The child's side: what `send` of `codegen_in_child` has to return."""
     ext: Any = importlib.import_module("torch._inductor.compile_fx_ext")
     for name in CACHE_VARIABLES:
         os.environ.pop(name, None)
