@@ -20,10 +20,14 @@ if TYPE_CHECKING:
     from torchproof.torch_private.cudagraphs import cudagraph_trees as cudagraph_trees
     from torchproof.torch_private.cudagraphs import step_capture as step_capture
     from torchproof.torch_private.cudagraphs import step_marks as step_marks
-    from torchproof.torch_private.cudagraphs.cudagraph_recordings import Moved as Moved
+    from torchproof.torch_private.cudagraphs.cudagraph_recordings import (
+        GraphRun as GraphRun,
+    )
+    from torchproof.torch_private.cudagraphs.cudagraph_recordings import (
+        MovedInput as MovedInput,
+    )
     from torchproof.torch_private.cudagraphs.cudagraph_recordings import Skip as Skip
     from torchproof.torch_private.cudagraphs.cudagraph_recordings import Split as Split
-    from torchproof.torch_private.cudagraphs.cudagraph_recordings import Turn as Turn
     from torchproof.torch_private.cudagraphs.cudagraph_trees import Graph as Graph
     from torchproof.torch_private.cudagraphs.cudagraph_trees import Memory as Memory
     from torchproof.torch_private.cudagraphs.step_capture import (
@@ -127,7 +131,7 @@ __getattr__, __all__ = lazy_exports(
             "qualified",
         ],
         ".dynamo.compiled_graphs": ["CompiledGraph", "Node"],
-        ".cudagraphs.cudagraph_recordings": ["Moved", "Skip", "Split", "Turn"],
+        ".cudagraphs.cudagraph_recordings": ["MovedInput", "Skip", "Split", "GraphRun"],
         ".cudagraphs.cudagraph_trees": ["Graph", "Memory"],
         ".dispatch_modes": ["TorchDispatchMode"],
         ".environment": ["describe", "triton_version"],

@@ -19,10 +19,10 @@ import torch
 from torchproof.observe.audit.sites import site
 from torchproof.targets import frame_of, plain
 from torchproof.torch_private import (
-    Moved,
+    GraphRun,
+    MovedInput,
     Skip,
     Split,
-    Turn,
     compiled_graphs,
     cudagraph_recordings,
 )
@@ -54,7 +54,7 @@ class GraphOutcome:
     since: int = 0  # runs since the last recording
     pool_bytes: int = 0  # by which the pool grew for it
 
-    def add(self, turn: Turn) -> None:
+    def add(self, turn: GraphRun) -> None:
         known = self.sizes.setdefault((turn.sizes, turn.shapes), Counter())
         self.since = 0 if turn.how == "recorded" else self.since + 1
         if turn.how == "recorded" and known["recorded"]:
@@ -146,7 +146,7 @@ class Recordings:
             self._splits.add(split)
             self._write("cudagraph_split", **vars(split), call=self._call)
 
-    def ran(self, turn: Turn) -> None:
+    def ran(self, turn: GraphRun) -> None:
         key = turn.graph, turn.phase
         graph = self._graphs.get(key)
         if graph is None:
@@ -162,7 +162,7 @@ class Recordings:
         if turn.moved:
             self._note_moved(graph, turn.moved)
 
-    def _note_moved(self, graph: GraphOutcome, moved: Sequence[Moved]) -> None:
+    def _note_moved(self, graph: GraphOutcome, moved: Sequence[MovedInput]) -> None:
         self._named += 1
         names = _parameter_names(moved) if self._named <= _NAMED_MOVES else {}
         for each in moved:
@@ -178,7 +178,7 @@ class Recordings:
                 )
 
 
-def _parameter_names(moved: Iterable[Moved]) -> dict[int, str]:
+def _parameter_names(moved: Iterable[MovedInput]) -> dict[int, str]:
     """Addresses of parameters and buffers, by the path in the module they belong to."""
     wanted = {each.address for each in moved}
     modules = [

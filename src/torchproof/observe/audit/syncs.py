@@ -90,7 +90,7 @@ class Syncs:
 
     def note(self, explicit: bool) -> None:
         """The host waits, here and now."""
-        if not self._calls or cudagraph_recordings.in_turn() or _by_torchproof():
+        if not self._calls or cudagraph_recordings.is_recording() or _by_torchproof():
             return
         inside = getattr(self._local, "depth", 0) > 0
         frames = inside_region(site()) if inside else site()

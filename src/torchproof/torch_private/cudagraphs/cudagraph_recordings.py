@@ -93,7 +93,7 @@ class Split:
 
 
 @dataclass(frozen=True)
-class Moved:
+class MovedInput:
     """A static input that a recorded graph knows at another address."""
 
     name: str
@@ -105,7 +105,7 @@ How = Literal["ungraphed", "warmed_up", "recorded", "replayed"]
 
 
 @dataclass
-class Turn:
+class GraphRun:
     """One run of a graph that is to be a CUDA graph.
 
     `graph` is the same for all input sizes of one compiled graph. `mismatches` says why
@@ -119,7 +119,7 @@ class Turn:
     shapes: tuple[tuple[int, ...], ...]  # of inputs that are copied in
     how: How = "ungraphed"
     mismatches: tuple[str, ...] = ()
-    moved: tuple[Moved, ...] = ()
+    moved: tuple[MovedInput, ...] = ()
     pool: tuple[int, int] | None = None
     pool_bytes: int | None = None  # after recording or warming up
     checks: list[tuple[Any, Any]] = field(default_factory=list)
@@ -128,7 +128,7 @@ class Turn:
 class Receiver(Protocol):
     def skipped(self, skip: Skip) -> None: ...
     def split(self, split: Split) -> None: ...
-    def ran(self, turn: Turn) -> None: ...
+    def ran(self, turn: GraphRun) -> None: ...
 
 
 @contextlib.contextmanager
@@ -153,7 +153,7 @@ def without_graph_caches() -> Iterator[None]:
         yield
 
 
-def in_turn() -> bool:
+def is_recording() -> bool:
     """Whether this thread is warming up or recording a CUDA graph."""
     turn = getattr(_local, "turn", None)
     return turn is not None and turn.how in {"warmed_up", "recorded"}
@@ -337,11 +337,11 @@ def _run(original: Callable[..., Any], receiver: Receiver) -> Callable[..., Any]
     return run
 
 
-def _begin(manager: Any, inputs: Sequence[Any], function_id: Any) -> Turn:
+def _begin(manager: Any, inputs: Sequence[Any], function_id: Any) -> GraphRun:
     wrapped = manager.ids_to_funcs[function_id]
     compile_id = manager.id_to_compile_id[function_id]
     static = set(wrapped.static_input_idxs)
-    return Turn(
+    return GraphRun(
         graph=id(wrapped.model),
         phase=manager.id_to_mode[function_id].name.lower(),
         compile_id=None if compile_id is None else str(compile_id),
@@ -387,7 +387,9 @@ def _check(original: Callable[..., Any]) -> Callable[..., Any]:
     return check
 
 
-def _moved(checks: Sequence[tuple[Any, Any]], inputs: Sequence[Any]) -> Iterator[Moved]:
+def _moved(
+    checks: Sequence[tuple[Any, Any]], inputs: Sequence[Any]
+) -> Iterator[MovedInput]:
     """Static inputs that the latest recording knows elsewhere."""
     utils = importlib.import_module("torch._inductor.cudagraph_utils")
     for node, _ in checks[-1:]:
@@ -396,4 +398,4 @@ def _moved(checks: Sequence[tuple[Any, Any]], inputs: Sequence[Any]) -> Iterator
             if address != node.static_input_data_ptrs[index]:
                 about = node.wrapped_function.placeholders[index]
                 stack = utils.get_placeholder_stack_trace(about)
-                yield Moved(about.name, stack, address)
+                yield MovedInput(about.name, stack, address)
