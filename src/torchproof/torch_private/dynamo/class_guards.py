@@ -2,7 +2,7 @@
 
 Dynamo guards the type of an object and the attributes of the instance. It takes the
 methods of a class for granted, and so do `module.compile()` and `torch.compile`.
-`noting()` collects the functions that Dynamo inlines, and `add_guards()` adds to the
+`record_inlined()` collects the functions that Dynamo inlines, and `add_guards()` adds to the
 guards of what was compiled from them:
 - for each class, its order of bases, that it still has these functions where they were
   found, that no class before it has one of the same name, and the code of each;
@@ -61,7 +61,7 @@ _IMPLICIT_OF_MODULES = (*_IMPLICIT, "__call__", "_wrapped_call_impl", "_call_imp
 _HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: a class whose attributes can be set
 
 
-class Inlined:
+class InlinedFunctions:
     """Functions that were traced, and the classes of what they are methods of."""
 
     def __init__(self) -> None:
@@ -88,16 +88,16 @@ def _value_of(variable: Any) -> Any:
     return known.get("value")
 
 
-_inlined: contextvars.ContextVar[Inlined | None] = contextvars.ContextVar(
+_inlined: contextvars.ContextVar[InlinedFunctions | None] = contextvars.ContextVar(
     "torchproof_inlined", default=None
 )
 
 
 @contextlib.contextmanager
-def noting() -> Iterator[Inlined]:
+def record_inlined() -> Iterator[InlinedFunctions]:
     """What Dynamo inlines inside of it, in this thread."""
     _install()
-    inlined = Inlined()
+    inlined = InlinedFunctions()
     token = _inlined.set(inlined)
     try:
         yield inlined
@@ -107,7 +107,7 @@ def noting() -> Iterator[Inlined]:
 
 @functools.cache
 def _install() -> None:
-    """Stays in place, for every thread; it acts only inside of `noting`."""
+    """Stays in place, for every thread; it acts only inside of `record_inlined`."""
     home = importlib.import_module("torch._dynamo.symbolic_convert")
     original = home.InliningInstructionTranslator.__dict__["inline_call"].__func__
 
@@ -128,7 +128,7 @@ def differentiates_forward() -> bool:
     return level >= 0
 
 
-def add_guards(guard_manager: Any, inlined: Inlined) -> None:
+def add_guards(guard_manager: Any, inlined: InlinedFunctions) -> None:
     """Adds to the guards of compiled code what they leave out about classes."""
     objects: dict[str, Any] = {}
     guards = _Guards(guard_manager.root, objects)

@@ -85,7 +85,7 @@ class Conversion:
         with later, if for one call only.
         """
         _here.swallowed = None
-        with class_guards.noting() as inlined:
+        with class_guards.record_inlined() as inlined:
             answer = self.callback(self.frame, self.entry, self.state)
         if is_compiled_code(answer):
             class_guards.add_guards(answer.guarded_code.guard_manager, inlined)
