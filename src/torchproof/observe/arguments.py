@@ -93,9 +93,9 @@ class Call:
     def origin(self, source: str) -> tuple[Path, str] | None:
         """The argument a source of a guard begins with, and the rest of the source."""
         begins = [
-            known
-            for known in self.sources
-            if source.startswith(known) and source[len(known) :][:1] in ("", ".", "[")
+            name
+            for name in self.sources
+            if source.startswith(name) and source[len(name) :][:1] in ("", ".", "[")
         ]
         longest = max(begins, key=len, default=None)
         if longest is None:
@@ -143,8 +143,8 @@ class Call:
 
     def source_of(self, path: Path) -> str | None:
         """An argument as torch names it in the frame that is compiled: L['x']."""
-        for source, known in self.sources.items():
-            if known == path:
+        for source, argument_path in self.sources.items():
+            if argument_path == path:
                 root = re.match(r"\w+", source)
                 return f"L['{root[0]}']{source[root.end() :]}" if root else None
         return None
@@ -279,8 +279,8 @@ def _in_words(node: ast.expr) -> Argument:
 def _text(node: ast.expr) -> str:
     if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
         key = node.slice.value
-        shown = f'"{key}"' if isinstance(key, str) and '"' not in key else repr(key)
-        return f"{_text(node.value)}[{shown}]"
+        literal = f'"{key}"' if isinstance(key, str) and '"' not in key else repr(key)
+        return f"{_text(node.value)}[{literal}]"
     return ast.unparse(node)
 
 

@@ -80,7 +80,7 @@ class BreakCost:
         enter(graphs.compiled_graphs(self._graphs.append))
         torch_private.never_compile(self._timer(0)(len).__code__)
 
-    def _convert(self, convert: Callable[[], Any], asked: object) -> Any:
+    def _convert(self, convert: Callable[[], Any], request: object) -> Any:
         self._conversions += 1
         return convert()
 
@@ -156,9 +156,9 @@ class BreakCost:
                 gaps[line] += nanoseconds / 1e3
             outside.append(self._outside(span))
         self._gaps[index].append(dict(gaps))
-        known = [each for each in outside if each is not None]
-        whole = known and len(known) == len(outside)
-        self._overheads[index].append(sum(known) if whole else None)
+        measured = [each for each in outside if each is not None]
+        whole = measured and len(measured) == len(outside)
+        self._overheads[index].append(sum(measured) if whole else None)
 
     def _breaks(self, span: _Span) -> Iterator[tuple[Line, int]]:
         """The times between graphs that a break is to blame for."""
@@ -166,14 +166,14 @@ class BreakCost:
         ends += [(number, end) for number, _, end in span.graphs]
         begins: list[tuple[int | None, int]] = [(n, b) for n, b, _ in span.graphs]
         begins.append((None, span.end_ns))
-        for (before, left), (after, entered) in zip(ends, begins, strict=True):
+        for (before, gap_begin), (after, gap_end) in zip(ends, begins, strict=True):
             first, last = self._ended_by(before), self._resumed_after(after)
             line = first or last
             if line is None:
                 continue
             if last is not None and last != line:
                 self._together[line].add(last)
-            yield line, entered - left
+            yield line, gap_end - gap_begin
 
     def _ended_by(self, number: int | None) -> Line | None:
         """The line whose break ended a graph."""
@@ -192,12 +192,16 @@ class BreakCost:
         resumed = _RESUMED.fullmatch(code.co_name)
         if resumed is None:
             return None
-        here = (code.co_filename, int(resumed["line"]), original_name(code.co_name))
+        resumed_at = (
+            code.co_filename,
+            int(resumed["line"]),
+            original_name(code.co_name),
+        )
         for graph in self._graphs:
             stack = [(f, n, original_name(name)) for f, n, name in graph.break_stack]
-            if here in stack:
+            if resumed_at in stack:
                 return _place(graph.break_stack)
-        return _place((here,))
+        return _place((resumed_at,))
 
     def _outside(self, span: _Span) -> float | None:
         """What a compiled call spends outside its graph, if it is one whole graph.
@@ -218,7 +222,7 @@ class BreakCost:
         every pass were not measured and are not in the mean.
         """
         lines = {line for passes in self._gaps.values() for p in passes for line in p}
-        found = [
+        gaps = [
             {
                 "file": file,
                 "line": line,
@@ -227,7 +231,7 @@ class BreakCost:
             }
             for file, line in lines
         ]
-        return sorted(found, key=lambda gap: (-gap["us"], gap["file"], gap["line"]))
+        return sorted(gaps, key=lambda gap: (-gap["us"], gap["file"], gap["line"]))
 
     def _per_call(self, line: Line) -> float:
         return statistics.fmean(

@@ -37,10 +37,12 @@ def observe(
     """What happens when the target runs, or what its trace says happened."""
     if target.kind == "trace":
         return _read_trace(target)
-    told = job(target, options)
+    child_job = job(target, options)
     under = Conditions(timeout_s=options.timeout_s, quiet=options.quiet)
-    seen = follow("torchproof.observe.child", told, _ProgressReporter(progress), under)
-    return gather(seen.entries, seen.ending, seen.code, target)
+    child = follow(
+        "torchproof.observe.child", child_job, _ProgressReporter(progress), under
+    )
+    return gather(child.entries, child.ending, child.code, target)
 
 
 def _read_trace(target: Target) -> Observation:
@@ -91,21 +93,21 @@ def gather(
     entries: Sequence[dict[str, Any]], ending: str, code: int | None, target: Target
 ) -> Observation:
     """The child's stream as an observation; `code` is the child's exit code."""
-    seen = Followed(list(entries), ending, code)
-    for entry in seen.of("unusable"):
+    child = Followed(list(entries), ending, code)
+    for entry in child.of("unusable"):
         raise UserError(entry["message"])
     by_kind: dict[str, list[Mapping[str, Any]]] = {}
     for entry in entries:
         by_kind.setdefault(entry["kind"], []).append(entry)
-    counts = seen.last("counts")
+    counts = child.last("counts")
     return Observation(
         events=tuple(_events(by_kind, counts)),
-        environment=seen.last("environment"),
+        environment=child.last("environment"),
         calls=counts.get("calls"),
         compiled_calls=counts.get("compiled_calls"),
-        ending="crashed" if seen.crashed else ending,
+        ending="crashed" if child.crashed else ending,
         exit_code=code,
-        error=seen.failure(script=target.kind == "script"),
+        error=child.failure(script=target.kind == "script"),
         traced=_traced(by_kind.get("lines", ())),
         compiled=_compiled(by_kind.get("wrapper", ())),
     )
@@ -115,26 +117,26 @@ def _traced(
     entries: Iterable[Mapping[str, Any]],
 ) -> dict[str, dict[str, tuple[int, ...]]]:
     """The lines of the program that Dynamo traced, by file and function."""
-    every: dict[str, dict[str, set[int]]] = {}
+    lines_by_file: dict[str, dict[str, set[int]]] = {}
     for entry in entries:
         for file, functions in entry["files"].items():
             if whose(file) in _READABLE:
-                known = every.setdefault(file, {})
+                lines_by_function = lines_by_file.setdefault(file, {})
                 for name, lines in functions.items():
-                    known.setdefault(name, set()).update(lines)
+                    lines_by_function.setdefault(name, set()).update(lines)
     return {
         file: {name: tuple(sorted(lines)) for name, lines in functions.items()}
-        for file, functions in every.items()
+        for file, functions in lines_by_file.items()
     }
 
 
 def _compiled(entries: Iterable[Mapping[str, Any]]) -> dict[str, tuple[str, ...]]:
-    found: dict[str, set[str]] = {}
+    names_by_file: dict[str, set[str]] = {}
     for entry in entries:
         for file, name in entry["reaches"]:
             if whose(file) in _READABLE:
-                found.setdefault(file, set()).add(name)
-    return {file: tuple(sorted(names)) for file, names in found.items()}
+                names_by_file.setdefault(file, set()).add(name)
+    return {file: tuple(sorted(names)) for file, names in names_by_file.items()}
 
 
 def _events(
@@ -177,9 +179,9 @@ def _wrappers(
     entries: Iterable[Mapping[str, Any]], counts: Mapping[str, Any]
 ) -> Iterable[Event]:
     """What was compiled, and how often it was called."""
-    seen = {w[0]: w for w in counts.get("wrappers", ())}
+    counts_by_number = {w[0]: w for w in counts.get("wrappers", ())}
     for entry in entries:
-        _, calls, compiled, eager, inlined = seen.get(
+        _, calls, compiled, eager, inlined = counts_by_number.get(
             entry["number"], (0, None, None, None, None)
         )
         yield Event(

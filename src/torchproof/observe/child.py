@@ -52,8 +52,8 @@ def _run_factory(target: Target, job: dict[str, Any], observer: Observer) -> int
         try:
             fn = torch.compile(fn, **_compile_arguments(job["compile"]))
         except Exception as error:
-            told = f"{type(error).__name__}: {error}"
-            raise UserError(f"torch.compile rejects its arguments: {told}") from error
+            reason = f"{type(error).__name__}: {error}"
+            raise UserError(f"torch.compile rejects its arguments: {reason}") from error
         observer.site = None
     train = calls.trains(loaded, job)
     observer.stream.write("plan", calls=len(loaded.calls))
@@ -73,11 +73,11 @@ def _run_factory(target: Target, job: dict[str, Any], observer: Observer) -> int
     return 0
 
 
-def _compile_arguments(given: dict[str, Any]) -> dict[str, Any]:
+def _compile_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
     """Inductor is not imported where no code is generated and nothing asks for it."""
-    if {"backend", "mode", "options"} & set(given):
-        return given
-    return {"backend": "eager", **given}
+    if {"backend", "mode", "options"} & set(arguments):
+        return arguments
+    return {"backend": "eager", **arguments}
 
 
 def _step(loaded: Loaded, fn: Callable[..., Any], call: Any, *, train: bool) -> None:

@@ -87,8 +87,8 @@ def _sized(value: Any) -> bool:
     """Whether it is a tensor of known sizes; those of a traced one are symbols."""
     import torch
 
-    known = isinstance(value, torch.Tensor)
-    return known and all(isinstance(size, int) for size in value.shape)
+    is_tensor = isinstance(value, torch.Tensor)
+    return is_tensor and all(isinstance(size, int) for size in value.shape)
 
 
 def _walk(path: Path, value: Any) -> Iterator[tuple[Path, Any]]:
@@ -119,15 +119,15 @@ def _sources(
         for path, value in reversed(list(values.items()))
         if not isinstance(value, _SHARED)
     }
-    found: list[list[Any]] = []
+    sources: list[list[Any]] = []
     for name, value in variables.items():
         path = _by_position(name, variables, code, values) or by_identity.get(id(value))
         if path is not None:
-            found.append([name, [], path])
+            sources.append([name, [], path])
             continue
         packed = _packed(code).get(name)
         if packed is not None:
-            found.append([name, [], (packed,)])
+            sources.append([name, [], (packed,)])
         # Those before `*args` are bound to other parameters.
         bound = sum(path[0] == "args" and len(path) == 2 for path in values)
         before = bound - len(value) if packed == "args" else 0
@@ -136,8 +136,8 @@ def _sources(
             if path not in values or values[path] is not item:
                 path = by_identity.get(id(item))
             if path is not None:
-                found.append([name, [key], path])
-    return found
+                sources.append([name, [key], path])
+    return sources
 
 
 def _callee(variables: Mapping[str, Any], fn: Any) -> list[list[Any]]:

@@ -32,7 +32,7 @@ def lines_of(nodes: Iterable[Node]) -> list[dict[str, Any]]:
             by_line[place].append(node)
     # Outer lines come first in a stack, so they come first among equals.
     ordered = sorted(by_line.items(), key=lambda item: -len(item[1]))
-    return [_line(place, own) for place, own in ordered[:_MOST_LINES]]
+    return [_line(place, line_nodes) for place, line_nodes in ordered[:_MOST_LINES]]
 
 
 def _line(place: Place, nodes: Sequence[Node]) -> dict[str, Any]:

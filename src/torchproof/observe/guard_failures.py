@@ -46,14 +46,16 @@ class Guard:
 
 def parse(reason: str) -> Guard:
     """A guard from one line such as "0/1: tensor 'x' size mismatch at index 0. ..."."""
-    told = reason.split("\nUser stack trace:")[0].strip()
-    number = _ID.match(told)
-    text = told[number.end() :] if number else told
+    sentence = reason.split("\nUser stack trace:")[0].strip()
+    number = _ID.match(sentence)
+    text = sentence[number.end() :] if number else sentence
     comment = _COMMENT.search(text)
     condition = text[: comment.start()] if comment else text.split("  # ")[0]
     condition = condition.strip()
     guard = next(
-        found for read in _READERS if (found := read(condition, text)) is not None
+        guard_read
+        for read in _READERS
+        if (guard_read := read(condition, text)) is not None
     )
     guard = replace(guard, graph=number["id"] if number else "")
     if cell := _CELL.search(text):

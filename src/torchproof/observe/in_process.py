@@ -74,17 +74,17 @@ def _trace_untold() -> Iterator[None]:
     def untold(record: logging.LogRecord) -> bool:
         return record.name != _TRACE
 
-    shown = [
+    handlers = [
         handler
         for handler in logging.getLogger(_TRACE).handlers
         if type(handler).__module__.startswith("_pytest.")
     ]
-    for handler in shown:
+    for handler in handlers:
         handler.addFilter(untold)
     try:
         yield
     finally:
-        for handler in shown:
+        for handler in handlers:
             handler.removeFilter(untold)
 
 
@@ -128,13 +128,13 @@ class TransparentObserver(Observer):
         """The hook of something that torch.compile did not give through here."""
         return functools.partial(self._enter_unknown, [])
 
-    def _enter_unknown(self, known: list[Wrapper]) -> Callable[[], None]:
-        if not known:
-            known.append(Wrapper(len(self.wrappers), _earlier))
-            self.wrappers.append(known[0])
+    def _enter_unknown(self, wrapper: list[Wrapper]) -> Callable[[], None]:
+        if not wrapper:
+            wrapper.append(Wrapper(len(self.wrappers), _earlier))
+            self.wrappers.append(wrapper[0])
             self.stream.write(
                 "wrapper",
-                number=known[0].number,
+                number=wrapper[0].number,
                 name=_EARLIER,
                 what="function",
                 site=[],
@@ -146,11 +146,11 @@ class TransparentObserver(Observer):
                 in_place=False,
                 reaches=[],
             )
-        return self._enter(known[0])
+        return self._enter(wrapper[0])
 
-    def _convert(self, convert: Callable[[], Any], asked: Any) -> Any:
+    def _convert(self, convert: Callable[[], Any], request: Any) -> Any:
         """An error is the test's own, as it would be without anyone watching."""
-        return super()._convert(convert, asked._replace(fullgraph=True))
+        return super()._convert(convert, request._replace(fullgraph=True))
 
     def _spy_on_original(self, wrapper: Wrapper, model: Any) -> None:
         before = getattr(model, "_compiled_call_impl", None)

@@ -124,10 +124,10 @@ class Observer:
             return
         artifact = metadata.get("artifact")
         if isinstance(artifact, dict):
-            wanted = artifact.get("name") in ARTIFACTS
+            needed = artifact.get("name") in ARTIFACTS
         else:
-            wanted = not NAMES.isdisjoint(metadata)
-        if not wanted:
+            needed = not NAMES.isdisjoint(metadata)
+        if not needed:
             return
         if not PAYLOAD_NOT_NEEDED.isdisjoint(metadata):
             metadata, payload = {k: v for k, v in metadata.items() if k != "stack"}, ""
@@ -207,16 +207,16 @@ class Observer:
 
     # -- what Dynamo does ----------------------------------------------------------
 
-    def _convert(self, convert: Callable[[], Any], asked: Any) -> Any:
+    def _convert(self, convert: Callable[[], Any], request: Any) -> Any:
         """A frame that is skipped, or fails to compile, is asked about every time.
 
         So its runs can be counted; and after an error the program goes on in eager,
         unless it asked for the error with fullgraph=True.
         """
-        frame = asked.frame
-        known = self.skipped.get(id(frame.f_code))
-        if known is not None:
-            known[2].add(self.call)
+        frame = request.frame
+        skip = self.skipped.get(id(frame.f_code))
+        if skip is not None:
+            skip[2].add(self.call)
             return self.private.skip_once()
         self._local.failure = None
         self._note_marks(frame.f_locals)
@@ -226,14 +226,14 @@ class Observer:
         except Exception as error:
             self.last_error = error
             self.stream.write("raised", compile_id=self._local.failure, call=self.call)
-            if asked.fullgraph:
+            if request.fullgraph:
                 raise
             answer = None
         failure = self._local.failure
         if answer is not None:
             gave_up = failure and self.private.was_skipped(answer)
             # Torch then no longer uses what it compiled before, so that must stand.
-            if asked.is_recompile or not gave_up:
+            if request.is_recompile or not gave_up:
                 return answer
         runs = Runs()
         runs.add(self.call)
@@ -273,8 +273,10 @@ class Observer:
     def _method(self, module: Any, name: str, value: Any) -> Any:
         import torch
 
-        own = isinstance(value, types.MethodType) and value.__self__ is module._orig_mod
-        if not own or name.startswith("_") or hasattr(torch.nn.Module, name):
+        is_own = (
+            isinstance(value, types.MethodType) and value.__self__ is module._orig_mod
+        )
+        if not is_own or name.startswith("_") or hasattr(torch.nn.Module, name):
             return value
 
         @functools.wraps(value)

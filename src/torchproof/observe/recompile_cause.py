@@ -35,17 +35,17 @@ class FailedGuard:
 
 
 def find_recompile_causes(events: Iterable[Event]) -> list[Event]:
-    """The events, each with the guard of its `refusals` that decided and its stack."""
+    """The events, each with the guard of its `failed_guards` that decided and its stack."""
     every = list(events)
     functions: dict[str, _Function] = {}
     for event in every:
-        if "refusals" in event.data:
+        if "failed_guards" in event.data:
             functions.setdefault(_function_of(event), _Function()).note(event)
     return [_settled(event, functions) for event in every]
 
 
 def _settled(event: Event, functions: dict[str, _Function]) -> Event:
-    if not event.data.get("refusals"):
+    if not event.data.get("failed_guards"):
         return event
     chosen = functions[_function_of(event)].choose(event)
     return replace(
@@ -73,17 +73,17 @@ class _Function:
 
     def note(self, event: Event) -> None:
         """What each graph asks for, and what the graph made here was made for."""
-        made = _graph_of(event.compile_id)
-        for refusal in event.data["refusals"]:
-            guard, thing = refusal.guard, refusal.thing
+        new_graph = _graph_of(event.compile_id)
+        for failed in event.data["failed_guards"]:
+            guard, subject = failed.guard, failed.thing
             asks = _asks(guard)
-            self.asked[_graph_of(guard.graph), thing] = asks
-            self.made_over.add((made, thing))
-            seen = self.values.setdefault(thing, set())
-            seen.add(asks)
+            self.asked[_graph_of(guard.graph), subject] = asks
+            self.made_over.add((new_graph, subject))
+            values = self.values.setdefault(subject, set())
+            values.add(asks)
             if guard.actual and guard.actual not in _SAYS_LITTLE:
-                self.met[made, thing] = guard.actual
-                seen.add(guard.actual)
+                self.met[new_graph, subject] = guard.actual
+                values.add(guard.actual)
 
     def choose(self, event: Event) -> FailedGuard:
         """The first told whose value no refusing graph was made for.
@@ -91,40 +91,42 @@ class _Function:
         Where there is none it is the combination that is new: then what had the most
         values, for it will go on.
         """
-        refusals: Sequence[FailedGuard] = event.data["refusals"]
+        failed_guards: Sequence[FailedGuard] = event.data["failed_guards"]
         first: dict[Thing, FailedGuard] = {}
-        for refusal in refusals:
-            first.setdefault(refusal.thing, refusal)
-        for thing, refusal in first.items():
-            if not self._was_there(thing, event):
-                return refusal
-        return first[max(first, key=lambda thing: len(self.values[thing]))]
+        for failed in failed_guards:
+            first.setdefault(failed.thing, failed)
+        for subject, failed in first.items():
+            if not self._was_there(subject, event):
+                return failed
+        return first[max(first, key=lambda subject: len(self.values[subject]))]
 
-    def _was_there(self, thing: Thing, event: Event) -> bool:
+    def _was_there(self, subject: Thing, event: Event) -> bool:
         """Whether a graph that takes this value refused because of something else."""
-        value = self._value_at(event, thing)
-        others = [r for r in event.data["refusals"] if r.thing != thing]
-        return any(self._takes(_graph_of(r.guard.graph), thing, value) for r in others)
+        value = self._value_at(event, subject)
+        others = [r for r in event.data["failed_guards"] if r.thing != subject]
+        return any(
+            self._takes(_graph_of(r.guard.graph), subject, value) for r in others
+        )
 
-    def _value_at(self, event: Event, thing: Thing) -> str | None:
+    def _value_at(self, event: Event, subject: Thing) -> str | None:
         """The call's own: what the graph made here asks for, else what is left."""
-        if told := self._made_for(_graph_of(event.compile_id), thing):
-            return told
-        same = [r.guard for r in event.data["refusals"] if r.thing == thing]
-        left = self.values[thing] - {_asks(guard) for guard in same}
-        return left.pop() if len(left) == 1 else None
+        if made_for := self._made_for(_graph_of(event.compile_id), subject):
+            return made_for
+        same = [r.guard for r in event.data["failed_guards"] if r.thing == subject]
+        remaining = self.values[subject] - {_asks(guard) for guard in same}
+        return remaining.pop() if len(remaining) == 1 else None
 
-    def _takes(self, graph: str, thing: Thing, value: str | None) -> bool:
-        made_for = self._made_for(graph, thing)
+    def _takes(self, graph: str, subject: Thing, value: str | None) -> bool:
+        made_for = self._made_for(graph, subject)
         if value is not None and made_for == value:
             return True
-        number = all(_is_number(v) for v in self.values[thing])
-        symbol = thing[0] in _GET_A_SYMBOL and number
-        never_asked = (graph, thing) not in self.asked
-        return symbol and never_asked and (graph, thing) in self.made_over
+        number = all(_is_number(v) for v in self.values[subject])
+        symbol = subject[0] in _GET_A_SYMBOL and number
+        never_asked = (graph, subject) not in self.asked
+        return symbol and never_asked and (graph, subject) in self.made_over
 
-    def _made_for(self, graph: str, thing: Thing) -> str | None:
-        return self.met.get((graph, thing)) or self.asked.get((graph, thing))
+    def _made_for(self, graph: str, subject: Thing) -> str | None:
+        return self.met.get((graph, subject)) or self.asked.get((graph, subject))
 
 
 def _asks(guard: Guard) -> str:

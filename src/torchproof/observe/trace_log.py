@@ -201,16 +201,18 @@ class _Start:
     entry: Frame | None = None  # what was compiled first of the same call
 
 
-def _of(known: Mapping[str, _T], compile_id: str | None) -> _T | None:
+def _of(by_compile_id: Mapping[str, _T], compile_id: str | None) -> _T | None:
     """What is known of a compilation, else of another one of the same function."""
-    if compile_id is None or compile_id in known:
-        return known.get(compile_id or "")
+    if compile_id is None or compile_id in by_compile_id:
+        return by_compile_id.get(compile_id or "")
     family = compile_id.split("/")[0] + "/"
-    return next((value for key, value in known.items() if key.startswith(family)), None)
+    return next(
+        (value for key, value in by_compile_id.items() if key.startswith(family)), None
+    )
 
 
 @dataclass
-class _Frames:
+class _TraceState:
     """What is known of each compilation while the records go by."""
 
     strings: dict[int, str] = field(default_factory=dict)
@@ -252,8 +254,8 @@ class _Frames:
         start, function = self.start(compile_id), self.function(compile_id)
         callers = starts_with(frames, start.callers)
         if not callers:
-            own = frames or ((definition(function),) if function else ())
-            return Region(start.callers, (*start.inside, *own))
+            inside = frames or ((definition(function),) if function else ())
+            return Region(start.callers, (*start.inside, *inside))
         if not start.entry_known and self._is_caller(frames[callers : callers + 1]):
             callers += 1
         return Region(frames[:callers], frames[callers:])
@@ -281,34 +283,34 @@ class _Frames:
 def interpret(records: Iterable[Record]) -> list[Event]:
     """Every graph, break, skip, recompile, specialisation and error, in order."""
     events: list[Event] = []
-    by_file: dict[str, _Frames] = {}
+    by_file: dict[str, _TraceState] = {}
     file = ""
     for record in _starts_first(records):
         file = str(record.metadata.get("file", file))
-        known = by_file.setdefault(file, _Frames())
+        state = by_file.setdefault(file, _TraceState())
         match record.name:
             case "str":
                 text, number = record.metadata["str"]
-                known.strings[number] = text
+                state.strings[number] = text
             case "dynamo_start":
-                _start(record, known)
+                _start(record, state)
             case "dynamo_output_graph":
-                events.append(_event("graph", record, known))
+                events.append(_event("graph", record, state))
             case "dynamo_graph_break_reason":
-                events.append(_break(record, known))
+                events.append(_break(record, state))
             case "recompile_reasons":
-                events.append(_recompile(record, known))
+                events.append(_recompile(record, state))
             case "symbolic_shape_specialization":
-                events.append(_specialization(record, known))
+                events.append(_specialization(record, state))
             case "guard_added" | "guard_added_fast":
                 added = record.metadata[record.name]
                 if added.get("user_stack"):
-                    stack = known.stack(added["user_stack"])
-                    known.guards.setdefault(record.compile_id or "", []).append(stack)
+                    stack = state.stack(added["user_stack"])
+                    state.guards.setdefault(record.compile_id or "", []).append(stack)
             case "dynamo_error":
-                known.errors[record.compile_id or ""] = record.payload
+                state.errors[record.compile_id or ""] = record.payload
             case "compilation_metrics":
-                events = _metrics(record, known, events)
+                events = _metrics(record, state, events)
     return find_recompile_causes(events)
 
 
@@ -328,38 +330,38 @@ def _starts_first(records: Iterable[Record]) -> Iterator[Record]:
         yield reasons
 
 
-def _event(kind: str, record: Record, known: _Frames, **values: Any) -> Event:
+def _event(kind: str, record: Record, state: _TraceState, **values: Any) -> Event:
     compile_id = record.compile_id
-    region = values.pop("region", None) or known.split(compile_id)
+    region = values.pop("region", None) or state.split(compile_id)
     return Event(
         kind,
         compile_id,
         frames=region.inside,
-        function=known.function(compile_id),
+        function=state.function(compile_id),
         data={
             **values,
-            "entry_call": known.calls.get(compile_id or ""),
-            "entry": known.start(compile_id).entry,
+            "entry_call": state.calls.get(compile_id or ""),
+            "entry": state.start(compile_id).entry,
         },
         call=record.call,
         callers=region.callers,
     )
 
 
-def _start(record: Record, known: _Frames) -> None:
+def _start(record: Record, state: _TraceState) -> None:
     started = record.metadata["dynamo_start"]
-    frames = known.stack(started["stack"])
+    frames = state.stack(started["stack"])
     if frames and record.compile_id:
         *above, function = frames
-        known.functions[record.compile_id] = function
+        state.functions[record.compile_id] = function
         region = split_region(above)
-        first = None if region is None else known.first_of(region, function)
+        first = None if region is None else state.first_of(region, function)
         call = Call.read(record.metadata.get("entry_call") or {})
         if call is None and region is not None and first is None:
             call = _call_in_source(region, definition(function))
         if call is not None:
-            known.calls[record.compile_id] = call
-        known.starts[record.compile_id] = (
+            state.calls[record.compile_id] = call
+        state.starts[record.compile_id] = (
             _Start(tuple(above), (), bool(started.get("complete")))
             if region is None
             else _Start(*region, entry=first)
@@ -375,7 +377,7 @@ def _call_in_source(region: Region, function: Frame) -> Call | None:
     return Call.read_from_source(callers[-1], function)
 
 
-def _break(record: Record, known: _Frames) -> Event:
+def _break(record: Record, state: _TraceState) -> Event:
     text = record.payload
     above_python = re.split(
         r"\nTraceback \(most recent call last\):|\nNoneType: None", text
@@ -392,8 +394,8 @@ def _break(record: Record, known: _Frames) -> Event:
     return _event(
         "graph_break",
         record,
-        known,
-        region=known.split(record.compile_id, frames_in(stack[-1])),
+        state,
+        region=state.split(record.compile_id, frames_in(stack[-1])),
         skips=any(mark in text for mark in _SKIP_MARKS),
         **read_reason(reason),
     )
@@ -440,46 +442,46 @@ def _squash(text: str) -> str:
     return " ".join(text.split())
 
 
-def _recompile(record: Record, known: _Frames) -> Event:
+def _recompile(record: Record, state: _TraceState) -> Event:
     try:
         loaded = json.loads(record.payload)
     except (ValueError, RecursionError):
         loaded = record.payload
     several = loaded if isinstance(loaded, list) else [loaded]
     reasons = [str(reason) for reason in several] or ["unknown"]
-    refusals = [_refusal(reason, record, known) for reason in reasons]
+    failed_guards = [_failed_guard(reason, record, state) for reason in reasons]
     return _event(
         "recompile",
         record,
-        known,
-        region=Region(known.start(record.compile_id).callers, refusals[0].frames),
-        guard=refusals[0].guard,
-        refusals=refusals,
+        state,
+        region=Region(state.start(record.compile_id).callers, failed_guards[0].frames),
+        guard=failed_guards[0].guard,
+        failed_guards=failed_guards,
     )
 
 
-def _refusal(reason: str, record: Record, known: _Frames) -> FailedGuard:
+def _failed_guard(reason: str, record: Record, state: _TraceState) -> FailedGuard:
     """With the guard's own stack, else the line it quotes, if that is in this file."""
-    guard, function = parse_guard(reason), known.function(record.compile_id)
+    guard, function = parse_guard(reason), state.function(record.compile_id)
     frames = frames_in(reason)
     if not frames and function and _is_in(guard, function):
-        here = Frame(function.file, guard.line or 0, function.function, guard.code)
-        frames = (here,)
-    return FailedGuard(guard, known.split(record.compile_id, frames).inside)
+        quoted = Frame(function.file, guard.line or 0, function.function, guard.code)
+        frames = (quoted,)
+    return FailedGuard(guard, state.split(record.compile_id, frames).inside)
 
 
 def _is_in(guard: Guard, function: Frame) -> bool:
     return bool(guard.line) and Path(guard.file).name == Path(function.file).name
 
 
-def _specialization(record: Record, known: _Frames) -> Event:
+def _specialization(record: Record, state: _TraceState) -> Event:
     what = record.metadata["symbolic_shape_specialization"]
     return _event(
         "specialization",
         record,
-        known,
-        region=known.split(
-            record.compile_id, known.stack(what.get("user_stack") or ())
+        state,
+        region=state.split(
+            record.compile_id, state.stack(what.get("user_stack") or ())
         ),
         sources=[str(s) for s in what.get("sources") or ()],
         value=str(what.get("value")),
@@ -488,34 +490,34 @@ def _specialization(record: Record, known: _Frames) -> Event:
     )
 
 
-def _metrics(record: Record, known: _Frames, events: list[Event]) -> list[Event]:
+def _metrics(record: Record, state: _TraceState, events: list[Event]) -> list[Event]:
     """How a compilation ended: fine, at the limit, skipped, or with an error."""
     metrics = record.metadata["compilation_metrics"]
     if metrics.get("co_filename") and record.compile_id:
-        known.functions[record.compile_id] = Frame(
+        state.functions[record.compile_id] = Frame(
             metrics["co_filename"], int(metrics["co_firstlineno"]), metrics["co_name"]
         )
     reason = str(metrics.get("fail_reason") or "")
     if not metrics.get("fail_type"):
         return events
     if reason.startswith(_LIMIT) or "FailOnRecompileLimitHit" in metrics["fail_type"]:
-        return _limit(record, known, events, reason)
+        return _limit(record, state, events, reason)
     soft = metrics["fail_type"] in {"Unsupported", "UserError", "SkipFrame"}
-    own = [
+    breaks = [
         e
         for e in events
         if e.compile_id == record.compile_id and e.kind == "graph_break"
     ]
-    if soft and own:
+    if soft and breaks:
         return [
-            replace(e, data={**e.data, "skips": True}) if e is own[-1] else e
+            replace(e, data={**e.data, "skips": True}) if e is breaks[-1] else e
             for e in events
         ]
     event = _event(
         "compile_failure",
         record,
-        known,
-        region=known.split(record.compile_id, _failure_frames(record, known, reason)),
+        state,
+        region=state.split(record.compile_id, _failure_frames(record, state, reason)),
         error=metrics["fail_type"],
         message=reason,
         **read_reason(reason),
@@ -523,12 +525,14 @@ def _metrics(record: Record, known: _Frames, events: list[Event]) -> list[Event]
     return [*events, event]
 
 
-def _failure_frames(record: Record, known: _Frames, reason: str) -> tuple[Frame, ...]:
+def _failure_frames(
+    record: Record, state: _TraceState, reason: str
+) -> tuple[Frame, ...]:
     """Torch adds the user's stack to the error after it has noted the reason."""
-    told = known.errors.get(record.compile_id or "", "")
-    if "BackendCompilerFailed" in told:
-        return frames_in(told)
-    user = told.rsplit("from user code:", 1)
+    error = state.errors.get(record.compile_id or "", "")
+    if "BackendCompilerFailed" in error:
+        return frames_in(error)
+    user = error.rsplit("from user code:", 1)
     if len(user) == 2 and (frames := frames_in(user[1])):
         return frames
     if frames := frames_in(reason):
@@ -536,7 +540,7 @@ def _failure_frames(record: Record, known: _Frames, reason: str) -> tuple[Frame,
     metrics = record.metadata["compilation_metrics"]
     if metrics["fail_type"] == "ConstraintViolationError":
         # A range that does not hold: the first comparison is what narrowed it.
-        stacks = known.guards.get(record.compile_id or "", [])
+        stacks = state.guards.get(record.compile_id or "", [])
         narrowing = [s for s in stacks if re.search(r"[<>=%]", s[-1].code)]
         return (narrowing or stacks or [()])[0]
     if metrics.get("fail_user_frame_lineno"):
@@ -549,7 +553,7 @@ def _failure_frames(record: Record, known: _Frames, reason: str) -> tuple[Frame,
 
 
 def _limit(
-    record: Record, known: _Frames, events: list[Event], reason: str
+    record: Record, state: _TraceState, events: list[Event], reason: str
 ) -> list[Event]:
     """The recompile that was refused is the limit's own event, not a recompile."""
     refused = [
@@ -561,11 +565,11 @@ def _limit(
     event = _event(
         "recompile_limit",
         record,
-        known,
+        state,
         region=Region(refused[-1].callers, refused[-1].frames) if refused else None,
         setting=limit[1] if limit else "recompile_limit",
         limit=int(limit[2]) if limit else None,
         guard=refused[-1].data["guard"] if refused else None,
-        refusals=refused[-1].data["refusals"] if refused else [],
+        failed_guards=refused[-1].data["failed_guards"] if refused else [],
     )
     return [e for e in events if e not in refused] + [event]

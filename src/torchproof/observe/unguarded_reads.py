@@ -46,8 +46,8 @@ class Read:
 
 def reads_of(functions: Iterable[Frame]) -> list[Read]:
     """All reads in some functions, in the order of their lines."""
-    found = {read: None for each in functions for read in _reads_of(each)}
-    return sorted(found, key=lambda read: (read.frame.file, read.frame.line))
+    reads = {read: None for each in functions for read in _reads_of(each)}
+    return sorted(reads, key=lambda read: (read.frame.file, read.frame.line))
 
 
 def _reads_of(function: Frame) -> Iterator[Read]:
@@ -55,13 +55,13 @@ def _reads_of(function: Frame) -> Iterator[Read]:
     node = file.function(function) if file else None
     if file is None or node is None:
         return
-    own = list(_own_nodes(node))
-    for each in own:
+    nodes = list(_own_nodes(node))
+    for each in nodes:
         for what, name in file.kinds(each):
             line = getattr(each, "lineno", function.line)
             text = blame.source_line(function.file, line).strip()
             frame = Frame(function.file, line, original_name(function.function), text)
-            values = _strings(own) - {name} if what == "environment" else set()
+            values = _strings(nodes) - {name} if what == "environment" else set()
             yield Read(what, name, frame, tuple(sorted(values)))
 
 
@@ -119,13 +119,13 @@ class _File:
             if isinstance(target, ast.Name)
         }
 
-    def function(self, wanted: Frame) -> _Function | None:
+    def function(self, frame: Frame) -> _Function | None:
         """The innermost function of that name around a line; its decorators count."""
-        name = original_name(wanted.function)
+        name = original_name(frame.function)
         around = [
             node
             for node in self._functions
-            if _first_line(node) <= wanted.line <= (node.end_lineno or node.lineno)
+            if _first_line(node) <= frame.line <= (node.end_lineno or node.lineno)
             and getattr(node, "name", "<lambda>") == name
         ]
         return max(around, key=_first_line, default=None)

@@ -29,8 +29,8 @@ def changed() -> dict[str, dict[str, Any]]:
     A module that was not loaded has nothing changed. Where torch reads a default from a
     variable, the variable tells it and the setting does not.
     """
-    found = {name: _differing(sys.modules.get(name)) for name in MODULES}
-    return {name: values for name, values in found.items() if values}
+    settings = {name: _differing(sys.modules.get(name)) for name in MODULES}
+    return {name: values for name, values in settings.items() if values}
 
 
 def _differing(module: Any) -> dict[str, Any]:

@@ -71,16 +71,16 @@ def every_probe() -> dict[str, tuple[str, ...]]:
 
 def missing() -> list[str]:
     """What the installed torch does not offer, one sentence each."""
-    lost = []
+    messages = []
     for purpose, paths in every_probe().items():
         for path in paths:
             try:
                 _resolve(path)
             except (ImportError, AttributeError) as error:
-                lost.append(
+                messages.append(
                     f"{purpose}: torch {torch.__version__} has no {path} ({error})"
                 )
-    return lost
+    return messages
 
 
 def _resolve(path: str) -> Any:
@@ -179,8 +179,8 @@ def frame_callbacks(
     def convert(self: Any, frame: Any, cache_entry: Any, *args: Any) -> Any:
         inner = self._torchdynamo_orig_backend
         fullgraph = isinstance(inner, convert_frame.ConvertFrameAssert)
-        asked = FrameRequest(frame, fullgraph, cache_entry is not None)
-        return wrap(lambda: original(self, frame, cache_entry, *args), asked)
+        request = FrameRequest(frame, fullgraph, cache_entry is not None)
+        return wrap(lambda: original(self, frame, cache_entry, *args), request)
 
     with patched(convert_frame.CatchErrorsWrapper, "__call__", convert):
         yield

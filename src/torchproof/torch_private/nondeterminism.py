@@ -29,14 +29,14 @@ def set_versions(tensors: Sequence[torch.Tensor], versions: Sequence[int]) -> No
 
 def autograd_dtypes(outputs: Iterable[torch.Tensor]) -> set[torch.dtype]:
     """The types of all values an autograd graph leads through."""
-    found: set[torch.dtype] = set()
+    dtypes: set[torch.dtype] = set()
     waiting: list[Any] = [each.grad_fn for each in outputs if each.grad_fn is not None]
-    seen = set(waiting)
-    while waiting and len(seen) < _MOST_NODES:
+    visited = set(waiting)
+    while waiting and len(visited) < _MOST_NODES:
         node = waiting.pop()
         # A node of a function written in Python may not have it.
-        found |= {each.dtype for each in getattr(node, "_input_metadata", ())}
-        new = {inner for inner, _ in node.next_functions if inner is not None} - seen
-        seen |= new
+        dtypes |= {each.dtype for each in getattr(node, "_input_metadata", ())}
+        new = {inner for inner, _ in node.next_functions if inner is not None} - visited
+        visited |= new
         waiting.extend(new)
-    return found
+    return dtypes

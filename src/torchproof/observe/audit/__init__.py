@@ -48,13 +48,13 @@ def audit(
     progress("lifetimes: running the target under watchers")
     under = Conditions(timeout_s=options.timeout_s, quiet=options.quiet)
     job = capture.job(target, options)
-    seen = follow("torchproof.observe.audit", job, lambda entry, seconds: None, under)
+    child = follow("torchproof.observe.audit", job, lambda entry, seconds: None, under)
     return AuditResult(
-        status=_status(seen, target),
-        events=told.events(seen.entries),
-        counts=told.counts(seen.entries),
-        environment=seen.last("environment"),
-        interrupted=seen.ending == "interrupted",
+        status=_status(child, target),
+        events=told.events(child.entries),
+        counts=told.counts(child.entries),
+        environment=child.last("environment"),
+        interrupted=child.ending == "interrupted",
     )
 
 
@@ -62,18 +62,18 @@ def skipped(why: str) -> AuditResult:
     return AuditResult(Part("skipped", why), counts=told.counts(()))
 
 
-def _status(seen: Followed, target: Target) -> Part:
-    if unusable := seen.last("unusable"):
+def _status(child: Followed, target: Target) -> Part:
+    if unusable := child.last("unusable"):
         return Part("failed", unusable["message"])
-    if why := seen.failure(script=target.kind == "script"):
+    if why := child.failure(script=target.kind == "script"):
         return Part("failed", why)
-    if seen.ending != "finished":
-        return Part("failed", f"ended by {seen.ending}")
-    asked = told.asked(seen.entries)
-    failures = seen.of("call_failed")
-    if failures and not seen.of("dead_read"):
+    if child.ending != "finished":
+        return Part("failed", f"ended by {child.ending}")
+    requested = told.asked(child.entries)
+    failures = child.of("call_failed")
+    if failures and not child.of("dead_read"):
         first = failures[0]
         return Part("failed", f"call {first['call']}: {first['message']}")
-    if not asked.graphs:
+    if not requested.graphs:
         return Part("skipped", _NOTHING)
-    return Part("passed", _SIMULATED if asked.simulated else "")
+    return Part("passed", _SIMULATED if requested.simulated else "")

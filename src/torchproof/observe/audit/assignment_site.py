@@ -49,21 +49,21 @@ def assignment_site(path: str, frames: Sequence[Frame]) -> Frame | None:
             if inside:
                 line = frame.line
                 return _frame(frame.file, min(inside, key=lambda s: _distance(s, line)))
-        if attribute and (found := _only_store(name, frames)):
-            return found
+        if attribute and (site := _only_store(name, frames)):
+            return site
     return None
 
 
 def _only_store(attribute: str, frames: Sequence[Frame]) -> Frame | None:
     """The one line in the files of these frames that binds this attribute."""
     files = dict.fromkeys(frame.file for frame in frames)
-    found = {
+    sites = {
         _frame(file, store)
         for file in files
         for store in _read(file)[0]
         if store.attribute and store.name == attribute
     }
-    return found.pop() if len(found) == 1 else None
+    return sites.pop() if len(sites) == 1 else None
 
 
 def _inside(frame: Frame, name: str, attribute: bool) -> list[_Store]:

@@ -34,14 +34,14 @@ def profiled(run: Callable[[], object]) -> Kernels:
     try:
         for _ in range(_BEFORE):
             run()
-        with torch.profiler.profile(activities=[kinds.CPU, kinds.CUDA]) as seen:
+        with torch.profiler.profile(activities=[kinds.CPU, kinds.CUDA]) as profile:
             run()
             torch.cuda.synchronize()
     except Exception:
         return Kernels(0, 0)
     with tempfile.TemporaryDirectory(prefix="torchproof-") as scratch:
         path = Path(scratch) / "trace.json"
-        seen.export_chrome_trace(str(path))
+        profile.export_chrome_trace(str(path))
         return counted(json.loads(path.read_text())["traceEvents"])
 
 

@@ -87,7 +87,7 @@ class Lifetimes:
 
         return leave
 
-    def _converted(self, convert: Callable[[], Any], asked: Any) -> Any:
+    def _converted(self, convert: Callable[[], Any], request: Any) -> Any:
         """Dynamo traces as if nobody watched."""
         with self._operations.hidden():
             return convert()
@@ -140,18 +140,20 @@ class Lifetimes:
                 self.ran_backward()
             return
         self._runs += 1
-        known = {memory.key for memory in foreign}
-        known |= {output.memory.key for output in self._generations.path}
-        given = outputs if isinstance(outputs, (list, tuple)) else [outputs]
-        made = list(self._made(graph, given, known))
-        self._generations.end_run(cudagraph_trees.generation()[0], graph.mode, made)
+        foreign_keys = {memory.key for memory in foreign}
+        foreign_keys |= {output.memory.key for output in self._generations.path}
+        tensors = outputs if isinstance(outputs, (list, tuple)) else [outputs]
+        new_outputs = list(self._made(graph, tensors, foreign_keys))
+        self._generations.end_run(
+            cudagraph_trees.generation()[0], graph.mode, new_outputs
+        )
         self._living = {each.memory.key: each for each in self._generations.path}
 
     def ran_backward(self) -> None:
         self._generations.ran("backward")
 
     def _made(
-        self, graph: Graph, tensors: Iterable[Any], known: set[int]
+        self, graph: Graph, tensors: Iterable[Any], foreign_keys: set[int]
     ) -> Iterable[Output]:
         site, function = self._site(), stacks.compiled_function()
         for tensor in tensors:
@@ -160,9 +162,9 @@ class Lifetimes:
                 if isinstance(tensor, torch.Tensor)
                 else None
             )
-            if key is None or key in known or not tensor.numel():
+            if key is None or key in foreign_keys or not tensor.numel():
                 continue
-            known.add(key)
+            foreign_keys.add(key)
             yield Output(
                 Memory(tensor),
                 tensor.dtype,

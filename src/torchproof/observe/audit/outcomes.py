@@ -47,29 +47,31 @@ def counts(entries: Iterable[Entry]) -> dict[str, int | float | None]:
     """The counts of a run; None for what was not watched."""
     by_kind = _by_kind(entries)
     names = ("skips", "recordings", "replays", "pool_bytes", "kernel_share")
-    found: dict[str, int | float | None] = {f"cudagraph_{name}": None for name in names}
+    unknown: dict[str, int | float | None] = {
+        f"cudagraph_{name}": None for name in names
+    }
     if not _last(by_kind, "cudagraphs_watched").get("cuda"):
-        return found
-    seen = _last(by_kind, "cudagraphs")
+        return unknown
+    snapshot = _last(by_kind, "cudagraphs")
     turns: Counter[str] = Counter()
-    for graph in seen.get("graphs", ()):
+    for graph in snapshot.get("graphs", ()):
         turns.update(graph["turns"])
     kernels = _last(by_kind, "kernels")
     share = kernels["replayed"] / kernels["all"] if kernels.get("all") else None
-    return found | {
+    return unknown | {
         "cudagraph_skips": len(by_kind.get("cudagraph_skip", ())),
         "cudagraph_recordings": turns["recorded"],
         "cudagraph_replays": turns["replayed"],
-        "cudagraph_pool_bytes": seen.get("pool_bytes", 0),
+        "cudagraph_pool_bytes": snapshot.get("pool_bytes", 0),
         "cudagraph_kernel_share": share,
     }
 
 
 def _by_kind(entries: Iterable[Entry]) -> dict[str, list[Entry]]:
-    found: dict[str, list[Entry]] = {}
+    by_kind: dict[str, list[Entry]] = {}
     for entry in entries:
-        found.setdefault(entry["kind"], []).append(entry)
-    return found
+        by_kind.setdefault(entry["kind"], []).append(entry)
+    return by_kind
 
 
 def _last(by_kind: Mapping[str, Sequence[Entry]], kind: str) -> Entry:
@@ -81,9 +83,9 @@ def _skips(
 ) -> Iterable[Event]:
     """One for each line that is to blame; one at least."""
     reason, quoted = explained(entry["reason"])
-    own = [g for g in captured if g["compile_id"] == entry["compile_id"]]
-    ungraphed = sum(graph["turns"].get("ungraphed", 0) for graph in own)
-    runs = sum(sum(graph["turns"].values()) for graph in own)
+    graphs = [g for g in captured if g["compile_id"] == entry["compile_id"]]
+    ungraphed = sum(graph["turns"].get("ungraphed", 0) for graph in graphs)
+    runs = sum(sum(graph["turns"].values()) for graph in graphs)
     data = {"reason": reason, "ungraphed": ungraphed or None, "runs": runs or None}
     for frames in [frames_in(stack) for stack in entry["stacks"]] or [quoted]:
         yield Event(
@@ -100,8 +102,8 @@ def explained(reason: str) -> tuple[str, tuple[Frame, ...]]:
     """torch's reason without its prefix, and the stack that it quotes."""
     while reason.startswith(_PREFIX):
         reason = reason.removeprefix(_PREFIX)
-    said, *quoted = _QUOTE.split(reason, maxsplit=1)
-    return " ".join(said.split()), frames_in("\n".join(quoted))
+    message, *quoted = _QUOTE.split(reason, maxsplit=1)
+    return " ".join(message.split()), frames_in("\n".join(quoted))
 
 
 def _split(entry: Entry, functions: Mapping[str, Frame]) -> Event:
@@ -133,10 +135,10 @@ def _graph(
     )
 
 
-def _syncs(seen: Entry) -> Iterable[Event]:
-    for place in seen.get("places", ()):
+def _syncs(snapshot: Entry) -> Iterable[Event]:
+    for place in snapshot.get("places", ()):
         data = {name: place[name] for name in _WAITS}
-        data["of"] = seen["calls"]
+        data["of"] = snapshot["calls"]
         yield Event("host_sync", frames=_frames(place["site"]), data=data)
 
 

@@ -55,12 +55,12 @@ class GraphOutcome:
     pool_bytes: int = 0  # by which the pool grew for it
 
     def add(self, turn: GraphRun) -> None:
-        known = self.sizes.setdefault((turn.sizes, turn.shapes), Counter())
+        outcomes = self.sizes.setdefault((turn.sizes, turn.shapes), Counter())
         self.since = 0 if turn.how == "recorded" else self.since + 1
-        if turn.how == "recorded" and known["recorded"]:
+        if turn.how == "recorded" and outcomes["recorded"]:
             causes = [CAUSES.get(each, each) for each in turn.mismatches]
             self.again.update(causes[-1:] or [OTHER_PATH])
-        known[turn.how] += 1
+        outcomes[turn.how] += 1
         self.turns[turn.how] += 1
 
     def told(self) -> dict[str, Any]:
@@ -122,8 +122,10 @@ class Recordings:
         """A snapshot of all graphs; the last one in the stream holds."""
         self._flushed = time.monotonic()
         if self._graphs:
-            told = [graph.told() for graph in self._graphs.values()]
-            self._write("cudagraphs", graphs=told, pool_bytes=sum(self._pools.values()))
+            graphs = [graph.told() for graph in self._graphs.values()]
+            self._write(
+                "cudagraphs", graphs=graphs, pool_bytes=sum(self._pools.values())
+            )
 
     # -- what the hooks tell -------------------------------------------------------
 
@@ -180,7 +182,7 @@ class Recordings:
 
 def _parameter_names(moved: Iterable[MovedInput]) -> dict[int, str]:
     """Addresses of parameters and buffers, by the path in the module they belong to."""
-    wanted = {each.address for each in moved}
+    addresses = {each.address for each in moved}
     modules = [
         each
         for each in gc.get_objects()
@@ -188,12 +190,12 @@ def _parameter_names(moved: Iterable[MovedInput]) -> dict[int, str]:
         and type(each).__name__ != "OptimizedModule"
     ]
     inner = {id(child) for module in modules for child in module.children()}
-    found: dict[int, str] = {}
+    names: dict[int, str] = {}
     for module in modules:
         if id(module) in inner:
             continue
         for tensors in (module.named_parameters(), module.named_buffers()):
             for name, tensor in tensors:
-                if tensor.data_ptr() in wanted:
-                    found[tensor.data_ptr()] = f"{type(module).__name__}.{name}"
-    return found
+                if tensor.data_ptr() in addresses:
+                    names[tensor.data_ptr()] = f"{type(module).__name__}.{name}"
+    return names

@@ -55,16 +55,16 @@ def sharing(keys: Iterable[int]) -> dict[int, list[tuple[Any, str]]]:
 
     That is nothing, or `.grad` where its gradient is meant.
     """
-    wanted = set(keys)
-    found: dict[int, list[tuple[Any, str]]] = {key: [] for key in wanted}
-    for thing in gc.get_objects():
-        if not issubclass(type(thing), torch.Tensor):  # isinstance() asks the object
+    searched = set(keys)
+    tensors: dict[int, list[tuple[Any, str]]] = {key: [] for key in searched}
+    for tensor in gc.get_objects():
+        if not issubclass(type(tensor), torch.Tensor):  # isinstance() asks the object
             continue
-        for each, rest in _with_gradient(thing):
+        for each, rest in _with_gradient(tensor):
             key = cudagraph_trees.memory_key(each)
-            if key in wanted:
-                found[key].append((thing, rest))
-    return found
+            if key in searched:
+                tensors[key].append((tensor, rest))
+    return tensors
 
 
 def _with_gradient(tensor: Any) -> Iterator[tuple[Any, str]]:
@@ -81,10 +81,10 @@ def referrer_of(tensors: Iterable[tuple[Any, str]]) -> Referrer | None:
     """
     names, passing = _Names(), None
     for tensor, rest in sorted(tensors, key=lambda each: each[1], reverse=True):
-        found = _climb(tensor, rest, names)
-        if found is not None and not found.is_passing:
-            return found
-        passing = passing or found
+        referrer = _climb(tensor, rest, names)
+        if referrer is not None and not referrer.is_passing:
+            return referrer
+        passing = passing or referrer
     return passing
 
 
@@ -100,20 +100,20 @@ class _Names:
         }
         for frame in stacks.running():
             for name, number in _variables(frame):
-                known = self.locals.get(number)
+                earlier = self.locals.get(number)
                 # The caller's name of an object says more than `self`.
-                if known is None or known.path == "self":
+                if earlier is None or earlier.path == "self":
                     self.locals[number] = Referrer(name, frame.f_code)
 
 
 def _variables(frame: types.FrameType) -> list[tuple[str, int]]:
     """Names and identities; reading them must not keep what they name alive."""
     values = frame.f_locals
-    found = [(n, id(v)) for n, v in values.items() if n.isidentifier()]
+    variables = [(n, id(v)) for n, v in values.items() if n.isidentifier()]
     optimized = frame.f_code.co_flags & inspect.CO_OPTIMIZED
     if sys.version_info < (3, 13) and optimized:
         values.clear()  # a copy that lives as long as the frame
-    return found
+    return variables
 
 
 @dataclass(frozen=True)
@@ -126,16 +126,16 @@ class _Step:
 
 def _climb(tensor: Any, rest: str, names: _Names) -> Referrer | None:
     """What holds more than a variable is told first: `outs[0]`, not the loop's `o`."""
-    seen, level = {id(tensor)}, [_Step(tensor, rest)]
+    visited, level = {id(tensor)}, [_Step(tensor, rest)]
     variable: Referrer | None = None
     unnamed: _Step | None = None
     for _ in range(_LEVELS):
         for step in level:
-            found = _named(step, names)
-            if found is not None and not found.is_passing:
-                return found
-            variable = variable or found
-        level = list(_above(level, seen))[:_WIDTH]
+            referrer = _named(step, names)
+            if referrer is not None and not referrer.is_passing:
+                return referrer
+            variable = variable or referrer
+        level = list(_above(level, visited))[:_WIDTH]
         unnamed = next((s for s in level if _is_object(s.thing)), unnamed)
         if not level:
             break
@@ -144,17 +144,21 @@ def _climb(tensor: Any, rest: str, names: _Names) -> Referrer | None:
     return variable
 
 
-def _above(level: list[_Step], seen: set[int]) -> Iterator[_Step]:
+def _above(level: list[_Step], visited: set[int]) -> Iterator[_Step]:
     """The referrers of a level, with the way from each of them to the tensor."""
-    things = [step.thing for step in level]
-    for thing in gc.get_referrers(*things):
-        if id(thing) in seen or thing is things or isinstance(thing, _Step):
+    objects = [step.thing for step in level]
+    for referrer in gc.get_referrers(*objects):
+        if (
+            id(referrer) in visited
+            or referrer is objects
+            or isinstance(referrer, _Step)
+        ):
             continue
-        paths = (_path(thing, step) for step in level)
+        paths = (_path(referrer, step) for step in level)
         path = next((each for each in paths if each is not None), None)
         if path is not None:
-            seen.add(id(thing))
-            yield _Step(thing, path)
+            visited.add(id(referrer))
+            yield _Step(referrer, path)
 
 
 def _named(step: _Step, names: _Names) -> Referrer | None:
@@ -175,44 +179,44 @@ def _tidy(path: str) -> str:
     return _REGISTRIES.sub(r".\1", path)
 
 
-def _is_object(thing: Any) -> bool:
+def _is_object(value: Any) -> bool:
     """An instance of a class of the user's or a library's, to be named by its class."""
     plain = (dict, list, tuple, set, frozenset, collections.deque, types.CellType)
-    if isinstance(thing, (*plain, type, types.ModuleType, torch.Tensor)):
+    if isinstance(value, (*plain, type, types.ModuleType, torch.Tensor)):
         return False
-    home = sys.modules.get(type(thing).__module__)
-    if isinstance(thing, torch.nn.Module):
-        return type(thing).__name__ != "OptimizedModule"
+    home = sys.modules.get(type(value).__module__)
+    if isinstance(value, torch.nn.Module):
+        return type(value).__name__ != "OptimizedModule"
     return is_theirs(getattr(home, "__file__", None) or "<none>")
 
 
-def _path(thing: Any, step: _Step) -> str | None:
+def _path(referrer: Any, step: _Step) -> str | None:
     """How a referrer leads to what it refers to; None where nobody would write that."""
     below, path = step.thing, step.path
-    if isinstance(thing, dict):
-        key = next((k for k, v in thing.items() if v is below), _NONE)
+    if isinstance(referrer, dict):
+        key = next((k for k, v in referrer.items() if v is below), _NONE)
         return None if key is _NONE else f"[{key!r}]{path}"
-    if isinstance(thing, (list, tuple, collections.deque)):
-        index = next((i for i, v in enumerate(thing) if v is below), None)
+    if isinstance(referrer, (list, tuple, collections.deque)):
+        index = next((i for i, v in enumerate(referrer) if v is below), None)
         if index is None:
             return None
-        fields = getattr(thing, "_fields", None)  # of a named tuple
+        fields = getattr(referrer, "_fields", None)  # of a named tuple
         return f".{fields[index]}{path}" if fields else f"[{index}]{path}"
-    if isinstance(thing, (set, frozenset)):
-        return f"{{...}}{path}" if any(v is below for v in thing) else None
-    if isinstance(thing, types.CellType):
-        return path if _contents(thing) is below else None
-    if isinstance(thing, types.FunctionType):
-        return _closure(thing, step)
-    if isinstance(thing, types.GeneratorType):
-        return _of_generator(thing, step)
-    if isinstance(thing, types.MethodType):
-        return path if thing.__self__ is below else None
-    if isinstance(thing, functools.partial):
-        return path if any(v is below for v in gc.get_referents(thing)) else None
-    if isinstance(thing, (types.ModuleType, types.FrameType, type, Optimizer)):
+    if isinstance(referrer, (set, frozenset)):
+        return f"{{...}}{path}" if any(v is below for v in referrer) else None
+    if isinstance(referrer, types.CellType):
+        return path if _contents(referrer) is below else None
+    if isinstance(referrer, types.FunctionType):
+        return _closure(referrer, step)
+    if isinstance(referrer, types.GeneratorType):
+        return _of_generator(referrer, step)
+    if isinstance(referrer, types.MethodType):
+        return path if referrer.__self__ is below else None
+    if isinstance(referrer, functools.partial):
+        return path if any(v is below for v in gc.get_referents(referrer)) else None
+    if isinstance(referrer, (types.ModuleType, types.FrameType, type, Optimizer)):
         return None  # a parameter's name is that in its module, not in an optimizer
-    return _attribute(thing, step)
+    return _attribute(referrer, step)
 
 
 _NONE = object()
@@ -246,18 +250,20 @@ def _of_generator(generator: Any, step: _Step) -> str | None:
     return f".{names[0]}{step.path}" if names else None
 
 
-def _attribute(thing: Any, step: _Step) -> str | None:
+def _attribute(owner: Any, step: _Step) -> str | None:
     """`.name` for what an instance refers to, in its dictionary or a slot."""
-    own = getattr(type(thing), "__dictoffset__", 0) and getattr(thing, "__dict__", None)
-    if own is step.thing:  # the dictionary itself is one level below
+    namespace = getattr(type(owner), "__dictoffset__", 0) and getattr(
+        owner, "__dict__", None
+    )
+    if namespace is step.thing:  # the dictionary itself is one level below
         key = re.match(r"\['(\w+)'\]", step.path)
         return f".{key[1]}{step.path[key.end() :]}" if key else None
-    for name, value in own.items() if isinstance(own, dict) else ():
+    for name, value in namespace.items() if isinstance(namespace, dict) else ():
         if value is step.thing:
             return f".{name}{step.path}"
-    for name in _slots(type(thing)):
+    for name in _slots(type(owner)):
         with contextlib.suppress(AttributeError):
-            if getattr(thing, name) is step.thing:
+            if getattr(owner, name) is step.thing:
                 return f".{name}{step.path}"
     return None
 

@@ -68,10 +68,10 @@ def main(arguments: list[str]) -> int:
 
 
 def _enter(hooks: contextlib.ExitStack, write: Write) -> list[Watcher]:
-    found = watchers(write)
-    for watcher in found:
+    entered = watchers(write)
+    for watcher in entered:
         hooks.enter_context(watcher)
-    return found
+    return entered
 
 
 def _attach(hooks: contextlib.ExitStack, write: Write) -> None:
@@ -105,10 +105,10 @@ def run(
         except UserError:
             raise
         except (Exception, SystemExit) as error:
-            told = one_line(traceback.format_exception_only(error)[-1])
+            message = one_line(traceback.format_exception_only(error)[-1])
             # The frames of what failed hold tensors.
             error.__traceback__ = None
-            write("call_failed", call=index, message=told)
+            write("call_failed", call=index, message=message)
             failed = True
         finally:
             for watcher in watching:
@@ -126,8 +126,8 @@ def _count_kernels(again: Callable[[], object] | None, write: Write) -> None:
         return
     # Without the watchers torch may refuse a call that they let pass.
     with contextlib.suppress(Exception):
-        found = profiled(again)
-        write("kernels", all=found.all, replayed=found.replayed)
+        kernels = profiled(again)
+        write("kernels", all=kernels.all, replayed=kernels.replayed)
 
 
 def _compiled(fn: Callable[..., Any], job: dict[str, Any]) -> Any:

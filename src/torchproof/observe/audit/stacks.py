@@ -36,19 +36,19 @@ def user_stack() -> tuple[Frame, ...]:
 
     On CUDA a backward runs in a thread of autograd, while its caller waits.
     """
-    own = _frames(sys._getframe(1))
-    if own or threading.current_thread() is threading.main_thread():
-        return own
+    frames = _frames(sys._getframe(1))
+    if frames or threading.current_thread() is threading.main_thread():
+        return frames
     main = threading.main_thread().ident
     return _frames(sys._current_frames().get(main or 0))
 
 
 def _frames(frame: FrameType | None) -> tuple[Frame, ...]:
-    found = [
+    frames = [
         Frame(each.f_code.co_filename, each.f_lineno, each.f_code.co_name)
         for each in _theirs(frame)
     ]
-    return tuple(reversed(found[:_SHOWN]))
+    return tuple(reversed(frames[:_SHOWN]))
 
 
 def _theirs(frame: FrameType | None) -> Iterator[FrameType]:
@@ -72,20 +72,20 @@ def running() -> list[FrameType]:
     This function's own frame must not be among its variables: it would outlive its
     call, and with it the variables of everything that is running.
     """
-    own = threading.get_ident()
-    others = {k: v for k, v in sys._current_frames().items() if k != own}
-    found = _outside_compiled(sys._getframe(1))
+    this_thread = threading.get_ident()
+    others = {k: v for k, v in sys._current_frames().items() if k != this_thread}
+    frames = _outside_compiled(sys._getframe(1))
     for top in others.values():
-        found += _outside_compiled(top)
-    return found
+        frames += _outside_compiled(top)
+    return frames
 
 
 def _outside_compiled(frame: FrameType | None) -> list[FrameType]:
-    found: list[FrameType] = []
+    frames: list[FrameType] = []
     while frame is not None:
         if frame.f_code.co_filename.endswith(_COMPILED):
-            found = []
+            frames = []
         if is_theirs(frame.f_code.co_filename):
-            found.append(frame)
+            frames.append(frame)
         frame = frame.f_back
-    return found
+    return frames

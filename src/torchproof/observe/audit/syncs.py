@@ -70,8 +70,8 @@ class Syncs:
         """A snapshot of all places; the last one in the stream holds."""
         self._flushed = time.monotonic()
         if self._places:
-            told = list(self._places.values())
-            self._write("host_syncs", places=told, calls=self._calls)
+            places = list(self._places.values())
+            self._write("host_syncs", places=places, calls=self._calls)
 
     def _entered(self) -> Callable[[], None]:
         depth = getattr(self._local, "depth", 0)
@@ -101,11 +101,11 @@ class Syncs:
             return
         fresh = {"site": plain(frames), "explicit": explicit, "inside": inside}
         key = place.file, place.line, inside
-        known = self._places.setdefault(key, {**fresh, "count": 0, "calls": 0})
-        known["count"] += 1
-        if known.get("last") != self._calls:
-            known["calls"] += 1
-            known["last"] = self._calls
+        counts = self._places.setdefault(key, {**fresh, "count": 0, "calls": 0})
+        counts["count"] += 1
+        if counts.get("last") != self._calls:
+            counts["calls"] += 1
+            counts["last"] = self._calls
 
 
 def _by_torchproof() -> bool:
@@ -122,13 +122,13 @@ def _by_torchproof() -> bool:
 @contextlib.contextmanager
 def _heard(note: Callable[[bool], None]) -> Iterator[None]:
     """`note(False)` at each operation of torch's that waits for the device."""
-    shown = warnings.showwarning
+    original = warnings.showwarning
 
     def show(message: Warning | str, *rest: Any, **named: Any) -> None:
         if _SAID in str(message):
             note(False)
         else:
-            shown(message, *rest, **named)
+            original(message, *rest, **named)
 
     mode = torch.cuda.get_sync_debug_mode()
     with warnings.catch_warnings():

@@ -161,8 +161,8 @@ def is_recording() -> bool:
 
 def _compile_id() -> str | None:
     guards = importlib.import_module("torch._guards")
-    found = guards.CompileContext.current_compile_id()
-    return None if found is None else str(found)
+    compile_id = guards.CompileContext.current_compile_id()
+    return None if compile_id is None else str(compile_id)
 
 
 # -- skips -------------------------------------------------------------------------
@@ -191,10 +191,10 @@ def _noting_skip(
     @functools.wraps(original)
     def note(msg: str) -> None:
         turn = getattr(_local, "turn", None)
-        told = turn.compile_id if turn else _compile_id()
+        compile_id = turn.compile_id if turn else _compile_id()
         stacks = _local.stacks if turn and "mutated inputs" in msg else ()
         _local.told = True
-        receiver.skipped(Skip(msg, told, stacks))
+        receiver.skipped(Skip(msg, compile_id, stacks))
         original(msg)
 
     return note
@@ -208,14 +208,14 @@ def _mutations() -> Iterator[None]:
 
     @functools.wraps(original)
     def check(func: Any, inputs: list[Any], recorded: Callable[..., bool]) -> Any:
-        told = original(func, inputs, recorded)
+        reason = original(func, inputs, recorded)
         changed = [
             i for i in func.mutated_input_idxs if i not in func.static_input_idxs
         ]
         about = [func.placeholders[i] for i in changed if not recorded(inputs[i])]
         stacks = [each.mutating_use_stack_trace for each in about]
-        _local.stacks = tuple(dict.fromkeys(filter(None, stacks))) if told else ()
-        return told
+        _local.stacks = tuple(dict.fromkeys(filter(None, stacks))) if reason else ()
+        return reason
 
     with patched(trees, "check_for_mutation", check):
         yield
@@ -250,11 +250,11 @@ def _pending(receiver: Receiver) -> Iterator[None]:
 
     @functools.wraps(original)
     def check(self: Any, function_id: Any) -> None:
-        known = function_id in self.warned_functions
+        already_warned = function_id in self.warned_functions
         original(self, function_id)
-        if function_id in self.warned_functions and not known:
-            told = self.id_to_compile_id[function_id]
-            compile_id = None if told is None else str(told)
+        if function_id in self.warned_functions and not already_warned:
+            number = self.id_to_compile_id[function_id]
+            compile_id = None if number is None else str(number)
             receiver.skipped(Skip(PENDING_BACKWARD, compile_id))
 
     with patched(owner, name, check):
@@ -274,8 +274,8 @@ def _splits(receiver: Receiver) -> Iterator[None]:
     def decide(self: Any, node: Any, *args: Any, **kwargs: Any) -> Any:
         reason = original(self, node, *args, **kwargs)
         fused = isinstance(node, scheduler.FusedSchedulerNode)
-        wanted = reason and reason != _NOT_ASKED_FOR and not fused
-        if wanted and "cuda" in graphs.graph.device_types:
+        is_split = reason and reason != _NOT_ASKED_FOR and not fused
+        if is_split and "cuda" in graphs.graph.device_types:
             operation, stack = _traced(node.node)
             receiver.split(Split(reason, operation, stack, _compile_id()))
         return reason
@@ -293,12 +293,12 @@ def _traced(operation: Any) -> tuple[str, str | None]:
     named = getattr(operation, "op_overload", None) or (
         origins[0].target if origins else type(operation).__name__
     )
-    seen, nearest = set(origins), list(origins)
+    visited, nearest = set(origins), list(origins)
     for node in nearest:  # grows as it goes
         if node.stack_trace:
             return str(named), node.stack_trace
-        nearest += [user for user in node.users if user not in seen]
-        seen.update(node.users)
+        nearest += [user for user in node.users if user not in visited]
+        visited.update(node.users)
     return str(named), None
 
 

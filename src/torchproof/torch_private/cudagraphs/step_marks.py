@@ -76,12 +76,16 @@ def release_unused_outputs() -> None:
     """
     manager = _manager()
     for node in [] if manager is None else _recorded(manager):
-        held = node.cached_tensor_outputs
-        for i in range(len(held)):
+        outputs = node.cached_tensor_outputs
+        for i in range(len(outputs)):
             # Two references: the list's, and that of the question.
-            alone = sys.getrefcount(held[i]) == 2
-            if alone and held[i]._use_count() == 1 and held[i].grad_fn is not None:
-                held[i].detach_()
+            alone = sys.getrefcount(outputs[i]) == 2
+            if (
+                alone
+                and outputs[i]._use_count() == 1
+                and outputs[i].grad_fn is not None
+            ):
+                outputs[i].detach_()
 
 
 def may_overwrite_saved_tensors() -> bool:
@@ -108,11 +112,11 @@ def place_of(node: Any) -> tuple[str, int] | None:
 
 def _recorded(manager: Any) -> Iterator[Any]:
     """Every graph that was recorded."""
-    todo = [node for found in manager.roots.values() for node in found]
+    todo = [node for nodes in manager.roots.values() for node in nodes]
     while todo:
         node = todo.pop()
         yield node
-        todo += [child for found in node.children.values() for child in found]
+        todo += [child for nodes in node.children.values() for child in nodes]
 
 
 def _manager() -> Any:

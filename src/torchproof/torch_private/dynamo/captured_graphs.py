@@ -37,12 +37,12 @@ def replace_backends(run: Backend) -> Iterator[None]:
 
     @functools.wraps(original)
     def compile_graph(self: Any, gm: Any, *args: Any, **kwargs: Any) -> Any:
-        asked = self.compiler_fn
+        backend = self.compiler_fn
         self.compiler_fn = lambda graph, _: run(graph, str(self.dynamo_compile_id))
         try:
             return original(self, gm, *args, **kwargs)
         finally:
-            self.compiler_fn = asked
+            self.compiler_fn = backend
 
     with patched(owner, "_call_user_compiler", compile_graph):
         yield

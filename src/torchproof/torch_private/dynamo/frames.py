@@ -108,8 +108,8 @@ class Conversion:
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """The sizes of the tensors among the frame's arguments, by name."""
-        held = tensors_of(self.frame.f_locals)
-        return {name: tuple(tensor.shape) for name, tensor in held.items()}
+        tensors = tensors_of(self.frame.f_locals)
+        return {name: tuple(tensor.shape) for name, tensor in tensors.items()}
 
     def reason(self) -> str | None:
         """Which guard of the code compiled last, or used last, does not hold here."""
@@ -358,9 +358,11 @@ def call_directly(answer: Any, names: dict[str, Any]) -> None:
         value = names.get(name)
         if not isinstance(value, FunctionType):  # others may be the user's own
             continue
-        known = getattr(value, "_torchdynamo_orig_callable", None)
-        if isinstance(known, functools.partial) and inspect.isroutine(known.func):
-            names[name] = disable(known.func, reason="a compiled graph")
+        first_run = getattr(value, "_torchdynamo_orig_callable", None)
+        if isinstance(first_run, functools.partial) and inspect.isroutine(
+            first_run.func
+        ):
+            names[name] = disable(first_run.func, reason="a compiled graph")
 
 
 # -- what a conversion runs under ------------------------------------------------------

@@ -27,8 +27,8 @@ def reasons(receive: Callable[[list[str]], None]) -> AbstractContextManager[None
 
     @functools.wraps(original)
     def explain(*args: Any, **kwargs: Any) -> list[str]:
-        found = original(*args, **kwargs)
-        receive(found)
-        return found
+        failed = original(*args, **kwargs)
+        receive(failed)
+        return failed
 
     return patched(convert_frame, "get_and_maybe_log_recompilation_reasons", explain)

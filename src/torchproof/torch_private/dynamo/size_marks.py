@@ -19,13 +19,13 @@ PROBES: dict[str, tuple[str, ...]] = {
 
 def marks_of(tensor: torch.Tensor) -> dict[str, Any]:
     """Every mark by the name torch has for it; `ValueError` for one that holds code."""
-    held = getattr(tensor, "__dict__", {})
-    return {k: _plain(k, v) for k, v in held.items() if k.startswith(_STARTS)}
+    attributes = getattr(tensor, "__dict__", {})
+    return {k: _plain(k, v) for k, v in attributes.items() if k.startswith(_STARTS)}
 
 
 def put_marks(tensor: torch.Tensor, marks: dict[str, Any]) -> torch.Tensor:
-    for name, told in marks.items():
-        setattr(tensor, name, _value(told))
+    for name, encoded in marks.items():
+        setattr(tensor, name, _value(encoded))
     return tensor
 
 
@@ -42,10 +42,10 @@ def _plain(name: str, value: Any) -> Any:
     raise ValueError(f"{name} holds a {type(value).__name__}")
 
 
-def _value(told: Any) -> Any:
-    if not isinstance(told, dict):
-        return told
-    ((kind, parts),) = told.items()
+def _value(encoded: Any) -> Any:
+    if not isinstance(encoded, dict):
+        return encoded
+    ((kind, parts),) = encoded.items()
     if kind == "range":
         decorators = importlib.import_module("torch._dynamo.decorators")
         return decorators._DimRange(*parts)

@@ -47,9 +47,9 @@ def each_graph(note: Callable[[list[Subgraph]], None]) -> AbstractContextManager
 
     @functools.wraps(original)
     def compile_graph(self: Any, gm: fx.GraphModule, *args: Any, **kwargs: Any) -> Any:
-        found = [part for part in gm.children() if isinstance(part, fx.GraphModule)]
-        if found:
-            note(list(map(_subgraph, found)))
+        parts = [part for part in gm.children() if isinstance(part, fx.GraphModule)]
+        if parts:
+            note(list(map(_subgraph, parts)))
         return original(self, gm, *args, **kwargs)
 
     return patched(output_graph.OutputGraph, "_call_user_compiler", compile_graph)

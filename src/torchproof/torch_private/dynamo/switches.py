@@ -36,11 +36,11 @@ PROBES: dict[str, tuple[str, ...]] = {
 
 def graph_compiler(arguments: Mapping[str, Any]) -> Callable[..., Any]:
     """What torch.compile with these arguments would hand each graph to."""
-    told = [arguments.get(name) for name in ("mode", "options", "dynamic")]
+    settings = [arguments.get(name) for name in ("mode", "options", "dynamic")]
     backend = arguments.get("backend") or "inductor"
     if backend == "inductor":
-        return torch._TorchCompileInductorWrapper(*told)
-    return torch._TorchCompileWrapper(backend, *told)
+        return torch._TorchCompileInductorWrapper(*settings)
+    return torch._TorchCompileWrapper(backend, *settings)
 
 
 def folds_weights() -> bool:
@@ -84,15 +84,17 @@ def constant_results(note: Callable[[Any], None]) -> Iterator[None]:
 @contextlib.contextmanager
 def pretend_compiling() -> Iterator[None]:
     """Eager code that asks whether it is being compiled is told that it is."""
-    asked = torch.compiler.is_dynamo_compiling
-    assert isinstance(asked, types.FunctionType)
-    code = asked.__code__
-    asked.__code__ = _yes.__code__  # whoever imported it by name asks this one too
+    is_compiling = torch.compiler.is_dynamo_compiling
+    assert isinstance(is_compiling, types.FunctionType)
+    code = is_compiling.__code__
+    is_compiling.__code__ = (
+        _yes.__code__
+    )  # whoever imported it by name asks this one too
     try:
         with patched(torch.compiler, "_is_compiling_flag", True):
             yield
     finally:
-        asked.__code__ = code
+        is_compiling.__code__ = code
 
 
 def _yes() -> bool:
@@ -114,5 +116,5 @@ def unmutated_arguments(operator: Any) -> dict[int, str]:
     schema = getattr(operator, "_schema", None)
     if schema is None or operator.namespace in {"aten", "prims", "prim"}:
         return {}
-    told = enumerate(schema.arguments)
-    return {position: each.name for position, each in told if not each.is_write}
+    arguments = enumerate(schema.arguments)
+    return {position: each.name for position, each in arguments if not each.is_write}

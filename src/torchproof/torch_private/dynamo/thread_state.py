@@ -140,8 +140,10 @@ def forget_other_compilers() -> None:
     graph_module._forward_from_src = convert_frame.original_forward_from_src
     for name, state in _AT_REST.items():
         if name in sys.modules:
-            kept = vars(sys.modules[name])
-            kept.update({key: state[key] for key in state.keys() & kept.keys()})
+            namespace = vars(sys.modules[name])
+            namespace.update(
+                {key: state[key] for key in state.keys() & namespace.keys()}
+            )
     bundler = sys.modules.get("torch._inductor.triton_bundler")
     if bundler is not None:
         bundler.TritonBundler.end_compile()
@@ -159,10 +161,10 @@ def hide_unusable_cuda() -> None:
     original = torch.cuda._is_compiled
 
     def is_compiled() -> bool:
-        asked = sys._getframe(1)
-        if asked.f_code.co_name != "is_available":
+        frame = sys._getframe(1)
+        if frame.f_code.co_name != "is_available":
             return original()
-        caller = asked.f_back
+        caller = frame.f_back
         while caller is not None and _module(caller) == "torch.accelerator":
             caller = caller.f_back
         name = "" if caller is None else _module(caller)

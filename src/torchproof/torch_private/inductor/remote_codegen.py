@@ -91,14 +91,14 @@ class _NotLoaded(Exception):
 
 @contextlib.contextmanager
 def codegen_in_child(
-    send: Callable[[bytes], bytes], kept: Callable[[str], None]
+    send: Callable[[bytes], bytes], on_local: Callable[[str], None]
 ) -> Iterator[None]:
     """Code generation goes through `send`, in this context only.
 
     `kept(why)` is called before a graph that cannot be shipped is compiled here.
     """
     _install()
-    token = _route.set(_Route(send, kept))
+    token = _route.set(_Route(send, on_local))
     try:
         yield
     finally:
@@ -191,8 +191,8 @@ def _apply(settings: Mapping[str, Any]) -> None:
 
 
 def _memory_format(name: str) -> torch.memory_format:
-    found: torch.memory_format = getattr(torch, name)
-    return found
+    value: torch.memory_format = getattr(torch, name)
+    return value
 
 
 def _reduced(memory_format: torch.memory_format) -> tuple[Any, tuple[str]]:
@@ -267,9 +267,9 @@ def _scheme_class() -> Any:
                 return super().codegen_and_compile(*graph)
             except _NotLoaded as error:
                 self._route.kept(f"the child cannot load it: {error}")
-            here = compile_fx._InProcessFxCompile()
-            here.compile_region_name = self.compile_region_name
-            return here.codegen_and_compile(*graph)
+            local = compile_fx._InProcessFxCompile()
+            local.compile_region_name = self.compile_region_name
+            return local.codegen_and_compile(*graph)
 
         def serialize_compile(self, gm: Any, *rest: Any) -> Any:
             why = _reason_to_keep(gm)

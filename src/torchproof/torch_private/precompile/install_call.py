@@ -114,9 +114,9 @@ class _Unpickler(pickle.Unpickler):
         self._modules = modules
 
     def find_class(self, module: str, name: str) -> Any:
-        known = self._modules.files
-        here = self._modules.here(module).__name__ if module in known else module
-        return super().find_class(here, name)
+        files = self._modules.files
+        local_name = self._modules.here(module).__name__ if module in files else module
+        return super().find_class(local_name, name)
 
 
 @dataclass
@@ -147,21 +147,21 @@ def install_call(
     Runs code that the bytes hold: they must be trusted. The call has to be of the kind
     that was written, in the same mode; none of its values count.
     """
-    held = pickle.loads(raw)
-    modules = Modules(held["files"])
-    head = modules.loads(held["head"])
+    parts = pickle.loads(raw)
+    modules = Modules(parts["files"])
+    head = modules.loads(parts["head"])
     plain = plain_function(fn)
-    put = InstalledCall(fn, None)
-    guards = rebuilt(head, modules, fn, (args, kwargs), gone=_removing(put))
-    _assert_same(guards.lines, zlib.decompress(held["lines"]).decode())
-    compiled = _loaded(held["artifact"])
+    installed = InstalledCall(fn, None)
+    guards = rebuilt(head, modules, fn, (args, kwargs), gone=_removing(installed))
+    _assert_same(guards.lines, zlib.decompress(parts["lines"]).decode())
+    compiled = _loaded(parts["artifact"])
     disable = importlib.import_module("torch._dynamo").disable
     plain.__globals__[head["backend_id"]] = disable(compiled)
-    put.put.append(head["backend_id"])
-    put.manager = guards.manager
+    installed.put.append(head["backend_id"])
+    installed.manager = guards.manager
     load = importlib.import_module(_EVAL)._load_precompile_entry
     load(plain.__code__, guards.manager, head["bytecode"])
-    return put
+    return installed
 
 
 def rebuilt(
@@ -199,20 +199,20 @@ def rebuilt(
                 gone=gone,
             )
     except AssertionError as error:
-        told = str(error).split("Guard fail reason:")[-1].strip().splitlines()
+        reasons = str(error).split("Guard fail reason:")[-1].strip().splitlines()
         raise PrecompileError(
-            f"its guards fail here: {told[0] if told else ''}"
+            f"its guards fail here: {reasons[0] if reasons else ''}"
         ) from None
     except (LookupError, AttributeError, TypeError, NameError) as error:
         raise PrecompileError(f"this model is another: {error}") from None
 
 
-def _removing(put: InstalledCall) -> Callable[[], None]:
+def _removing(installed: InstalledCall) -> Callable[[], None]:
     """An address may soon be that of another object: nothing may ask for it then."""
 
     def gone() -> None:
-        if put.put and not sys.is_finalizing():
-            put.remove()
+        if installed.put and not sys.is_finalizing():
+            installed.remove()
 
     return gone
 
@@ -229,12 +229,12 @@ def _assert_code(
 
 
 def _assert_same(lines: tuple[str, ...], written: str) -> None:
-    here, then = "\n".join(lines), written
-    if here == then:
+    current, then = "\n".join(lines), written
+    if current == then:
         return
     ours, theirs = set(lines), set(then.split("\n"))
-    found = sorted(ours - theirs) or sorted(theirs - ours) or [""]
-    raise PrecompileError(f"this model is another: {found[0].lstrip('+-| ')}")
+    differing = sorted(ours - theirs) or sorted(theirs - ours) or [""]
+    raise PrecompileError(f"this model is another: {differing[0].lstrip('+-| ')}")
 
 
 def _loaded(artifact: bytes) -> Any:
@@ -248,8 +248,8 @@ def _loaded(artifact: bytes) -> Any:
 
 
 def plain_function(fn: Callable[..., Any]) -> types.FunctionType:
-    found: types.FunctionType = importlib.import_module(CONVERT).get_traced_fn(fn)[0]
-    return found
+    function: types.FunctionType = importlib.import_module(CONVERT).get_traced_fn(fn)[0]
+    return function
 
 
 def frame_of(
