@@ -11,8 +11,8 @@ import torch
 from watched import FIRST, HERE, STACK, WRITES, Stream
 
 from torchproof.observe.audit import outcomes
-from torchproof.observe.audit.kernels import Kernels, counted
 from torchproof.observe.audit.recordings import Recordings
+from torchproof.observe.audit.running import Kernels, count_kernels
 from torchproof.torch_private import backends, cudagraph_recordings
 from torchproof.torch_private.cudagraphs.cudagraph_recordings import (
     GraphRun,
@@ -259,6 +259,6 @@ def test_kernels_are_those_of_graphs_by_the_call_that_launched_them() -> None:
         event("gpu_memcpy", "Memcpy HtoD", 7),
         {"ph": "M", "name": "process_name"},
     ]
-    assert counted(trace) == Kernels(all=3, replayed=2)
+    assert count_kernels(trace) == Kernels(all=3, replayed=2)
     entries = [ON_CUDA, {"kind": "kernels", "all": 3, "replayed": 2}]
     assert outcomes.counts(entries)["cudagraph_kernel_share"] == pytest.approx(2 / 3)

@@ -1,8 +1,8 @@
-"""Part `lifetimes` of a check: the target run once more, with watchers around it.
+"""Part `lifetimes` of a check: runs the target once more, under watchers.
 
-Comes in: a target and how to run it. Goes out: events about CUDA graphs, the counts
-that belong to them, and the status of the part. This file runs in the parent, without
-torch; `running` is what the child process does.
+Takes a target and its options. Returns events about CUDA graphs, their counts, and the
+status of the part. This file runs in the parent, without torch. The child process runs
+`running.py`.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from torchproof.observe import capture
-from torchproof.observe.audit import events as told
+from torchproof.observe.audit import events as entry_events
 from torchproof.process import Conditions, Followed, follow
 from torchproof.records import Event, Finding, Part
 from torchproof.targets import Options, Target
 
-CODES = ("CG", "HS")  # of the rules about what the watchers saw
-_NOTHING = "nothing compiles with CUDA graphs"
-_SIMULATED = "on the CPU, with the lifetimes that CUDA graphs would give"
+CODES = ("CG", "HS")  # prefixes of the rules that read the watchers' events
+_NO_GRAPHS = "nothing compiles with CUDA graphs"
+_SIMULATED = "simulated on the CPU, with the tensor lifetimes of CUDA graphs"
 
 
 @dataclass(frozen=True)
 class AuditResult:
-    """What the audit of a target gave."""
+    """The events, counts and status of one audit."""
 
     status: Part
     events: tuple[Event, ...] = ()
@@ -33,7 +33,7 @@ class AuditResult:
     interrupted: bool = False
 
     def part(self, findings: Iterable[Finding]) -> Part:
-        """The part's status: `found` where one of its own findings is open."""
+        """The part's status: `found` if one of its own findings is open."""
         if self.status.status in {"passed", "failed"} and any(
             f.status == "open" and f.code.startswith(CODES) for f in findings
         ):
@@ -44,22 +44,24 @@ class AuditResult:
 def audit(
     target: Target, options: Options, progress: Callable[[str], None]
 ) -> AuditResult:
-    """Runs the target in a child of its own, real, under all watchers."""
+    """Runs the target in a child process under all watchers."""
     progress("lifetimes: running the target under watchers")
-    under = Conditions(timeout_s=options.timeout_s, quiet=options.quiet)
+    conditions = Conditions(timeout_s=options.timeout_s, quiet=options.quiet)
     job = capture.job(target, options)
-    child = follow("torchproof.observe.audit", job, lambda entry, seconds: None, under)
+    child = follow(
+        "torchproof.observe.audit", job, lambda entry, seconds: None, conditions
+    )
     return AuditResult(
         status=_status(child, target),
-        events=told.events(child.entries),
-        counts=told.counts(child.entries),
+        events=entry_events.events(child.entries),
+        counts=entry_events.counts(child.entries),
         environment=child.last("environment"),
         interrupted=child.ending == "interrupted",
     )
 
 
 def skipped(why: str) -> AuditResult:
-    return AuditResult(Part("skipped", why), counts=told.counts(()))
+    return AuditResult(Part("skipped", why), counts=entry_events.counts(()))
 
 
 def _status(child: Followed, target: Target) -> Part:
@@ -69,11 +71,11 @@ def _status(child: Followed, target: Target) -> Part:
         return Part("failed", why)
     if child.ending != "finished":
         return Part("failed", f"ended by {child.ending}")
-    requested = told.asked(child.entries)
+    requested = entry_events.requested_graphs(child.entries)
     failures = child.of("call_failed")
     if failures and not child.of("dead_read"):
         first = failures[0]
         return Part("failed", f"call {first['call']}: {first['message']}")
     if not requested.graphs:
-        return Part("skipped", _NOTHING)
+        return Part("skipped", _NO_GRAPHS)
     return Part("passed", _SIMULATED if requested.simulated else "")
