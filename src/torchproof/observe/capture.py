@@ -1,7 +1,7 @@
-"""Runs a target in a child process and gathers what the child saw as events.
+"""Runs a target in a child process and turns the child's stream into events.
 
-The parent never imports torch: a child that crashes, hangs or is killed costs the run
-nothing that was seen before.
+The parent never imports torch. If the child crashes, hangs or is killed, the events
+until then are still returned.
 """
 
 from __future__ import annotations
@@ -25,23 +25,22 @@ from torchproof.records import (
 )
 from torchproof.targets import Options, Target
 
-# Where torch defines the frame it compiles in place of an object with `__call__`.
+# The file of the function that torch compiles in place of an object with `__call__`.
 _AROUND_CALLABLES = "torch/_dynamo/external_utils.py"
-_READABLE = {"user", "library"}  # whose code is told about, torch's own is not
-_WRAPPER_FACTS = ("name", "what", "arguments", "off", "by_torchproof", "in_place")
+_REPORTED = {"user", "library"}  # whose code is reported; torch's own is not
+_WRAPPER_FIELDS = ("name", "what", "arguments", "off", "by_torchproof", "in_place")
 
 
 def observe(
     target: Target, options: Options, progress: Callable[[str], None]
 ) -> Observation:
-    """What happens when the target runs, or what its trace says happened."""
+    """Runs the target and returns its events, or reads them from a recorded trace."""
     if target.kind == "trace":
         return _read_trace(target)
     child_job = job(target, options)
-    under = Conditions(timeout_s=options.timeout_s, quiet=options.quiet)
-    child = follow(
-        "torchproof.observe.child", child_job, _ProgressReporter(progress), under
-    )
+    conditions = Conditions(timeout_s=options.timeout_s, quiet=options.quiet)
+    on_entry = _ProgressReporter(progress)
+    child = follow("torchproof.observe.child", child_job, on_entry, conditions)
     return gather(child.entries, child.ending, child.code, target)
 
 
@@ -54,7 +53,7 @@ def _read_trace(target: Target) -> Observation:
 
 
 def job(target: Target, options: Options) -> str:
-    """What the child is told, as JSON."""
+    """The child's job as JSON."""
     plain = {
         "target": dataclasses.asdict(target),
         "compile": dict(options.compile),
@@ -67,7 +66,7 @@ def job(target: Target, options: Options) -> str:
 
 
 class _ProgressReporter:
-    """Says what is being compiled, as the stream tells of it."""
+    """Reports which function is being compiled, as the stream grows."""
 
     def __init__(self, progress: Callable[[str], None]) -> None:
         self._progress = progress
@@ -77,10 +76,10 @@ class _ProgressReporter:
         if entry["kind"] == "plan":
             self._planned = entry["calls"]
         if entry["kind"] == "trace" and "dynamo_start" in entry["metadata"]:
-            self._tell(entry, seconds)
+            self._report(entry, seconds)
 
-    def _tell(self, entry: Mapping[str, Any], seconds: float) -> None:
-        if seconds < 1:  # silence under one second
+    def _report(self, entry: Mapping[str, Any], seconds: float) -> None:
+        if seconds < 1:  # short runs report no progress
             return
         call = entry.get("call")
         of = f" of {self._planned}" if self._planned else ""
@@ -92,7 +91,7 @@ class _ProgressReporter:
 def gather(
     entries: Sequence[dict[str, Any]], ending: str, code: int | None, target: Target
 ) -> Observation:
-    """The child's stream as an observation; `code` is the child's exit code."""
+    """Turns the child's stream into an observation; `code` is its exit code."""
     child = Followed(list(entries), ending, code)
     for entry in child.of("unusable"):
         raise UserError(entry["message"])
@@ -120,7 +119,7 @@ def _traced(
     lines_by_file: dict[str, dict[str, set[int]]] = {}
     for entry in entries:
         for file, functions in entry["files"].items():
-            if whose(file) in _READABLE:
+            if whose(file) in _REPORTED:
                 lines_by_function = lines_by_file.setdefault(file, {})
                 for name, lines in functions.items():
                     lines_by_function.setdefault(name, set()).update(lines)
@@ -134,7 +133,7 @@ def _compiled(entries: Iterable[Mapping[str, Any]]) -> dict[str, tuple[str, ...]
     names_by_file: dict[str, set[str]] = {}
     for entry in entries:
         for file, name in entry["reaches"]:
-            if whose(file) in _READABLE:
+            if whose(file) in _REPORTED:
                 names_by_file.setdefault(file, set()).add(name)
     return {file: tuple(sorted(names)) for file, names in names_by_file.items()}
 
@@ -152,7 +151,7 @@ def _events(
     for event in interpret(records):
         extra: dict[str, Any] = {}
         if event.function and event.function.file.endswith(_AROUND_CALLABLES):
-            # Only one callable can be meant where only one was compiled.
+            # If only one callable was compiled, the event is about that one.
             event = replace(event, function=_only(callables) or event.function)
         if event.kind == "compile_failure":
             extra["raised"] = event.compile_id in raised
@@ -178,7 +177,7 @@ def _events(
 def _wrappers(
     entries: Iterable[Mapping[str, Any]], counts: Mapping[str, Any]
 ) -> Iterable[Event]:
-    """What was compiled, and how often it was called."""
+    """Events for what was compiled, and how often it was called."""
     counts_by_number = {w[0]: w for w in counts.get("wrappers", ())}
     for entry in entries:
         _, calls, compiled, eager, inlined = counts_by_number.get(
@@ -189,7 +188,7 @@ def _wrappers(
             frames=_frames(entry["site"]),
             function=next(iter(_frames(entry["code"])), None),
             data={
-                **{k: entry[k] for k in _WRAPPER_FACTS},
+                **{k: entry[k] for k in _WRAPPER_FIELDS},
                 "around": _frames(entry["around"]),
                 "calls": calls,
                 "compiled_calls": compiled,
@@ -202,7 +201,7 @@ def _wrappers(
 def _strays(
     by_kind: Mapping[str, Sequence[Mapping[str, Any]]], counts: Mapping[str, Any]
 ) -> Iterable[Event]:
-    """Calls that went past what was compiled, and calls that raised."""
+    """Events for calls that bypassed the compiled code, and calls that raised."""
     strays = {(kind, name): count for kind, name, count in counts.get("strays", ())}
     for kind in ("method_call", "original_call", "call_error"):
         for entry in by_kind.get(kind, ()):

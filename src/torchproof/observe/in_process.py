@@ -1,4 +1,4 @@
-"""Observe what this process compiles, without a child process: used in tests."""
+"""Observes what this process compiles, without a child: for the pytest plugin."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _EARLIER = "a function compiled before the test"
 class InProcessObserver:
     """Observes what this process compiles from `start` to `stop`.
 
-    Compiled code is forgotten before and after: what an earlier test compiled would be
-    used in silence, and what is compiled here is not what a later one asks for.
+    Resets the compiler before and after. Otherwise code that an earlier test compiled
+    would run unobserved, and a later test could use the code compiled here.
     """
 
     def __init__(self, *, generate_code: bool = False) -> None:
@@ -40,7 +40,7 @@ class InProcessObserver:
     def start(self) -> None:
         import torch
 
-        self._hooks.enter_context(_trace_untold())
+        self._hooks.enter_context(_trace_hidden_from_pytest())
         torch.compiler.reset()
         self._hooks.callback(torch.compiler.reset)
         self._hooks.callback(self._observer.detach)
@@ -51,7 +51,7 @@ class InProcessObserver:
         self._hooks.close()
 
     def observation(self, name: str) -> Observation:
-        """What was seen until here."""
+        """The observation so far."""
         from torchproof.torch_private import environment
 
         self._observer.flush()
@@ -61,17 +61,17 @@ class InProcessObserver:
         return capture.gather(self._entries.entries, "finished", 0, target)
 
     def cudagraph_skips(self) -> int | None:
-        """CUDA graphs that Inductor skipped; None where none can be recorded."""
+        """How many CUDA graphs Inductor skipped; None if it cannot record any."""
         if not self._observer.records_graphs:
             return None
         return self._observer.skips() - self._skips
 
 
 @contextlib.contextmanager
-def _trace_untold() -> Iterator[None]:
-    """pytest 9.1 and later takes torch's structured trace for a log to be shown."""
+def _trace_hidden_from_pytest() -> Iterator[None]:
+    """Hides torch's structured trace from pytest 9.1 and later, which would show it."""
 
-    def untold(record: logging.LogRecord) -> bool:
+    def is_other(record: logging.LogRecord) -> bool:
         return record.name != _TRACE
 
     handlers = [
@@ -80,16 +80,16 @@ def _trace_untold() -> Iterator[None]:
         if type(handler).__module__.startswith("_pytest.")
     ]
     for handler in handlers:
-        handler.addFilter(untold)
+        handler.addFilter(is_other)
     try:
         yield
     finally:
         for handler in handlers:
-            handler.removeFilter(untold)
+            handler.removeFilter(is_other)
 
 
 class _Entries(Stream):
-    """A stream that stays in memory, as it would be read from a file."""
+    """A stream in memory, with the entries as they would be read from a file."""
 
     def __init__(self) -> None:
         self.entries: list[dict[str, Any]] = []
@@ -102,17 +102,15 @@ class _Entries(Stream):
 
 
 class TransparentObserver(Observer):
-    """The observer in somebody else's program: errors stay errors, nothing stays."""
+    """An observer that lets errors pass and removes everything it added."""
 
     def attach(self) -> None:
         from torchproof.torch_private import compile_contexts
 
         super().attach()
-        self._attach_dynamo()  # also for those who imported torch.compile by name
-        self.skips, self._unhook = (
-            compile_contexts.cudagraph_skips,
-            compile_contexts.unhook,
-        )
+        self._attach_dynamo()  # also sees code that imported torch.compile by name
+        self.skips = compile_contexts.cudagraph_skips
+        self._unhook = compile_contexts.unhook
         self.hooks.enter_context(compile_contexts.earlier_contexts(self._unknown))
 
     @property
@@ -125,16 +123,16 @@ class TransparentObserver(Observer):
         return enter
 
     def _unknown(self) -> Callable[[], Callable[[], None]]:
-        """The hook of something that torch.compile did not give through here."""
+        """The hook for a function that this observer did not see being compiled."""
         return functools.partial(self._enter_unknown, [])
 
-    def _enter_unknown(self, wrapper: list[Wrapper]) -> Callable[[], None]:
-        if not wrapper:
-            wrapper.append(Wrapper(len(self.wrappers), _earlier))
-            self.wrappers.append(wrapper[0])
+    def _enter_unknown(self, registered: list[Wrapper]) -> Callable[[], None]:
+        if not registered:
+            registered.append(Wrapper(len(self.wrappers), _earlier))
+            self.wrappers.append(registered[0])
             self.stream.write(
                 "wrapper",
-                number=wrapper[0].number,
+                number=registered[0].number,
                 name=_EARLIER,
                 what="function",
                 site=[],
@@ -146,10 +144,10 @@ class TransparentObserver(Observer):
                 in_place=False,
                 reaches=[],
             )
-        return self._enter(wrapper[0])
+        return self._enter(registered[0])
 
     def _convert(self, convert: Callable[[], Any], request: Any) -> Any:
-        """An error is the test's own, as it would be without anyone watching."""
+        """Lets a compile error reach the test, as without an observer."""
         return super()._convert(convert, request._replace(fullgraph=True))
 
     def _spy_on_original(self, wrapper: Wrapper, model: Any) -> None:
@@ -157,14 +155,14 @@ class TransparentObserver(Observer):
         super()._spy_on_original(wrapper, model)
         spy = getattr(model, "_compiled_call_impl", None)
         if spy is not None and before is None:
-            self.hooks.callback(_unspied, weakref.ref(model), spy)
+            self.hooks.callback(_remove_spy, weakref.ref(model), spy)
 
 
 def _earlier() -> None:
-    """Stands for a function of which nothing is known."""
+    """A placeholder for an unknown function."""
 
 
-def _unspied(model: weakref.ref[Any], spy: Any) -> None:
+def _remove_spy(model: weakref.ref[Any], spy: Any) -> None:
     alive = model()
     if alive is not None and alive._compiled_call_impl is spy:
         alive._compiled_call_impl = None

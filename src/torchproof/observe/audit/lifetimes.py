@@ -182,7 +182,7 @@ class Lifetimes:
     def _expire(
         self, outputs: Iterable[Output], number: int, begun_at: tuple[Frame, ...]
     ) -> None:
-        """Marks outputs as dead: generation `number`, begun at this stack, reuses them."""
+        """Marks outputs as dead: generation `number` reuses their memory."""
         if number != self._number:
             self._number = number
             self._dead = {k: v for k, v in self._dead.items() if v.alive}

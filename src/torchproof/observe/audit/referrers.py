@@ -39,7 +39,7 @@ class Referrer:
 
     @property
     def is_variable(self) -> bool:
-        """Whether only a local variable refers to the tensor; the next call rebinds it."""
+        """Whether only a local variable refers to the tensor, until it is rebound."""
         return self.function is not None and self.path.isidentifier()
 
     @property

@@ -185,7 +185,7 @@ def profile_kernels(step: Callable[[], object]) -> Kernels:
 
 
 def count_kernels(trace: Iterable[Mapping[str, Any]]) -> Kernels:
-    """Counts the kernels of a trace; each has the number of the call that launched it."""
+    """Counts a trace's kernels; each has the number of the call that launched it."""
     kernels: list[Any] = []
     launches: set[Any] = set()
     for event in trace:
