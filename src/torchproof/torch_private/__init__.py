@@ -1,8 +1,10 @@
-"""Every touch of `torch._*`, as probed hooks that restore what they patch.
+"""The only package that uses private names of torch, through probed hooks.
 
-In: callbacks and compiled objects. Out: plain values. Supports torch 2.11 to 2.15; the
-`PROBES` of each file name what its hooks need, and `hooks.missing()` says what the
-installed torch lacks. Start with `hooks.py`. Imports `records` and `process`.
+In: callbacks and compiled objects. Out: plain values. Supports torch 2.11 to 2.15. The
+`PROBES` of each file list the private names that its hooks need, and `hooks.missing()`
+reports those that the installed torch lacks. The files are grouped into `dynamo`,
+`inductor`, `cudagraphs` and `precompile`. Start with `hooks.py`. Imports `records` and
+`process`.
 """
 
 from typing import TYPE_CHECKING
