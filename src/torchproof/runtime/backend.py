@@ -82,7 +82,7 @@ class Backend:
         backward = functools.partial(self._backward, f"backward of {name}")
         eager = self._eager(gm)
         try:
-            with backends.noting_changes(len(inputs)) as changed:
+            with backends.record_mutated_inputs(len(inputs)) as changed:
                 compiled = subgraphs.forward_of(self._compile(gm, inputs, backward))
         except Exception as error:
             if backends.asks_to_trace_again(error):
