@@ -230,7 +230,9 @@ def _routed(original: Callable[..., Any]) -> Callable[..., Any]:
         child_compile = _compile_class()(route)
         # torch 2.11 does not have this argument.
         child_compile.compile_region_name = kwargs.pop("compile_region_name", None)
-        return child_compile.codegen_and_compile(gm, example_inputs, inputs_to_check, kwargs)
+        return child_compile.codegen_and_compile(
+            gm, example_inputs, inputs_to_check, kwargs
+        )
 
     generate_code.torchproof_original = original  # type: ignore[attr-defined]
     return generate_code
