@@ -79,9 +79,9 @@ def release_unused_outputs() -> None:
         outputs = node.cached_tensor_outputs
         for i in range(len(outputs)):
             # Two references: the list's, and the argument of getrefcount().
-            alone = sys.getrefcount(outputs[i]) == 2
+            unused = sys.getrefcount(outputs[i]) == 2
             if (
-                alone
+                unused
                 and outputs[i]._use_count() == 1
                 and outputs[i].grad_fn is not None
             ):
