@@ -54,7 +54,8 @@ def watchers(write: Write) -> list[Watcher]:
 
 
 def main(arguments: list[str]) -> int:
-    job, stream = json.loads(arguments[0]), Stream(arguments[1])
+    job = json.loads(arguments[0])
+    stream = Stream(arguments[1])
     target = Target(**{**job["target"], "arguments": tuple(job["target"]["arguments"])})
     with contextlib.ExitStack() as hooks:
         try:

@@ -246,7 +246,8 @@ def _silent_skips(receiver: Receiver) -> Iterator[None]:
 def _pending(receiver: Receiver) -> Iterator[None]:
     """Reports graphs that are warmed up again and again, and never recorded."""
     trees = importlib.import_module("torch._inductor.cudagraph_trees")
-    owner, name = trees.CUDAGraphTreeManager, "check_warn_on_unable_to_start_executing"
+    owner = trees.CUDAGraphTreeManager
+    name = "check_warn_on_unable_to_start_executing"
     original = getattr(owner, name)
 
     @functools.wraps(original)
@@ -278,7 +279,14 @@ def _splits(receiver: Receiver) -> Iterator[None]:
         is_split = reason and reason != _DISABLED and not fused
         if is_split and "cuda" in graphs.graph.device_types:
             operation, stack = _traced(node.node)
-            receiver.split(Split(reason, operation, stack, _compile_id()))
+            receiver.split(
+                Split(
+                    reason=reason,
+                    operation=operation,
+                    stack=stack,
+                    compile_id=_compile_id(),
+                )
+            )
         return reason
 
     with patched(scheduler.Scheduler, "should_partition", decide):
@@ -294,7 +302,8 @@ def _traced(operation: Any) -> tuple[str, str | None]:
     named = getattr(operation, "op_overload", None) or (
         origins[0].target if origins else type(operation).__name__
     )
-    visited, nearest = set(origins), list(origins)
+    visited = set(origins)
+    nearest = list(origins)
     for node in nearest:  # the list grows meanwhile
         if node.stack_trace:
             return str(named), node.stack_trace

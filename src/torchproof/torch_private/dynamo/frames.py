@@ -104,7 +104,9 @@ class Conversion:
         if hasattr(frame, "closure"):
             fields["closure"] = frame.closure
         copy = SimpleNamespace(**fields)
-        return Conversion(copy, self.entry, self.state, self.callback)
+        return Conversion(
+            frame=copy, entry=self.entry, state=self.state, callback=self.callback
+        )
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """The sizes of the tensors among the frame's arguments, by name."""
@@ -139,7 +141,9 @@ class _GuardedCallback:
         self._guard = guard
 
     def __call__(self, frame: Any, entry: Any, state: Any) -> Any:
-        return self._guard(Conversion(frame, entry, state, self._callback))
+        return self._guard(
+            Conversion(frame=frame, entry=entry, state=state, callback=self._callback)
+        )
 
 
 _here = threading.local()

@@ -51,7 +51,8 @@ def graph_lookups(note: Callable[[Lookup], None]) -> Iterator[None]:
     """Calls `note(lookup)` for each graph lookup in this process, in any thread."""
     graphs = importlib.import_module(_GRAPHS).FxGraphCache
     home = importlib.import_module(_AUTOGRAD)
-    load, key_of = graphs.load_with_key, home.autograd_cache_key
+    load = graphs.load_with_key
+    key_of = home.autograd_cache_key
     look_up = home.AOTAutogradCache._lookup
 
     @functools.wraps(load)
@@ -59,7 +60,14 @@ def graph_lookups(note: Callable[[Lookup], None]) -> Iterator[None]:
         key: str, debug_lines: list[str], *args: Any, **kwargs: Any
     ) -> Any:
         graph, info = load(key, debug_lines, *args, **kwargs)
-        note(Lookup("inductor", key, graph is not None, _facts(debug_lines)))
+        note(
+            Lookup(
+                cache="inductor",
+                key=key,
+                hit=graph is not None,
+                facts=_facts(debug_lines),
+            )
+        )
         return graph, info
 
     @functools.wraps(key_of)
@@ -68,13 +76,20 @@ def graph_lookups(note: Callable[[Lookup], None]) -> Iterator[None]:
             return key_of(*args, **kwargs)
         except Exception as error:
             why = str(error).strip().splitlines()[0][:200] if str(error) else ""
-            note(Lookup("aot_autograd", None, False, why=why or type(error).__name__))
+            note(
+                Lookup(
+                    cache="aot_autograd",
+                    key=None,
+                    hit=False,
+                    why=why or type(error).__name__,
+                )
+            )
             raise
 
     @functools.wraps(look_up)
     def _lookup(key: str, *args: Any, **kwargs: Any) -> Any:
         entry = look_up(key, *args, **kwargs)
-        note(Lookup("aot_autograd", key, entry is not None))
+        note(Lookup(cache="aot_autograd", key=key, hit=entry is not None))
         return entry
 
     with (

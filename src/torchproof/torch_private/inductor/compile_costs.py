@@ -122,7 +122,8 @@ def cache_lookups(note: Callable[[str, str, bool], None]) -> Iterator[None]:
     """Calls `note(cache, key, hit)` for each lookup in a graph cache."""
     graphs = importlib.import_module(CACHE_MODULE).FxGraphCache
     autograd = importlib.import_module(AUTOGRAD_CACHE_MODULE).AOTAutogradCache
-    load, look_up = graphs.load_with_key, autograd._lookup
+    load = graphs.load_with_key
+    look_up = autograd._lookup
 
     @functools.wraps(load)
     def load_with_key(key: str, *args: Any, **kwargs: Any) -> Any:

@@ -74,7 +74,12 @@ def export(
         tuple(s if isinstance(s, int) else str(s) for s in value.shape)
         for value in values
     )
-    return Exported(program, sizes, dict(_bounds(program)), _conditions(program))
+    return Exported(
+        program=program,
+        sizes=sizes,
+        bounds=dict(_bounds(program)),
+        conditions=_conditions(program),
+    )
 
 
 @contextlib.contextmanager

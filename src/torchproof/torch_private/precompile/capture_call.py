@@ -71,7 +71,8 @@ def capture_call(
     """Traces and compiles a call with these torch.compile arguments, as bytes."""
     convert = importlib.import_module(CONVERT)
     backend = _backend(arguments)
-    plain, installed = plain_function(fn), dict[str, Any]()
+    plain = plain_function(fn)
+    installed: dict[str, Any] = {}
     functorch: Any = importlib.import_module("torch._functorch.config")
     with (
         guard_expressions.in_compilation("fullgraph_capture"),
@@ -100,7 +101,8 @@ def capture_call(
         "guards": [_detached(guard) for guard in guards.saved_guards],
         "shapes": guards.shape_parts,
     }
-    raw, modules = _dumps(head), Modules(_files(head, fn))
+    raw = _dumps(head)
+    modules = Modules(_files(head, fn))
     rebuilt_guards = rebuild_guards(modules.loads(raw), modules, fn, (args, kwargs))
     if rebuilt_guards.unnamed:
         raise PrecompileError(
@@ -157,7 +159,8 @@ def _dynamic(dynamic: bool | None) -> contextlib.AbstractContextManager[Any]:
 def _unique_globals(installed: dict[str, Any]) -> Iterator[None]:
     """Records the globals that Dynamo adds, and gives them process-unique names."""
     graph: Any = importlib.import_module(GRAPH).OutputGraph
-    install, token = graph.install_global_unsafe, uuid.uuid4().hex
+    install = graph.install_global_unsafe
+    token = uuid.uuid4().hex
 
     def install_global_unsafe(self: Any, name: str, value: Any) -> None:
         install(self, name, value)

@@ -99,11 +99,11 @@ def build_guards(
     check_manager.objects.clear()  # the guards must not keep objects alive
     unnamed = tuple(dict.fromkeys(check_manager.unnamed))
     return Guards(
-        check_manager.guard_manager,
-        tuple(lines),
-        unnamed,
-        check_manager.saved_guards,
-        check_manager.shape_code_parts,
+        manager=check_manager.guard_manager,
+        lines=tuple(lines),
+        unnamed=unnamed,
+        saved_guards=check_manager.saved_guards,
+        shape_parts=check_manager.shape_code_parts,
     )
 
 
