@@ -41,7 +41,7 @@ class _Span:
 
 
 class BreakCost:
-    """Attaches its hooks while it is entered as a context manager."""
+    """Measures compiled calls while it is entered as a context manager."""
 
     def __init__(self) -> None:
         self._hooks = contextlib.ExitStack()

@@ -69,7 +69,7 @@ def parse(reason: str) -> Guard:
 
 
 def _tensor(condition: str, text: str) -> Guard | None:
-    """Parses `tensor 'x' size mismatch at index 0. expected 8, actual 5` and alike."""
+    """Parses `tensor 'x' size mismatch at index 0. expected 8, actual 5`."""
     match = re.match(
         r"tensor '(?P<name>.+?)' (?P<what>[\w ]+?) mismatch(?: at index"
         r" (?P<dim>\d+))?\. "

@@ -173,7 +173,7 @@ def _compile_id() -> str | None:
 def _skips(receiver: Receiver) -> Iterator[None]:
     """Patches the logging function in every module that imports it by name.
 
-    All modules are imported first. One imported later would import the patched one.
+    All modules are imported first. One imported later would keep the patched function.
     """
     modules = [importlib.import_module(name) for name in _SKIPPERS]
     with contextlib.ExitStack() as patches:

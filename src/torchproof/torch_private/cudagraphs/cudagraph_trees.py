@@ -61,12 +61,12 @@ Mode = Literal["inference", "forward", "backward"]
 class Graph:
     """One compiled graph.
 
-    `asks` is whether it requests a CUDA graph; `changes` are the inputs it mutates.
+    `mutates` are the indices of the inputs that it mutates.
     """
 
     mode: Mode
-    asks: bool
-    changes: frozenset[int] = frozenset()
+    wants_cudagraph: bool
+    mutates: frozenset[int] = frozenset()
     simulated: bool = True
 
 
@@ -80,7 +80,7 @@ class RunListener(Protocol):
     def ran_backward(self) -> None: ...  # a backward ran, but not as a CUDA graph
 
 
-def asks_for_graphs(arguments: Mapping[str, Any]) -> bool:
+def uses_cudagraphs(arguments: Mapping[str, Any]) -> bool:
     """Whether torch.compile with these arguments uses CUDA graphs on CUDA."""
     config = importlib.import_module("torch._inductor.config")
     inductor = importlib.import_module("torch._inductor")
@@ -168,25 +168,25 @@ def _on_cuda(inputs: Sequence[Any]) -> bool:
 def _graph(gm: Any, kwargs: Mapping[str, Any]) -> Graph:
     config = importlib.import_module("torch._inductor.config")
     boxed = kwargs.get("cudagraphs")
-    asks = bool(config.triton.cudagraphs if boxed is None else boxed)
-    if config.triton.cudagraph_skip_dynamic_graphs and _has_sizes(gm):
-        asks = False
+    wants_cudagraph = bool(config.triton.cudagraphs if boxed is None else boxed)
+    if config.triton.cudagraph_skip_dynamic_graphs and _has_symbolic_sizes(gm):
+        wants_cudagraph = False
     mode: Mode = "forward"
     if kwargs.get("is_backward"):
         mode = "backward"
     elif kwargs.get("is_inference"):
         mode = "inference"
     static = frozenset(kwargs.get("static_input_idxs") or ())
-    return Graph(mode, asks, _written(gm) - static)
+    return Graph(mode, wants_cudagraph, mutates=_mutated_inputs(gm) - static)
 
 
-def _has_sizes(gm: Any) -> bool:
+def _has_symbolic_sizes(gm: Any) -> bool:
     """Whether the graph has symbolic sizes as inputs, as dynamic graphs do."""
     inputs = (node for node in gm.graph.nodes if node.op == "placeholder")
     return any(isinstance(node.meta.get("val"), torch.SymInt) for node in inputs)
 
 
-def _written(gm: Any) -> frozenset[int]:
+def _mutated_inputs(gm: Any) -> frozenset[int]:
     """The inputs that a captured graph mutates."""
     inputs = [node for node in gm.graph.nodes if node.op == "placeholder"]
     written = {
@@ -228,9 +228,9 @@ def _tree_runs(listener: RunListener) -> Iterator[None]:
             return original(self, new_inputs, function_id)
         function = self.ids_to_funcs[function_id]
         mode = self.id_to_mode[function_id].name.lower()
-        changes = frozenset(function.mutated_input_idxs)
-        changes -= frozenset(function.static_input_idxs)
-        graph = Graph(mode, True, changes, simulated=False)
+        mutates = frozenset(function.mutated_input_idxs)
+        mutates -= frozenset(function.static_input_idxs)
+        graph = Graph(mode, True, mutates=mutates, simulated=False)
         listener.begins(graph, new_inputs)
         local.inside = True
         try:

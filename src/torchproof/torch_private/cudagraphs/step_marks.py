@@ -97,7 +97,7 @@ def may_overwrite_saved_tensors() -> bool:
 
 
 def no_saved_tensor_hooks() -> bool:
-    """Whether no saved-tensor hooks are active, so reading a saved tensor is free."""
+    """Whether no saved-tensor hooks are active: reading a tensor would unpack it."""
     return torch._C._autograd._top_saved_tensors_default_hooks(True) is None
 
 

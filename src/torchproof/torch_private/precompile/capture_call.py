@@ -68,7 +68,7 @@ def capture_call(
     kwargs: dict[str, Any],
     arguments: Mapping[str, Any],
 ) -> bytes:
-    """Traces and compiles a call with these torch.compile arguments, as bytes."""
+    """Traces and compiles a call with these torch.compile arguments; returns bytes."""
     convert = importlib.import_module(CONVERT)
     backend = _backend(arguments)
     plain = plain_function(fn)
@@ -157,7 +157,7 @@ def _dynamic(dynamic: bool | None) -> contextlib.AbstractContextManager[Any]:
 
 @contextlib.contextmanager
 def _unique_globals(installed: dict[str, Any]) -> Iterator[None]:
-    """Records the globals that Dynamo adds, and gives them process-unique names."""
+    """Records the globals that Dynamo adds, and gives them globally unique names."""
     graph: Any = importlib.import_module(GRAPH).OutputGraph
     install = graph.install_global_unsafe
     token = uuid.uuid4().hex

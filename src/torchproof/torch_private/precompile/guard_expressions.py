@@ -168,7 +168,7 @@ def _portable_class(name: str, named: Callable[[str], str]) -> str:
 
 
 def described(value: Any, named: Callable[[str], str] = str) -> str | None:
-    """A description of an object that is the same in every process; None without."""
+    """A description of an object that is the same in every process, or None."""
     if value is None or value is ... or isinstance(value, _SINGLE):
         return repr(value)
     if isinstance(value, types.ModuleType):

@@ -128,7 +128,8 @@ class InstalledCall:
 
     fn: Callable[..., Any]
     manager: Any
-    global_names: list[str] = field(default_factory=list)  # added to the function's
+    # The names that were added to the function's globals.
+    global_names: list[str] = field(default_factory=list)
 
     def accepts(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Whether its guards hold for this call in the current state."""
