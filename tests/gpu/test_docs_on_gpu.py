@@ -9,7 +9,7 @@ import pytest
 
 pytestmark = pytest.mark.gpu
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "graphs.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "graph.md"
 
 
 def test_the_programs_of_the_page_are_replayed(
