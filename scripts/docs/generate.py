@@ -19,22 +19,22 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
 
-import coverage_page  # noqa: E402
-import getting_started  # noqa: E402
-import limitations_page  # noqa: E402
-import pack_tables  # noqa: E402
-import precision_tables  # noqa: E402
-import readme_tables  # noqa: E402
-import reliability_tables  # noqa: E402
-import report_examples  # noqa: E402
-import results_tables  # noqa: E402
-import strategy_tables  # noqa: E402
-from import_table import MAY_IMPORT  # noqa: E402
+import coverage_page
+import getting_started
+import limitations_page
+import pack_tables
+import precision_tables
+import readme_tables
+import reliability_tables
+import report_examples
+import results_tables
+import strategy_tables
+from import_table import MAY_IMPORT
 
-from torchproof.checking.rules import RULES  # noqa: E402
-from torchproof.records.run import CATEGORIES  # noqa: E402
-from torchproof.report import render  # noqa: E402
-from torchproof.targets.workloads import WORKLOADS  # noqa: E402
+from torchproof.checking.rules import RULES
+from torchproof.records.run import CATEGORIES
+from torchproof.report import render
+from torchproof.targets.workloads import WORKLOADS
 
 COMMAND = ("check", "workload:gpt-original", "--effort", "quick")
 BENCH = "gpt2-inference"  # the runs whose text is shown

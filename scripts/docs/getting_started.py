@@ -24,7 +24,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "src"))
 
-from torchproof.records import store  # noqa: E402
+from torchproof.records import store
 from torchproof.report import render
 
 PAGE = ROOT / "docs" / "getting-started.md"

@@ -16,7 +16,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.limitations import (  # noqa: E402
+from benchmarks.limitations import (
     FAILED,
     GONE,
     HOLDS,
@@ -27,10 +27,7 @@ from benchmarks.limitations import (  # noqa: E402
     programs,
     version,
 )
-from torchproof.report import (
-    markdown,
-    numbers,
-)
+from torchproof.report import markdown, numbers
 
 GROUPS = {
     "nothing": "Nothing is compiled, without a warning",

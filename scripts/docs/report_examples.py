@@ -11,12 +11,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
 
-from check_runs import FULL, ITEM, SIZE, check  # noqa: E402
+from check_runs import FULL, ITEM, SIZE, check
 
-from torchproof.report import (
-    finding_section,
-    render,
-)
+from torchproof.report import finding_section, render
 
 
 def finding() -> str:

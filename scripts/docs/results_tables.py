@@ -15,22 +15,15 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
 
-import tuning_tables  # noqa: E402
-import whole_step_tables  # noqa: E402
-from test_samples import REPLAYS, SLICE_MS, read, replay  # noqa: E402
+import tuning_tables
+import whole_step_tables
+from test_samples import REPLAYS, SLICE_MS, read, replay
 
 from torchproof.measure.comparison.metrics import in_words
-from torchproof.measure.comparison.ratios import side_by_side  # noqa: E402
-from torchproof.records import store  # noqa: E402
-from torchproof.records.run import (
-    Measurement,
-    Run,
-)
-from torchproof.report import (
-    bench_sections,
-    markdown,
-    numbers,
-)
+from torchproof.measure.comparison.ratios import side_by_side
+from torchproof.records import store
+from torchproof.records.run import Measurement, Run
+from torchproof.report import bench_sections, markdown, numbers
 
 KEPT = ROOT / "benchmarks" / "results"
 # Of the machine with the GPU, and what stands in the tables for it.

@@ -15,15 +15,12 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.side_by_side import Step  # noqa: E402
-from benchmarks.tuning import RESULTS, SEARCHES, Work  # noqa: E402
-from benchmarks.whole_step import STEPS  # noqa: E402
-from torchproof.records import store  # noqa: E402
-from torchproof.records.run import Run  # noqa: E402
-from torchproof.report import (
-    markdown,
-    numbers,
-)
+from benchmarks.side_by_side import Step
+from benchmarks.tuning import RESULTS, SEARCHES, Work
+from benchmarks.whole_step import STEPS
+from torchproof.records import store
+from torchproof.records.run import Run
+from torchproof.report import markdown, numbers
 
 Trial = dict[str, Any]
 

@@ -17,18 +17,11 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.side_by_side import Step  # noqa: E402
-from benchmarks.whole_step import MODES, RESULTS, STEPS, Work  # noqa: E402
-from torchproof.records import store  # noqa: E402
-from torchproof.records.run import (
-    Measurement,
-    Run,
-)
-from torchproof.report import (
-    bench_sections,
-    markdown,
-    numbers,
-)
+from benchmarks.side_by_side import Step
+from benchmarks.whole_step import MODES, RESULTS, STEPS, Work
+from torchproof.records import store
+from torchproof.records.run import Measurement, Run
+from torchproof.report import bench_sections, markdown, numbers
 
 REDUCE_OVERHEAD = "full:reduce-overhead"
 # Of the best mode's step, of reduce-overhead's first call, of the best mode's memory.
