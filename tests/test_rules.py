@@ -158,7 +158,7 @@ def test_a_callable_object_is_the_place(tmp_path: Path, observe: Any) -> None:
     )
     [found] = rules.check(observe(f"{program}:make"))
     assert (found.code, found.line, found.owner) == ("RC201", 3, "user")
-    assert "Step.__call__ was recompiled" in found.message
+    assert "Step.__call__" in found.message
 
 
 def test_a_recompile_in_library_code_is_placed_there() -> None:
