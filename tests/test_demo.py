@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from torchproof.cli import main
+from torchproof.cli import verbs
 from torchproof.targets.workloads import WORKLOADS
 
 ROOT = Path(__file__).parent.parent
@@ -37,7 +37,7 @@ def script() -> str:
 def commands(script: str) -> list[argparse.Namespace]:
     lines = [line for line in script.splitlines() if line.startswith(TORCHPROOF)]
     words = [shlex.split(line.partition("||")[0])[1:] for line in lines]
-    return [main._parser().parse_args(each) for each in words]
+    return [verbs._parser().parse_args(each) for each in words]
 
 
 def test_the_commands_parse_and_name_a_workload_and_its_original(script: str) -> None:
