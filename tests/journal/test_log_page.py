@@ -88,7 +88,7 @@ def test_the_page_names_every_metric_and_flag() -> None:
     text = PAGE.read_text()
     named = [
         *expectations.METRICS,
-        *(f"--{n}" for f in flags.OF_LOG.values() for n in f),
+        *(f"--{n}" for f in flags.LOG_ACTIONS.values() for n in f),
     ]
     assert [name for name in named if not re.search(rf"`{name}\b", text)] == []
 
