@@ -76,7 +76,8 @@ def _parser() -> argparse.ArgumentParser:
         prog="torchproof",
         description=(
             "Makes torch.compile dependable: finds what goes wrong when a model"
-            " compiles, measures what compiling is worth, and picks the fastest safe strategy."
+            " compiles, measures what compiling is worth, and picks the fastest safe"
+            " strategy."
         ),
         epilog="example: torchproof check workload:gpt-original",
     )
