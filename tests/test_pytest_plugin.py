@@ -225,7 +225,7 @@ def test_code_is_generated_where_that_is_asked_for(folder: Path) -> None:
         """
 from test_cases import X, Net, budget, clean
 import torch
-from torchproof.observe.in_process import _Guest as _Watcher
+from torchproof.observe.in_process import TransparentObserver as _Watcher
 from torch._inductor.utils import run_and_get_code
 
 

@@ -13,7 +13,7 @@ from facts import numbers
 from torchproof.measure import script_bench, script_bench_worker
 from torchproof.measure.specs import AS_WRITTEN, Plan
 from torchproof.measure.strategy_state import Seat
-from torchproof.observe.step_detector import Steps
+from torchproof.observe.step_detector import StepDetector
 from torchproof.process.streams import Followed
 from torchproof.records.run import Measurement
 from torchproof.targets.target import parse
@@ -128,7 +128,7 @@ class Told:
 
     def __init__(self) -> None:
         self.begun = self.changed = 0
-        self.steps = Steps(self._begins, self._changes)
+        self.steps = StepDetector(self._begins, self._changes)
 
     def _begins(self) -> None:
         self.begun += 1

@@ -17,7 +17,7 @@ from torch._dynamo.utils import counters
 
 from torchproof.checking import rules
 from torchproof.checking.rules.compile_cost import loop_at
-from torchproof.observe.break_cost import Anatomy
+from torchproof.observe.break_cost import BreakCost
 from torchproof.records import stats
 from torchproof.records.run import Event, Finding, Frame, Observation
 from torchproof.targets.introspect import code_of, frame_of
@@ -245,7 +245,7 @@ def once(fn: Any, call: tuple[Any, ...]) -> float:
 def measured(program: Path) -> Iterator[Event]:
     """A program's events, timed in the plainest way; Inductor's seconds are made up."""
     fn, calls = runpy.run_path(str(program))["make"]()
-    with torch.no_grad(), Anatomy() as anatomy:
+    with torch.no_grad(), BreakCost() as anatomy:
         compiled = torch.compile(fn, **settings(program)["COMPILE"])
         first_call_s = once(compiled, calls[0]) / 1e3
         once(compiled, calls[0])

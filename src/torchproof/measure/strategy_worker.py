@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from torchproof.measure import guard_filters, numerics, profiling
 from torchproof.measure.compile_stats import Ledger
-from torchproof.observe import Anatomy
+from torchproof.observe import BreakCost
 from torchproof.records import UserError, stats, whose
 from torchproof.strategies import NotApplicable, Strategy
 from torchproof.targets import Loaded, Target, calls
@@ -76,7 +76,7 @@ class Arm:
         self.references: dict[int, numerics.Reference] = {}
         self.ledger = Ledger()
         self.dropped: Counter[str] = Counter()  # guards that are not checked
-        self.anatomy: Anatomy | None = None
+        self.anatomy: BreakCost | None = None
         self.hooks = contextlib.ExitStack()
         self.applied: Applied | None = None
 
@@ -147,7 +147,7 @@ class Arm:
 
         plan = self._plan()
         if self.job["anatomy"] and self.strategy.compiles:
-            self.anatomy = self.hooks.enter_context(Anatomy())
+            self.anatomy = self.hooks.enter_context(BreakCost())
         self._load({})
         profiling.wake(self.device)
         told: dict[str, Any] = {"source": "", "notes": []}
@@ -321,7 +321,7 @@ class Arm:
         from torchproof.torch_private import compile_costs
 
         torch.compiler.reset()
-        with compile_costs.as_eager_draws():
+        with compile_costs.eager_random():
             loaded, plan = self._made({}), self._plan()
             fn, given = loaded.fn, loaded.calls
             if not self.job["as_written"]:

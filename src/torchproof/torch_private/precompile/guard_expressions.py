@@ -82,7 +82,7 @@ def built(
 
     `named` tells the name that a module of this process goes by in the lines.
     """
-    made = _manager_class()(
+    check_manager = _manager_class()(
         code,
         output_graph,
         shape_code_parts=shape_parts,
@@ -90,13 +90,17 @@ def built(
         save_guards=save,
         strict_error=save,
     )
-    made.gone = gone
-    told = str(made.guard_manager).splitlines()
-    lines = sorted(_told(made.objects, line, named) for line in told)
-    made.objects.clear()  # none of them is to live longer for being guarded
-    unnamed = tuple(dict.fromkeys(made.unnamed))
+    check_manager.gone = gone
+    guard_lines = str(check_manager.guard_manager).splitlines()
+    lines = sorted(_told(check_manager.objects, line, named) for line in guard_lines)
+    check_manager.objects.clear()  # none of them is to live longer for being guarded
+    unnamed = tuple(dict.fromkeys(check_manager.unnamed))
     return Guards(
-        made.guard_manager, tuple(lines), unnamed, made.kept, made.shape_code_parts
+        check_manager.guard_manager,
+        tuple(lines),
+        unnamed,
+        check_manager.kept,
+        check_manager.shape_code_parts,
     )
 
 
@@ -125,12 +129,12 @@ def _manager_class() -> Any:
 
         def build_guards(self, *args: Any, **kwargs: Any) -> Any:
             builder, manager = super().build_guards(*args, **kwargs)
-            found = builder._cached_guard_managers.get("L['self']")
-            if found is not None:
+            self_manager = builder._cached_guard_managers.get("L['self']")
+            if self_manager is not None:
                 # Of one model alone: others of its class are compiled as they were.
                 owner = builder.scope["L"]["self"]
                 address = super().id_ref(owner, "L['self']")
-                found.add_id_match_guard(address, ["L['self'] is itself"], None)
+                self_manager.add_id_match_guard(address, ["L['self'] is itself"], None)
             return builder, manager
 
         def invalidate(self, obj_str: str) -> None:
@@ -141,16 +145,16 @@ def _manager_class() -> Any:
 
 
 def _told(objects: Any, line: str, named: Callable[[str], str]) -> str:
-    def name(found: re.Match[str]) -> str:
-        if found[0] not in objects:
-            return found[0]
-        value = objects[found[0]]
+    def name(match: re.Match[str]) -> str:
+        if match[0] not in objects:
+            return match[0]
+        value = objects[match[0]]
         return described(value, named) or f"some {type(value).__name__}"
 
-    told = _ADDRESS.sub(name, line).strip()
-    told = _CLASS.sub(lambda found: f"<class '{_class_told(found[1], named)}'>", told)
+    text = _ADDRESS.sub(name, line).strip()
+    text = _CLASS.sub(lambda match: f"<class '{_class_told(match[1], named)}'>", text)
     # Torch 2.11 adds the object as it prints itself, with its address.
-    return told.split(", type=")[0] if "___check_obj_id(" in told else told
+    return text.split(", type=")[0] if "___check_obj_id(" in text else text
 
 
 def _class_told(name: str, named: Callable[[str], str]) -> str:
@@ -187,18 +191,18 @@ def _class_name(owner: Any) -> str:
 
 def code_mark(code: types.CodeType) -> str:
     """A hash of what code does: not of its file or its lines."""
-    told = hashlib.sha256(code.co_code)
+    digest = hashlib.sha256(code.co_code)
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            told.update(code_mark(constant).encode())
+            digest.update(code_mark(constant).encode())
         elif isinstance(constant, frozenset):
-            told.update(repr(sorted(map(repr, constant))).encode())
+            digest.update(repr(sorted(map(repr, constant))).encode())
         else:
-            told.update(repr(constant).encode())
+            digest.update(repr(constant).encode())
     names = (code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars)
-    told.update(repr((names, code.co_argcount, code.co_flags)).encode())
-    told.update(code.co_exceptiontable)
-    return told.hexdigest()[:24]
+    digest.update(repr((names, code.co_argcount, code.co_flags)).encode())
+    digest.update(code.co_exceptiontable)
+    return digest.hexdigest()[:24]
 
 
 @contextlib.contextmanager

@@ -1,7 +1,4 @@
-"""Why torch compiles a function once more: the guards that failed, as torch says them.
-
-torch 2.11 to 2.15.
-"""
+"""Torch's reasons for recompiling a function: the guards that failed."""
 
 from __future__ import annotations
 
@@ -14,21 +11,21 @@ from typing import Any
 from torchproof.torch_private.hooks import patched
 
 PROBES: dict[str, tuple[str, ...]] = {
-    "reasons of recompilations": (
+    "reasons for recompiles": (
         "torch._dynamo.convert_frame:get_and_maybe_log_recompilation_reasons",
     ),
 }
 
 
 def reasons(receive: Callable[[list[str]], None]) -> AbstractContextManager[None]:
-    """`receive(reasons)` at each recompilation, the most recent code's reason first."""
+    """Calls `receive(reasons)` at each recompile; the newest code's reason is first."""
     convert_frame = importlib.import_module("torch._dynamo.convert_frame")
     original = convert_frame.get_and_maybe_log_recompilation_reasons
 
     @functools.wraps(original)
     def explain(*args: Any, **kwargs: Any) -> list[str]:
-        found = original(*args, **kwargs)
-        receive(found)
-        return found
+        failed_guards = original(*args, **kwargs)
+        receive(failed_guards)
+        return failed_guards
 
     return patched(convert_frame, "get_and_maybe_log_recompilation_reasons", explain)

@@ -2,7 +2,7 @@
 
 Dynamo guards the type of an object and the attributes of the instance. It takes the
 methods of a class for granted, and so do `module.compile()` and `torch.compile`.
-`noting()` collects the functions that Dynamo inlines, and `add_guards()` adds to the
+`record_inlined()` collects the functions that Dynamo inlines, and `add_guards()` adds to the
 guards of what was compiled from them:
 - for each class, its order of bases, that it still has these functions where they were
   found, that no class before it has one of the same name, and the code of each;
@@ -61,7 +61,7 @@ _IMPLICIT_OF_MODULES = (*_IMPLICIT, "__call__", "_wrapped_call_impl", "_call_imp
 _HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: a class whose attributes can be set
 
 
-class Inlined:
+class InlinedFunctions:
     """Functions that were traced, and the classes of what they are methods of."""
 
     def __init__(self) -> None:
@@ -82,22 +82,22 @@ class Inlined:
 
 def _value_of(variable: Any) -> Any:
     """What a variable of Dynamo stands for, without making Dynamo look at it."""
-    known = getattr(variable, "__dict__", {})
-    if "_cache" in known:  # one that Dynamo has not looked at yet
-        return getattr(known["_cache"], "value", None)
-    return known.get("value")
+    fields = getattr(variable, "__dict__", {})
+    if "_cache" in fields:  # one that Dynamo has not looked at yet
+        return getattr(fields["_cache"], "value", None)
+    return fields.get("value")
 
 
-_inlined: contextvars.ContextVar[Inlined | None] = contextvars.ContextVar(
+_inlined: contextvars.ContextVar[InlinedFunctions | None] = contextvars.ContextVar(
     "torchproof_inlined", default=None
 )
 
 
 @contextlib.contextmanager
-def noting() -> Iterator[Inlined]:
+def record_inlined() -> Iterator[InlinedFunctions]:
     """What Dynamo inlines inside of it, in this thread."""
     _install()
-    inlined = Inlined()
+    inlined = InlinedFunctions()
     token = _inlined.set(inlined)
     try:
         yield inlined
@@ -107,7 +107,7 @@ def noting() -> Iterator[Inlined]:
 
 @functools.cache
 def _install() -> None:
-    """Stays in place, for every thread; it acts only inside of `noting`."""
+    """Stays in place, for every thread; it acts only inside of `record_inlined`."""
     home = importlib.import_module("torch._dynamo.symbolic_convert")
     original = home.InliningInstructionTranslator.__dict__["inline_call"].__func__
 
@@ -128,7 +128,7 @@ def differentiates_forward() -> bool:
     return level >= 0
 
 
-def add_guards(guard_manager: Any, inlined: Inlined) -> None:
+def add_guards(guard_manager: Any, inlined: InlinedFunctions) -> None:
     """Adds to the guards of compiled code what they leave out about classes."""
     objects: dict[str, Any] = {}
     guards = _Guards(guard_manager.root, objects)
@@ -145,12 +145,12 @@ def add_guards(guard_manager: Any, inlined: Inlined) -> None:
 def _names(kind: type, functions: set[FunctionType]) -> list[str]:
     """The attributes of a class that matter to code traced through these functions."""
     implicit = _IMPLICIT_OF_MODULES if issubclass(kind, nn.Module) else _IMPLICIT
-    found = dict.fromkeys(implicit)
+    names = dict.fromkeys(implicit)
     for base in kind.__mro__:
         for name, value in base.__dict__.items():
-            if name not in found and any(each in functions for each in _inside(value)):
-                found[name] = None
-    return list(found)
+            if name not in names and any(each in functions for each in _inside(value)):
+                names[name] = None
+    return list(names)
 
 
 def _inside(value: Any) -> Iterator[FunctionType]:
@@ -189,23 +189,23 @@ class _Guards:
         )
 
     def same_level(self) -> None:
-        held = self._held("forward_ad", forward_ad.__dict__)
-        level = self._child(held.dict_getitem_manager, "_current_level", -1)
+        namespace = self._held("forward_ad", forward_ad.__dict__)
+        level = self._child(namespace.dict_getitem_manager, "_current_level", -1)
         _add(level.add_id_match_guard, id(-1), "forward-mode differentiation is on")
 
     def same_hooks(self, name: str) -> None:
         hooks = getattr(torch_modules, name)
-        held, text = self._held(name, hooks), f"{name} changed"
+        manager, text = self._held(name, hooks), f"{name} changed"
         if hooks:
-            _add(held.add_dict_version_guard, hooks, text)
+            _add(manager.add_dict_version_guard, hooks, text)
         else:
-            _add(held.add_dict_length_check_guard, 0, text)
+            _add(manager.add_dict_length_check_guard, 0, text)
 
     def same_bases(self, kind: type) -> None:
         mro = kind.__mro__
         self._objects[f"bases of {_name(kind)}"] = mro  # so that its id stays its own
-        held = self._held(_name(kind), kind)
-        child = self._child(held.type_mro_manager, None, mro)
+        manager = self._held(_name(kind), kind)
+        child = self._child(manager.type_mro_manager, None, mro)
         _add(child.add_id_match_guard, id(mro), f"bases of {kind.__qualname__} changed")
 
     def same_method(self, kind: type, name: str) -> None:
@@ -235,24 +235,24 @@ class _Guards:
         if base is nn.Module:
             return
         for function in _inside(value):
-            held = child
+            manager = child
             if function is not value:
-                held = self._held(f"{_name(base)}.{name} {id(function)}", function)
-            code = self._child(held.getattr_manager, "__code__", function.__code__)
+                manager = self._held(f"{_name(base)}.{name} {id(function)}", function)
+            code = self._child(manager.getattr_manager, "__code__", function.__code__)
             _add(code.add_id_match_guard, id(function.__code__), text)
 
     def _attributes(self, base: type) -> Any:
-        held = self._held(_name(base), base)
-        return self._child(held.type_dict_manager, None, dict(base.__dict__))
+        manager = self._held(_name(base), base)
+        return self._child(manager.type_dict_manager, None, dict(base.__dict__))
 
     def _held(self, name: str, value: Any) -> Any:
         self._objects[name] = value
         return self._child(self._root.dict_getitem_manager, name, value)
 
     def _child(self, make: Callable[..., Any], key: Any, example: Any) -> Any:
-        given = {} if key is None else {_KEYS.get(make.__name__, "key"): key}
+        keywords = {} if key is None else {_KEYS.get(make.__name__, "key"): key}
         return make(
-            **given, source=f"{make.__name__} {key}", example_value=example,
+            **keywords, source=f"{make.__name__} {key}", example_value=example,
             guard_manager_enum=self._type,
         )  # fmt: skip
 
@@ -264,9 +264,9 @@ def _name(kind: type) -> str:
     return f"{kind.__module__}.{kind.__qualname__}@{id(kind):x}"
 
 
-def _add(add: Callable[..., None], *given: Any) -> None:
-    *given, text = given  # type: ignore[assignment]
+def _add(add: Callable[..., None], *arguments: Any) -> None:
+    *arguments, text = arguments  # type: ignore[assignment]
     try:
-        add(*given, [text], None)
+        add(*arguments, [text], None)
     except TypeError:  # torch 2.11 takes no stack
-        add(*given, [text])
+        add(*arguments, [text])

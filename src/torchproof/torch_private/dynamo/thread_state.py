@@ -1,4 +1,4 @@
-"""What torch keeps for each thread: taken in one, and put on in another."""
+"""Torch's per-thread state: captured in one thread and applied in another."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ PROBES: dict[str, tuple[str, ...]] = {
         "torch._C._functorch:peek_interpreter_stack",
         "torch.overrides:_get_current_function_mode_stack",
     ),
-    "the lock of the compiler": ("torch._dynamo.convert_frame:compile_lock",),
-    "what a compiler leaves in a fork": (
+    "the compile lock": ("torch._dynamo.convert_frame:compile_lock",),
+    "compiler state in a fork": (
         "torch.compiler:_is_compiling_flag",
         "torch.fx._symbolic_trace:_Patcher.revert_all_patches",
         "torch.fx._symbolic_trace:CURRENT_PATCHER",
@@ -43,9 +43,9 @@ PROBES: dict[str, tuple[str, ...]] = {
 
 
 class ThreadState:
-    """What torch keeps per thread and a conversion depends on, taken where it is made.
+    """The per-thread state that a conversion depends on, of the creating thread.
 
-    `why_not` says why another thread cannot be given this state, if it cannot.
+    `why_not` says why another thread cannot get this state; None if it can.
     """
 
     def __init__(self) -> None:
@@ -71,7 +71,7 @@ class ThreadState:
         self.why_not = _unshared_state()
 
     def run(self, work: Callable[[], Any]) -> Any:
-        """The work's result, under this state, in the thread that calls this."""
+        """Runs `work` under this state in the calling thread and returns its result."""
         return self._context.run(self._run, work)
 
     def _run(self, work: Callable[[], Any]) -> Any:
@@ -105,12 +105,12 @@ def _unshared_state() -> str | None:
 
 
 def free_compile_lock(owner: int) -> None:
-    """Lets others compile though a thread that cannot be stopped holds the lock."""
+    """Releases the compile lock that a thread which cannot be stopped holds."""
     from torch._dynamo import convert_frame
 
     lock = convert_frame.compile_lock
     if getattr(lock, "_is_owned", None) is not None and str(owner) in repr(lock):
-        # Those who wait for it go on; those who come later find one of their own.
+        # Threads that wait for the lock get it; later ones use the new lock.
         renew_compile_lock()
         lock._release_save()  # type: ignore[attr-defined]
 
@@ -122,51 +122,54 @@ def renew_compile_lock() -> None:
 
 
 def forget_other_compilers() -> None:
-    """In a fork: a thread of the parent that compiles is not there to end it.
+    """Resets the compiler state that a compiling thread of the parent leaves in a fork.
 
-    Its lock would be held for ever, `torch.compiler.is_compiling()` be true, calls of
-    modules be traced by FX, and Inductor take another graph for the one under way.
+    That thread does not exist in the fork. Without this its lock would stay held,
+    `torch.compiler.is_compiling()` would be True, FX would trace calls of modules, and
+    Inductor would mix up two graphs.
     """
     from torch._dynamo import convert_frame
 
     hide_unusable_cuda()
     if convert_frame.compile_lock._is_owned():  # type: ignore[attr-defined]
-        return  # the thread that forks compiles
+        return  # the forking thread itself compiles
     renew_compile_lock()
     patcher = torch.fx._symbolic_trace.CURRENT_PATCHER
     if patcher is not None:
         patcher.revert_all_patches()
     graph_module: Any = torch.fx.graph_module
     graph_module._forward_from_src = convert_frame.original_forward_from_src
-    for name, state in _AT_REST.items():
+    for name, state in _IDLE_STATE.items():
         if name in sys.modules:
-            kept = vars(sys.modules[name])
-            kept.update({key: state[key] for key in state.keys() & kept.keys()})
+            namespace = vars(sys.modules[name])
+            namespace.update(
+                {key: state[key] for key in state.keys() & namespace.keys()}
+            )
     bundler = sys.modules.get("torch._inductor.triton_bundler")
     if bundler is not None:
         bundler.TritonBundler.end_compile()
 
 
 def hide_unusable_cuda() -> None:
-    """In a fork of a process that used CUDA: lets the compiler work without CUDA.
+    """Lets the compiler work without CUDA in a fork of a process that used CUDA.
 
     `torch.cuda.is_available()` is still true there, but every use of CUDA raises, and
     Dynamo reads the state of CUDA's random number generator for each frame it converts.
-    Only the compiler's own calls return False: traced code gets the usual answer.
+    So `is_available()` returns False to the compiler, but not to traced code.
     """
     if not torch.cuda._is_in_bad_fork():
         return
     original = torch.cuda._is_compiled
 
     def is_compiled() -> bool:
-        asked = sys._getframe(1)
-        if asked.f_code.co_name != "is_available":
+        frame = sys._getframe(1)
+        if frame.f_code.co_name != "is_available":
             return original()
-        caller = asked.f_back
+        caller = frame.f_back
         while caller is not None and _module(caller) == "torch.accelerator":
             caller = caller.f_back
         name = "" if caller is None else _module(caller)
-        return not (name.startswith(_COMPILER) and name != _EVALUATES) and original()
+        return not (name.startswith(_COMPILER) and name != _TRACES_CALLS) and original()
 
     torch.cuda._is_compiled = is_compiled
 
@@ -176,11 +179,11 @@ def _module(frame: types.FrameType) -> str:
 
 
 _COMPILER = ("torch._dynamo.", "torch._functorch.", "torch._inductor.")
-_EVALUATES = "torch._dynamo.variables.torch"  # calls of the code that it traces
+_TRACES_CALLS = "torch._dynamo.variables.torch"  # calls made for traced code
 
-# What torch keeps for the whole process while a thread compiles, as it is otherwise.
-# The flag of FX is one of the thread since torch 2.14.
-_AT_REST: dict[str, dict[str, Any]] = {
+# Process-wide state that torch changes while a thread compiles, with its idle values.
+# Since torch 2.14 the flag of FX is per thread.
+_IDLE_STATE: dict[str, dict[str, Any]] = {
     "torch.compiler": {"_is_compiling_flag": False},
     "torch.fx._symbolic_trace": {"_is_fx_tracing_flag": False, "CURRENT_PATCHER": None},
     "torch.fx.experimental.proxy_tensor": {"_CURRENT_MAKE_FX_TRACER": None},

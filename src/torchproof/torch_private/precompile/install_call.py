@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from torchproof.torch_private import guard_expressions
+from torchproof.torch_private.precompile import guard_expressions
 
 CONVERT = "torch._dynamo.convert_frame"
 TYPES = "torch._dynamo.aot_compile_types"
@@ -44,7 +44,7 @@ PROBES: dict[str, tuple[str, ...]] = {
 }
 
 
-class Unfit(Exception):
+class PrecompileError(Exception):
     """Why a call cannot be written, or is not put in force, in one line."""
 
 
@@ -66,14 +66,14 @@ class Modules:
             path = getattr(module, "__file__", None) or ""
             if os.path.basename(path) == mark[0] and file_mark(module) == mark:
                 return module
-        raise Unfit(f"there is no module {name} here")
+        raise PrecompileError(f"there is no module {name} here")
 
     def written(self, name: str) -> str:
         """The name that a module of this process had."""
         return self._written.get(name, name)
 
     def found(self, origin: tuple[str, ...]) -> Any:
-        """What an origin names here; `Unfit` if there is no such thing."""
+        """What an origin names here; `PrecompileError` if there is no such thing."""
         kind, *where = origin
         if kind == "builtins":
             return builtins.__dict__
@@ -82,7 +82,7 @@ class Modules:
             for name in where[1].split(".") if len(where) > 1 else ():
                 value = inspect.getattr_static(value, name)
         except AttributeError as error:
-            raise Unfit(str(error)) from None
+            raise PrecompileError(str(error)) from None
         if kind == "globals":
             return value.__dict__
         return value.__new__.__globals__ if kind == "namedtuple" else value
@@ -114,13 +114,13 @@ class _Unpickler(pickle.Unpickler):
         self._modules = modules
 
     def find_class(self, module: str, name: str) -> Any:
-        known = self._modules.files
-        here = self._modules.here(module).__name__ if module in known else module
-        return super().find_class(here, name)
+        files = self._modules.files
+        local_name = self._modules.here(module).__name__ if module in files else module
+        return super().find_class(local_name, name)
 
 
 @dataclass
-class InForce:
+class InstalledCall:
     """One call that is in force; `remove` takes it and all of its code's out again."""
 
     fn: Callable[..., Any]
@@ -139,29 +139,29 @@ class InForce:
         self.put.clear()
 
 
-def put_in_force(
+def install_call(
     raw: bytes, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> InForce:
-    """Makes torch take calls of this kind without tracing; `Unfit` says why not.
+) -> InstalledCall:
+    """Makes torch take calls of this kind without tracing; `PrecompileError` says why not.
 
     Runs code that the bytes hold: they must be trusted. The call has to be of the kind
     that was written, in the same mode; none of its values count.
     """
-    held = pickle.loads(raw)
-    modules = Modules(held["files"])
-    head = modules.loads(held["head"])
+    parts = pickle.loads(raw)
+    modules = Modules(parts["files"])
+    head = modules.loads(parts["head"])
     plain = plain_function(fn)
-    put = InForce(fn, None)
-    guards = rebuilt(head, modules, fn, (args, kwargs), gone=_removing(put))
-    _assert_same(guards.lines, zlib.decompress(held["lines"]).decode())
-    compiled = _loaded(held["artifact"])
+    installed = InstalledCall(fn, None)
+    guards = rebuilt(head, modules, fn, (args, kwargs), gone=_removing(installed))
+    _assert_same(guards.lines, zlib.decompress(parts["lines"]).decode())
+    compiled = _loaded(parts["artifact"])
     disable = importlib.import_module("torch._dynamo").disable
     plain.__globals__[head["backend_id"]] = disable(compiled)
-    put.put.append(head["backend_id"])
-    put.manager = guards.manager
+    installed.put.append(head["backend_id"])
+    installed.manager = guards.manager
     load = importlib.import_module(_EVAL)._load_precompile_entry
     load(plain.__code__, guards.manager, head["bytecode"])
-    return put
+    return installed
 
 
 def rebuilt(
@@ -178,7 +178,7 @@ def rebuilt(
     for name, origin in head["names"].items():
         value = modules.found(origin)
         if plain.__globals__.setdefault(name, value) is not value:
-            raise Unfit(f"{name} stands for something else here")
+            raise PrecompileError(f"{name} stands for something else here")
     graph: Any = importlib.import_module(GRAPH)
     context: Any = importlib.import_module("torch._guards")
     ordered = importlib.import_module("torch.utils._ordered_set").OrderedSet
@@ -199,18 +199,20 @@ def rebuilt(
                 gone=gone,
             )
     except AssertionError as error:
-        told = str(error).split("Guard fail reason:")[-1].strip().splitlines()
-        raise Unfit(f"its guards fail here: {told[0] if told else ''}") from None
+        reasons = str(error).split("Guard fail reason:")[-1].strip().splitlines()
+        raise PrecompileError(
+            f"its guards fail here: {reasons[0] if reasons else ''}"
+        ) from None
     except (LookupError, AttributeError, TypeError, NameError) as error:
-        raise Unfit(f"this model is another: {error}") from None
+        raise PrecompileError(f"this model is another: {error}") from None
 
 
-def _removing(put: InForce) -> Callable[[], None]:
+def _removing(installed: InstalledCall) -> Callable[[], None]:
     """An address may soon be that of another object: nothing may ask for it then."""
 
     def gone() -> None:
-        if put.put and not sys.is_finalizing():
-            put.remove()
+        if installed.put and not sys.is_finalizing():
+            installed.remove()
 
     return gone
 
@@ -219,20 +221,20 @@ def _assert_code(
     head: Mapping[str, Any], plain: types.FunctionType, modules: Modules
 ) -> None:
     if guard_expressions.code_mark(plain.__code__) != head["code"]:
-        raise Unfit(f"the code of {plain.__qualname__} is another")
+        raise PrecompileError(f"the code of {plain.__qualname__} is another")
     for module, name, mark in head["traced"]:
         code = modules.code(module, name)
         if code is None or guard_expressions.code_mark(code) != mark:
-            raise Unfit(f"the code of {module}.{name} is another here")
+            raise PrecompileError(f"the code of {module}.{name} is another here")
 
 
 def _assert_same(lines: tuple[str, ...], written: str) -> None:
-    here, then = "\n".join(lines), written
-    if here == then:
+    current, then = "\n".join(lines), written
+    if current == then:
         return
     ours, theirs = set(lines), set(then.split("\n"))
-    found = sorted(ours - theirs) or sorted(theirs - ours) or [""]
-    raise Unfit(f"this model is another: {found[0].lstrip('+-| ')}")
+    differing = sorted(ours - theirs) or sorted(theirs - ours) or [""]
+    raise PrecompileError(f"this model is another: {differing[0].lstrip('+-| ')}")
 
 
 def _loaded(artifact: bytes) -> Any:
@@ -246,8 +248,8 @@ def _loaded(artifact: bytes) -> Any:
 
 
 def plain_function(fn: Callable[..., Any]) -> types.FunctionType:
-    found: types.FunctionType = importlib.import_module(CONVERT).get_traced_fn(fn)[0]
-    return found
+    function: types.FunctionType = importlib.import_module(CONVERT).get_traced_fn(fn)[0]
+    return function
 
 
 def frame_of(

@@ -55,9 +55,11 @@ def graph_lookups(note: Callable[[Lookup], None]) -> Iterator[None]:
     look_up = home.AOTAutogradCache._lookup
 
     @functools.wraps(load)
-    def load_with_key(key: str, told: list[str], *args: Any, **kwargs: Any) -> Any:
-        graph, info = load(key, told, *args, **kwargs)
-        note(Lookup("inductor", key, graph is not None, _facts(told)))
+    def load_with_key(
+        key: str, debug_lines: list[str], *args: Any, **kwargs: Any
+    ) -> Any:
+        graph, info = load(key, debug_lines, *args, **kwargs)
+        note(Lookup("inductor", key, graph is not None, _facts(debug_lines)))
         return graph, info
 
     @functools.wraps(key_of)
@@ -84,15 +86,15 @@ def graph_lookups(note: Callable[[Lookup], None]) -> Iterator[None]:
 
 
 def _facts(lines: list[str]) -> dict[str, tuple[str, str]]:
-    found = (_LINE.fullmatch(line) for line in lines)
-    return {each[2]: (each[1], each[3]) for each in found if each}
+    matches = (_LINE.fullmatch(line) for line in lines)
+    return {each[2]: (each[1], each[3]) for each in matches if each}
 
 
-def present_cache_folder() -> str:
+def current_cache_folder() -> str:
     """Where torch would keep compiled code in this process; nothing is made."""
     folders = importlib.import_module("torch._inductor.runtime.cache_dir_utils")
-    given = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
-    return os.path.abspath(given or folders.default_cache_dir())
+    configured = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
+    return os.path.abspath(configured or folders.default_cache_dir())
 
 
 def caches_are_on() -> bool:
@@ -101,17 +103,17 @@ def caches_are_on() -> bool:
     return bool(config.fx_graph_cache) and not config.force_disable_caches
 
 
-def steering() -> dict[str, str]:
+def nondefault_switches() -> dict[str, str]:
     """Switches of the compiler that decide what code it generates, as texts.
 
     What names a folder or a process is left out, and what is set to nothing.
     """
-    found: dict[str, str] = {}
+    switches: dict[str, str] = {}
     for name in ("torch._inductor.config", "torch._functorch.config"):
         config = importlib.import_module(name)
         for switch, value in config.get_config_copy().items():
             # One that was changed and set back does not count as default any more.
             same = config._is_default(switch) or value == config._config[switch].default
             if not same and isinstance(value, bool | int | float | str):
-                found[f"{name}.{switch}"] = repr(value)
-    return found
+                switches[f"{name}.{switch}"] = repr(value)
+    return switches

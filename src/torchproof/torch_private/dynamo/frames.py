@@ -1,6 +1,6 @@
 """The seam between Dynamo and the runtime: each frame that is about to be compiled.
 
-`converting(guard)` makes the callables that torch.compile returns inside it ask `guard`
+`intercept_conversions(guard)` makes the callables that torch.compile returns inside it ask `guard`
 whenever Dynamo wants to convert a frame: at the first call and at each recompile. The
 guard gets a `Conversion`, which can be carried out in another thread, and answers what
 the frame shall do.
@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from torchproof.torch_private import class_guards, thread_state
+from torchproof.torch_private.dynamo import class_guards, thread_state
 
 PROBES: dict[str, tuple[str, ...]] = {
     "conversion of frames": (
@@ -78,14 +78,14 @@ class Conversion:
 
         return bool(config.disable) or trace_rules.check(self.code)
 
-    def carry_out(self) -> Any:
+    def run(self) -> Any:
         """Dynamo's answer; raises what keeps it from tracing the frame.
 
         Dynamo itself would leave the function alone for ever, whatever it is called
         with later, if for one call only.
         """
         _here.swallowed = None
-        with class_guards.noting() as inlined:
+        with class_guards.record_inlined() as inlined:
             answer = self.callback(self.frame, self.entry, self.state)
         if is_compiled_code(answer):
             class_guards.add_guards(answer.guarded_code.guard_manager, inlined)
@@ -94,7 +94,7 @@ class Conversion:
             raise swallowed
         return answer
 
-    def kept(self) -> Conversion:
+    def with_frame_copy(self) -> Conversion:
         """The same with a copy of the frame, which outlives the frame itself."""
         frame = self.frame
         fields = {
@@ -108,8 +108,8 @@ class Conversion:
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """The sizes of the tensors among the frame's arguments, by name."""
-        held = tensors_of(self.frame.f_locals)
-        return {name: tuple(tensor.shape) for name, tensor in held.items()}
+        tensors = tensors_of(self.frame.f_locals)
+        return {name: tuple(tensor.shape) for name, tensor in tensors.items()}
 
     def reason(self) -> str | None:
         """Which guard of the code compiled last, or used last, does not hold here."""
@@ -127,7 +127,7 @@ class Conversion:
         )
 
 
-class _Guarded:
+class _GuardedCallback:
     """Stands where Dynamo's own callback stood, which it asks the guard to use."""
 
     def __init__(self, callback: Any, guard: Callable[[Conversion], Any]) -> None:
@@ -143,7 +143,7 @@ class _Guarded:
 _here = threading.local()
 
 
-class _Telling:
+class _ErrorRecorder:
     """Dynamo's innermost conversion, whose errors its caller swallows."""
 
     def __init__(self, convert: Any) -> None:
@@ -166,7 +166,7 @@ _guard: contextvars.ContextVar[Callable[[Conversion], Any] | None] = (
 
 
 @contextlib.contextmanager
-def converting(guard: Callable[[Conversion], Any]) -> Iterator[None]:
+def intercept_conversions(guard: Callable[[Conversion], Any]) -> Iterator[None]:
     _install()
     token = _guard.set(guard)
     try:
@@ -177,7 +177,7 @@ def converting(guard: Callable[[Conversion], Any]) -> Iterator[None]:
 
 @functools.cache
 def _install() -> None:
-    """Stays in place, for every thread; it acts only inside of `converting`."""
+    """Stays in place, for every thread; it acts only inside of `intercept_conversions`."""
     from torch._dynamo import convert_frame
 
     original = convert_frame.catch_errors_wrapper
@@ -187,8 +187,8 @@ def _install() -> None:
         guard = _guard.get()
         if guard is None:
             return original(callback, hooks)
-        callback._inner_convert = _Telling(callback._inner_convert)
-        return _Guarded(original(callback, hooks), guard)
+        callback._inner_convert = _ErrorRecorder(callback._inner_convert)
+        return _GuardedCallback(original(callback, hooks), guard)
 
     convert_frame.catch_errors_wrapper = guarded
     os.register_at_fork(after_in_child=thread_state.forget_other_compilers)
@@ -289,7 +289,7 @@ def is_traced_elsewhere() -> bool:
     )
 
 
-def why_nothing_is_compiled() -> str | None:
+def why_compile_is_disabled() -> str | None:
     """The switch of torch that keeps Dynamo from compiling anything, if one is on."""
     from torch._dynamo import config, eval_frame
 
@@ -337,7 +337,7 @@ def fits(answer: Any, conversion: Conversion) -> bool:
     return bool(answer.guarded_code.guard_manager.check(conversion.frame.f_locals))
 
 
-def withdraw(answer: Any, why: str) -> None:
+def invalidate(answer: Any, why: str) -> None:
     """Compiled code that was handed out is not used again."""
     from torch._dynamo.guards import DeletedGuardManagerWrapper
 
@@ -358,9 +358,11 @@ def call_directly(answer: Any, names: dict[str, Any]) -> None:
         value = names.get(name)
         if not isinstance(value, FunctionType):  # others may be the user's own
             continue
-        known = getattr(value, "_torchdynamo_orig_callable", None)
-        if isinstance(known, functools.partial) and inspect.isroutine(known.func):
-            names[name] = disable(known.func, reason="a compiled graph")
+        first_run = getattr(value, "_torchdynamo_orig_callable", None)
+        if isinstance(first_run, functools.partial) and inspect.isroutine(
+            first_run.func
+        ):
+            names[name] = disable(first_run.func, reason="a compiled graph")
 
 
 # -- what a conversion runs under ------------------------------------------------------
@@ -404,7 +406,7 @@ def tensors_of(values: Mapping[str, Any]) -> dict[str, torch.Tensor]:
     return {name: tensor for name, tensor in tensors.items() if not tensor.is_nested}
 
 
-def place(code: CodeType) -> str:
+def describe_code(code: CodeType) -> str:
     """A function as people know it: its name, file and line."""
     if code.co_filename == __file__:
         return code.co_qualname  # a wrapper around it

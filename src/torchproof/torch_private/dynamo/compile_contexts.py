@@ -1,4 +1,4 @@
-"""What was compiled before anyone watched, and what Inductor counted."""
+"""Contexts that torch.compile created before the hooks, and Inductor's skip count."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 PROBES: dict[str, tuple[str, ...]] = {
-    "what was compiled before": ("torch._dynamo.eval_frame:OptimizeContext",),
-    "graphs that were not captured": ("torch._dynamo.utils:counters",),
+    "functions compiled earlier": ("torch._dynamo.eval_frame:OptimizeContext",),
+    "skipped CUDA graphs": ("torch._dynamo.utils:counters",),
 }
 
 
 @contextlib.contextmanager
 def earlier_contexts(enter: Callable[[], Callable[[], Callable[[], None]]]) -> Any:
-    """What `enter()` gives is called when a call begins of what is compiled already.
+    """Adds hooks from `enter()` to functions that are compiled already.
 
-    And what that returns when the call ends, as in `compiled_contexts`.
+    A hook is called when a call begins, and the function it returns when the call ends,
+    as in `compiled_contexts`.
     """
     owner = importlib.import_module("torch._dynamo.eval_frame").OptimizeContext
     added = [(each, enter()) for each in _instances(owner)]
@@ -33,7 +34,7 @@ def earlier_contexts(enter: Callable[[], Callable[[], Callable[[], None]]]) -> A
 
 
 def unhook(context: weakref.ref[Any], hook: Any) -> None:
-    """Takes from a context what `compiled_contexts` added to it, if both still are."""
+    """Removes a hook that `compiled_contexts` added, if the context still exists."""
     alive = context()
     if alive is not None and hook in alive.enter_exit_hooks:
         alive.enter_exit_hooks.remove(hook)
@@ -44,6 +45,6 @@ def _instances(owner: type) -> Iterator[Any]:
 
 
 def cudagraph_skips() -> int:
-    """How often, in this process, Inductor did not capture a graph it was to."""
+    """How many CUDA graphs Inductor has skipped in this process."""
     counters = importlib.import_module("torch._dynamo.utils").counters
     return int(counters["inductor"]["cudagraph_skips"])

@@ -109,12 +109,12 @@ def cache_counts() -> dict[str, int]:
     """
     counters = importlib.import_module("torch._dynamo.utils").counters
     words = {"hits": "hit", "misses": "miss", "bypasses": "bypass"}
-    found = {
+    counts = {
         what: counters["inductor"][f"fxgraph_cache_{word}"]
         + counters["aot_autograd"][f"autograd_cache_{word}"]
         for what, word in words.items()
     }
-    return found | {"saved": counters["aot_autograd"]["autograd_cache_saved"]}
+    return counts | {"saved": counters["aot_autograd"]["autograd_cache_saved"]}
 
 
 @contextlib.contextmanager
@@ -154,7 +154,7 @@ def changed_switches() -> dict[str, Any]:
 
     Read before anything is compiled; nothing is imported for it.
     """
-    found: dict[str, Any] = {}
+    switches: dict[str, Any] = {}
     for name in ("torch._inductor.config", "torch._dynamo.config"):
         config = sys.modules.get(name)
         if config is None:
@@ -163,12 +163,12 @@ def changed_switches() -> dict[str, Any]:
             if not config._is_default(switch):
                 default = config._config[switch].default
                 if value is not default and value != default:
-                    found[f"{name}.{switch}"] = value
-    return found
+                    switches[f"{name}.{switch}"] = value
+    return switches
 
 
-def as_eager_draws() -> contextlib.AbstractContextManager[Any]:
+def eager_random() -> contextlib.AbstractContextManager[Any]:
     """Compiled code draws its random numbers as eager does, while this holds."""
     config = importlib.import_module("torch._inductor.config")
-    held: contextlib.AbstractContextManager[Any] = config.patch(fallback_random=True)
-    return held
+    context: contextlib.AbstractContextManager[Any] = config.patch(fallback_random=True)
+    return context

@@ -1,6 +1,6 @@
-"""Marks on a tensor's sizes, such as `mark_dynamic` puts there, as JSON and back.
+"""Converts the marks on a tensor's sizes, such as by `mark_dynamic`, to JSON and back.
 
-Dynamo keeps them as attributes of the tensor; a copy of it has none.
+Dynamo stores the marks as attributes of the tensor. A copy of the tensor has none.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-_STARTS = ("_dynamo_", "_has_dynamo_", "_specialize_on")
+_PREFIXES = ("_dynamo_", "_has_dynamo_", "_specialize_on")
 
 PROBES: dict[str, tuple[str, ...]] = {
     "marks on sizes": ("torch._dynamo.decorators:_DimRange",),
@@ -18,14 +18,14 @@ PROBES: dict[str, tuple[str, ...]] = {
 
 
 def marks_of(tensor: torch.Tensor) -> dict[str, Any]:
-    """Every mark by the name torch has for it; `ValueError` for one that holds code."""
-    held = getattr(tensor, "__dict__", {})
-    return {k: _plain(k, v) for k, v in held.items() if k.startswith(_STARTS)}
+    """All marks by attribute name; `ValueError` if one has no JSON form."""
+    attributes = getattr(tensor, "__dict__", {})
+    return {k: _plain(k, v) for k, v in attributes.items() if k.startswith(_PREFIXES)}
 
 
 def put_marks(tensor: torch.Tensor, marks: dict[str, Any]) -> torch.Tensor:
-    for name, told in marks.items():
-        setattr(tensor, name, _value(told))
+    for name, encoded in marks.items():
+        setattr(tensor, name, _value(encoded))
     return tensor
 
 
@@ -42,10 +42,10 @@ def _plain(name: str, value: Any) -> Any:
     raise ValueError(f"{name} holds a {type(value).__name__}")
 
 
-def _value(told: Any) -> Any:
-    if not isinstance(told, dict):
-        return told
-    ((kind, parts),) = told.items()
+def _value(encoded: Any) -> Any:
+    if not isinstance(encoded, dict):
+        return encoded
+    ((kind, parts),) = encoded.items()
     if kind == "range":
         decorators = importlib.import_module("torch._dynamo.decorators")
         return decorators._DimRange(*parts)

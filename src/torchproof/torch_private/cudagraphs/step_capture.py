@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchproof.torch_private.hooks import Conversion, frame_callbacks, skip_once
+from torchproof.torch_private.hooks import FrameRequest, frame_callbacks, skip_once
 
 PROBES: dict[str, tuple[str, ...]] = {
     "how many times a function may be compiled": (
@@ -102,9 +102,9 @@ def only_frames_of(
     thread = threading.get_ident()
     inside = [0]
 
-    def convert(go_on: Any, asked: Conversion) -> Any:
+    def convert(go_on: Any, request: FrameRequest) -> Any:
         elsewhere = threading.get_ident() != thread
-        if elsewhere or inside[0] or asked.frame.f_code in codes:
+        if elsewhere or inside[0] or request.frame.f_code in codes:
             return go_on()
         return skip_once()
 
@@ -133,13 +133,13 @@ def _counted(block: nn.Module, inside: list[int]) -> Iterator[None]:
 @contextlib.contextmanager
 def compiled_self(module: nn.Module, compiled: Any) -> Iterator[None]:
     """The module runs this in place of its own code, as after `module.compile()`."""
-    own, name = module.__dict__, "_compiled_call_impl"
-    had, before = name in own, own.get(name)
-    own[name] = compiled
+    namespace, name = module.__dict__, "_compiled_call_impl"
+    had, before = name in namespace, namespace.get(name)
+    namespace[name] = compiled
     try:
         yield
     finally:
         if had:
-            own[name] = before
+            namespace[name] = before
         else:
-            del own[name]
+            del namespace[name]

@@ -93,7 +93,7 @@ class Split:
 
 
 @dataclass(frozen=True)
-class Moved:
+class MovedInput:
     """A static input that a recorded graph knows at another address."""
 
     name: str
@@ -105,7 +105,7 @@ How = Literal["ungraphed", "warmed_up", "recorded", "replayed"]
 
 
 @dataclass
-class Turn:
+class GraphRun:
     """One run of a graph that is to be a CUDA graph.
 
     `graph` is the same for all input sizes of one compiled graph. `mismatches` says why
@@ -119,7 +119,7 @@ class Turn:
     shapes: tuple[tuple[int, ...], ...]  # of inputs that are copied in
     how: How = "ungraphed"
     mismatches: tuple[str, ...] = ()
-    moved: tuple[Moved, ...] = ()
+    moved: tuple[MovedInput, ...] = ()
     pool: tuple[int, int] | None = None
     pool_bytes: int | None = None  # after recording or warming up
     checks: list[tuple[Any, Any]] = field(default_factory=list)
@@ -128,7 +128,7 @@ class Turn:
 class Receiver(Protocol):
     def skipped(self, skip: Skip) -> None: ...
     def split(self, split: Split) -> None: ...
-    def ran(self, turn: Turn) -> None: ...
+    def ran(self, turn: GraphRun) -> None: ...
 
 
 @contextlib.contextmanager
@@ -153,7 +153,7 @@ def without_graph_caches() -> Iterator[None]:
         yield
 
 
-def in_turn() -> bool:
+def is_recording() -> bool:
     """Whether this thread is warming up or recording a CUDA graph."""
     turn = getattr(_local, "turn", None)
     return turn is not None and turn.how in {"warmed_up", "recorded"}
@@ -161,8 +161,8 @@ def in_turn() -> bool:
 
 def _compile_id() -> str | None:
     guards = importlib.import_module("torch._guards")
-    found = guards.CompileContext.current_compile_id()
-    return None if found is None else str(found)
+    compile_id = guards.CompileContext.current_compile_id()
+    return None if compile_id is None else str(compile_id)
 
 
 # -- skips -------------------------------------------------------------------------
@@ -191,10 +191,10 @@ def _noting_skip(
     @functools.wraps(original)
     def note(msg: str) -> None:
         turn = getattr(_local, "turn", None)
-        told = turn.compile_id if turn else _compile_id()
+        compile_id = turn.compile_id if turn else _compile_id()
         stacks = _local.stacks if turn and "mutated inputs" in msg else ()
         _local.told = True
-        receiver.skipped(Skip(msg, told, stacks))
+        receiver.skipped(Skip(msg, compile_id, stacks))
         original(msg)
 
     return note
@@ -208,14 +208,14 @@ def _mutations() -> Iterator[None]:
 
     @functools.wraps(original)
     def check(func: Any, inputs: list[Any], recorded: Callable[..., bool]) -> Any:
-        told = original(func, inputs, recorded)
+        reason = original(func, inputs, recorded)
         changed = [
             i for i in func.mutated_input_idxs if i not in func.static_input_idxs
         ]
         about = [func.placeholders[i] for i in changed if not recorded(inputs[i])]
         stacks = [each.mutating_use_stack_trace for each in about]
-        _local.stacks = tuple(dict.fromkeys(filter(None, stacks))) if told else ()
-        return told
+        _local.stacks = tuple(dict.fromkeys(filter(None, stacks))) if reason else ()
+        return reason
 
     with patched(trees, "check_for_mutation", check):
         yield
@@ -250,11 +250,11 @@ def _pending(receiver: Receiver) -> Iterator[None]:
 
     @functools.wraps(original)
     def check(self: Any, function_id: Any) -> None:
-        known = function_id in self.warned_functions
+        already_warned = function_id in self.warned_functions
         original(self, function_id)
-        if function_id in self.warned_functions and not known:
-            told = self.id_to_compile_id[function_id]
-            compile_id = None if told is None else str(told)
+        if function_id in self.warned_functions and not already_warned:
+            number = self.id_to_compile_id[function_id]
+            compile_id = None if number is None else str(number)
             receiver.skipped(Skip(PENDING_BACKWARD, compile_id))
 
     with patched(owner, name, check):
@@ -274,8 +274,8 @@ def _splits(receiver: Receiver) -> Iterator[None]:
     def decide(self: Any, node: Any, *args: Any, **kwargs: Any) -> Any:
         reason = original(self, node, *args, **kwargs)
         fused = isinstance(node, scheduler.FusedSchedulerNode)
-        wanted = reason and reason != _NOT_ASKED_FOR and not fused
-        if wanted and "cuda" in graphs.graph.device_types:
+        is_split = reason and reason != _NOT_ASKED_FOR and not fused
+        if is_split and "cuda" in graphs.graph.device_types:
             operation, stack = _traced(node.node)
             receiver.split(Split(reason, operation, stack, _compile_id()))
         return reason
@@ -293,12 +293,12 @@ def _traced(operation: Any) -> tuple[str, str | None]:
     named = getattr(operation, "op_overload", None) or (
         origins[0].target if origins else type(operation).__name__
     )
-    seen, nearest = set(origins), list(origins)
+    visited, nearest = set(origins), list(origins)
     for node in nearest:  # grows as it goes
         if node.stack_trace:
             return str(named), node.stack_trace
-        nearest += [user for user in node.users if user not in seen]
-        seen.update(node.users)
+        nearest += [user for user in node.users if user not in visited]
+        visited.update(node.users)
     return str(named), None
 
 
@@ -337,11 +337,11 @@ def _run(original: Callable[..., Any], receiver: Receiver) -> Callable[..., Any]
     return run
 
 
-def _begin(manager: Any, inputs: Sequence[Any], function_id: Any) -> Turn:
+def _begin(manager: Any, inputs: Sequence[Any], function_id: Any) -> GraphRun:
     wrapped = manager.ids_to_funcs[function_id]
     compile_id = manager.id_to_compile_id[function_id]
     static = set(wrapped.static_input_idxs)
-    return Turn(
+    return GraphRun(
         graph=id(wrapped.model),
         phase=manager.id_to_mode[function_id].name.lower(),
         compile_id=None if compile_id is None else str(compile_id),
@@ -387,7 +387,9 @@ def _check(original: Callable[..., Any]) -> Callable[..., Any]:
     return check
 
 
-def _moved(checks: Sequence[tuple[Any, Any]], inputs: Sequence[Any]) -> Iterator[Moved]:
+def _moved(
+    checks: Sequence[tuple[Any, Any]], inputs: Sequence[Any]
+) -> Iterator[MovedInput]:
     """Static inputs that the latest recording knows elsewhere."""
     utils = importlib.import_module("torch._inductor.cudagraph_utils")
     for node, _ in checks[-1:]:
@@ -396,4 +398,4 @@ def _moved(checks: Sequence[tuple[Any, Any]], inputs: Sequence[Any]) -> Iterator
             if address != node.static_input_data_ptrs[index]:
                 about = node.wrapped_function.placeholders[index]
                 stack = utils.get_placeholder_stack_trace(about)
-                yield Moved(about.name, stack, address)
+                yield MovedInput(about.name, stack, address)

@@ -1,8 +1,7 @@
-"""Compiled graphs as Dynamo installs them: what is in them, and a place to time them.
+"""Compiled graphs as Dynamo installs them: their nodes, and a way to wrap them.
 
 Dynamo calls a graph through a global name of the compiled function's module. So a timer
-can be put in front of it for a while and taken away again: compiled code that nobody
-watches runs as if this file did not exist.
+can replace it for a while. Without a timer, compiled code runs unchanged.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ PROBES: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Node:
-    """One operation of a graph: where it was traced, and in which modules."""
+    """One operation of a graph: its stack when traced, and its modules."""
 
     target: str
     stack: str | None
@@ -39,11 +38,11 @@ class Node:
 
 @dataclass(frozen=True)
 class CompiledGraph:
-    """One graph the backend compiled, and the global name it is called by."""
+    """One graph that the backend compiled, and its global name."""
 
     compile_id: str
     code: CodeType
-    break_stack: tuple[tuple[str, int, str], ...]  # empty where no break ends it
+    break_stack: tuple[tuple[str, int, str], ...]  # empty if no break ended the graph
     nodes: tuple[Node, ...]
     backend_s: float
     scope: dict[str, Any]
@@ -52,13 +51,13 @@ class CompiledGraph:
 
 @contextlib.contextmanager
 def compiled_graphs(note: Callable[[CompiledGraph], None]) -> Iterator[None]:
-    """`note(graph)` for each graph, after its backend has compiled it."""
+    """Calls `note(graph)` for each graph after the backend has compiled it."""
     owner = importlib.import_module("torch._dynamo.output_graph").OutputGraph
     original = owner._call_user_compiler
 
     @functools.wraps(original)
     def compile_graph(self: Any, gm: Any, *args: Any, **kwargs: Any) -> Any:
-        nodes = _nodes(gm)  # before the backend, which may change the graph
+        nodes = _nodes(gm)  # the backend may change the graph
         started = time.perf_counter()
         compiled = original(self, gm, *args, **kwargs)
         seconds = time.perf_counter() - started
@@ -104,9 +103,9 @@ def _break_stack(reason: Any) -> tuple[tuple[str, int, str], ...]:
 def replaced(
     graph: CompiledGraph, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]
 ) -> Iterator[None]:
-    """`wrap(compiled)` stands in the graph's place; gone again afterwards."""
+    """Replaces a graph by `wrap(compiled)`, and restores it afterwards."""
     compiled = graph.scope.get(graph.name)
-    if compiled is None:  # the graph was thrown away: its function was reset
+    if compiled is None:  # Dynamo was reset
         yield
         return
     graph.scope[graph.name] = wrap(compiled)
@@ -121,9 +120,9 @@ def replaced(
 def entered(
     contexts: Sequence[Any], enter: Callable[[], Callable[[], None]]
 ) -> Iterator[None]:
-    """`enter()` when a function compiled in one of these contexts is called.
+    """Calls `enter()` when a function compiled in one of these contexts is called.
 
-    What it returns is called when that call ends.
+    The function that `enter` returns is called when that call ends.
     """
     for context in contexts:
         context.enter_exit_hooks.append(enter)

@@ -94,13 +94,13 @@ def _bounds(program: Any) -> Iterator[tuple[str, tuple[int, int | None]]]:
 
 def _conditions(program: Any) -> tuple[str, ...] | None:
     """What export assumed of the sizes, and neither it nor the code will look at."""
-    told = []
+    conditions = []
     for guard in program._guards_code or ():
         text = _SIZE.sub(r"size\1_\2", guard)
         if "[" in text:
             return None
-        told.append(text)
-    return tuple(told)
+        conditions.append(text)
+    return tuple(conditions)
 
 
 def compile_package(program: Any, file: Path) -> None:
@@ -125,7 +125,7 @@ def load_package(file: Path, device: int) -> Run:
     return run
 
 
-class Conversions(TorchDispatchMode):
+class ScalarReads(TorchDispatchMode):
     """`note(value)` whenever an operation on tensors gives Python a plain value."""
 
     def __init__(self, note: Callable[[Any], None]) -> None:
@@ -135,7 +135,7 @@ class Conversions(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        given = func(*args, **(kwargs or {}))
-        if isinstance(given, bool | int | float | complex):
-            self._note(given)
-        return given
+        value = func(*args, **(kwargs or {}))
+        if isinstance(value, bool | int | float | complex):
+            self._note(value)
+        return value

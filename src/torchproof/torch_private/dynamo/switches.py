@@ -1,4 +1,4 @@
-"""Switches that take one freedom from the compiler, so that a guess can be tested."""
+"""Switches that restrict the compiler in one way, to test what causes a difference."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ import torch
 from torchproof.torch_private.hooks import patched
 
 PROBES: dict[str, tuple[str, ...]] = {
-    "a backend apart from torch.compile": (
+    "the backend without torch.compile": (
         "torch:_TorchCompileInductorWrapper",
         "torch:_TorchCompileWrapper",
     ),
     "guards on the hooks of modules": (
         "torch._dynamo.config:skip_nnmodule_hook_guards",
     ),
-    "functions marked constant": (
+    "results assumed constant": (
         "torch._dynamo:assume_constant_result",
         "torch._dynamo.variables.functions:invoke_and_store_as_constant",
         "torch._dynamo.variables.nn_module:invoke_and_store_as_constant",
@@ -30,33 +30,33 @@ PROBES: dict[str, tuple[str, ...]] = {
         "torch.compiler:_is_compiling_flag",
         "torch.compiler:is_dynamo_compiling",
     ),
-    "weights folded into code": ("torch._inductor.config:freezing",),
+    "freezing of weights": ("torch._inductor.config:freezing",),
 }
 
 
 def graph_compiler(arguments: Mapping[str, Any]) -> Callable[..., Any]:
-    """What torch.compile with these arguments would hand each graph to."""
-    told = [arguments.get(name) for name in ("mode", "options", "dynamic")]
+    """The backend that torch.compile with these arguments would use."""
+    settings = [arguments.get(name) for name in ("mode", "options", "dynamic")]
     backend = arguments.get("backend") or "inductor"
     if backend == "inductor":
-        return torch._TorchCompileInductorWrapper(*told)
-    return torch._TorchCompileWrapper(backend, *told)
+        return torch._TorchCompileInductorWrapper(*settings)
+    return torch._TorchCompileWrapper(backend, *settings)
 
 
 def folds_weights() -> bool:
-    """Whether Inductor is told to treat weights as constants."""
+    """Whether Inductor treats weights as constants (freezing)."""
     return bool(importlib.import_module("torch._inductor.config").freezing)
 
 
-def guarded_hooks() -> contextlib.AbstractContextManager[None]:
-    """Compiled code checks whether the hooks of its modules are those it knows."""
+def guard_module_hooks() -> contextlib.AbstractContextManager[None]:
+    """Makes compiled code guard on the hooks of its modules."""
     config = importlib.import_module("torch._dynamo.config")
     return config.patch(skip_nnmodule_hook_guards=False)
 
 
 @contextlib.contextmanager
 def no_constant_results() -> Iterator[None]:
-    """assume_constant_result has no effect on what is defined meanwhile."""
+    """Makes assume_constant_result do nothing for functions defined in this context."""
     dynamo = importlib.import_module("torch._dynamo")
     with patched(dynamo, "assume_constant_result", lambda fn: fn):
         yield
@@ -64,7 +64,7 @@ def no_constant_results() -> Iterator[None]:
 
 @contextlib.contextmanager
 def constant_results(note: Callable[[Any], None]) -> Iterator[None]:
-    """`note(function)` for each call whose result is taken for a constant."""
+    """Calls `note(function)` for each call whose result is assumed constant."""
     functions = importlib.import_module("torch._dynamo.variables.functions")
     modules = importlib.import_module("torch._dynamo.variables.nn_module")
     original = functions.invoke_and_store_as_constant
@@ -82,17 +82,17 @@ def constant_results(note: Callable[[Any], None]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def seen_as_compiling() -> Iterator[None]:
-    """Eager code that asks whether it is being compiled is told that it is."""
-    asked = torch.compiler.is_dynamo_compiling
-    assert isinstance(asked, types.FunctionType)
-    code = asked.__code__
-    asked.__code__ = _yes.__code__  # whoever imported it by name asks this one too
+def pretend_compiling() -> Iterator[None]:
+    """Makes `is_compiling()` and `is_dynamo_compiling()` return True in eager code."""
+    is_compiling = torch.compiler.is_dynamo_compiling
+    assert isinstance(is_compiling, types.FunctionType)
+    code = is_compiling.__code__
+    is_compiling.__code__ = _yes.__code__  # also affects code that imported it by name
     try:
         with patched(torch.compiler, "_is_compiling_flag", True):
             yield
     finally:
-        asked.__code__ = code
+        is_compiling.__code__ = code
 
 
 def _yes() -> bool:
@@ -100,19 +100,19 @@ def _yes() -> bool:
 
 
 def operator_name(operator: Any) -> str | None:
-    """`lib::scale` for an operator; None for a plain function."""
+    """The name of an operator, such as `lib::scale`; None for a plain function."""
     schema = getattr(getattr(operator, "default", operator), "_schema", None)
     return str(schema.name) if schema is not None else None
 
 
-def unwritten(operator: Any) -> dict[int, str]:
-    """Arguments, by position, that a custom operator says it does not change.
+def unmutated_arguments(operator: Any) -> dict[int, str]:
+    """The arguments, by position, that a custom operator declares not to mutate.
 
-    Torch's own functions and operators say nothing here.
+    Empty for torch's own functions and operators.
     """
-    operator = getattr(operator, "default", operator)  # of its overloads
+    operator = getattr(operator, "default", operator)  # the default overload
     schema = getattr(operator, "_schema", None)
     if schema is None or operator.namespace in {"aten", "prims", "prim"}:
         return {}
-    told = enumerate(schema.arguments)
-    return {position: each.name for position, each in told if not each.is_write}
+    arguments = enumerate(schema.arguments)
+    return {position: each.name for position, each in arguments if not each.is_write}

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from torchproof.torch_private.switches import graph_compiler
+from torchproof.torch_private.dynamo.switches import graph_compiler
 
 PROBES: dict[str, tuple[str, ...]] = {
     "Inductor's compiler of one graph": (
@@ -55,9 +55,9 @@ def compiler(arguments: Mapping[str, Any]) -> Callable[[Any, Any, Backward], Any
     that Inductor asks for each backward graph: the one compiles it, the other runs it
     as it is.
     """
-    told: Any = graph_compiler(arguments)
+    backend: Any = graph_compiler(arguments)
     if (arguments.get("backend") or "inductor") != "inductor":
-        return lambda gm, inputs, backward: told(gm, inputs)
+        return lambda gm, inputs, backward: backend(gm, inputs)
 
     def compile_graph(gm: Any, inputs: Any, backward: Backward) -> Any:
         from torch._inductor import compile_fx
@@ -65,14 +65,14 @@ def compiler(arguments: Mapping[str, Any]) -> Callable[[Any, Any, Backward], Any
         def inner(graph: Any, example_inputs: Any, **kwargs: Any) -> Any:
             if not kwargs.get("is_backward"):
                 return compile_fx.compile_fx_inner(graph, example_inputs, **kwargs)
-            kept = copy.deepcopy(graph)  # compiling changes it
+            eager_graph = copy.deepcopy(graph)  # compiling changes it
             return backward(
                 lambda: compile_fx.compile_fx_inner(graph, example_inputs, **kwargs),
-                _boxed(kept),
+                _boxed(eager_graph),
             )
 
         return compile_fx.compile_fx(
-            gm, inputs, inner_compile=inner, config_patches=told.config
+            gm, inputs, inner_compile=inner, config_patches=backend.config
         )
 
     return compile_graph
@@ -102,10 +102,10 @@ def before_first_run(
 
 def _boxed(graph: Any) -> Callable[..., Any]:
     def run(args: list[Any]) -> Any:
-        given = tuple(args)
+        inputs = tuple(args)
         args.clear()  # as compiled code does: its caller must not keep them alive
         with torch.no_grad():
-            return graph(*given)
+            return graph(*inputs)
 
     run._boxed_call = True  # type: ignore[attr-defined]
     return run
@@ -168,7 +168,7 @@ def backward_ahead() -> Any:
     return config.patch(force_non_lazy_backward_lowering=True)
 
 
-def draws_as_eager() -> bool:
+def uses_eager_random() -> bool:
     """Whether compiled code draws the random numbers that eager would draw."""
     from torch._inductor import config
 

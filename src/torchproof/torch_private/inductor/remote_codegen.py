@@ -1,6 +1,6 @@
 """Inductor's code generation in another process, built on torch's own wire format.
 
-In the parent, `codegen_elsewhere(send, kept)` gives each graph to `send` as bytes and
+In the parent, `codegen_in_child(send, kept)` gives each graph to `send` as bytes and
 gets compiled code back as bytes; in the child, `generate` makes the one of the other.
 Caches are looked up, and filled, in the parent.
 """
@@ -90,15 +90,15 @@ class _NotLoaded(Exception):
 
 
 @contextlib.contextmanager
-def codegen_elsewhere(
-    send: Callable[[bytes], bytes], kept: Callable[[str], None]
+def codegen_in_child(
+    send: Callable[[bytes], bytes], on_local: Callable[[str], None]
 ) -> Iterator[None]:
     """Code generation goes through `send`, in this context only.
 
     `kept(why)` is called before a graph that cannot be shipped is compiled here.
     """
     _install()
-    token = _route.set(_Route(send, kept))
+    token = _route.set(_Route(send, on_local))
     try:
         yield
     finally:
@@ -119,7 +119,7 @@ def prepare() -> None:
 
 
 def generate(payload: bytes, env: Mapping[str, str]) -> bytes:
-    """The child's side: what `send` of `codegen_elsewhere` has to return."""
+    """The child's side: what `send` of `codegen_in_child` has to return."""
     ext: Any = importlib.import_module("torch._inductor.compile_fx_ext")
     for name in CACHE_VARIABLES:
         os.environ.pop(name, None)
@@ -191,8 +191,8 @@ def _apply(settings: Mapping[str, Any]) -> None:
 
 
 def _memory_format(name: str) -> torch.memory_format:
-    found: torch.memory_format = getattr(torch, name)
-    return found
+    value: torch.memory_format = getattr(torch, name)
+    return value
 
 
 def _reduced(memory_format: torch.memory_format) -> tuple[Any, tuple[str]]:
@@ -267,9 +267,9 @@ def _scheme_class() -> Any:
                 return super().codegen_and_compile(*graph)
             except _NotLoaded as error:
                 self._route.kept(f"the child cannot load it: {error}")
-            here = compile_fx._InProcessFxCompile()
-            here.compile_region_name = self.compile_region_name
-            return here.codegen_and_compile(*graph)
+            local = compile_fx._InProcessFxCompile()
+            local.compile_region_name = self.compile_region_name
+            return local.codegen_and_compile(*graph)
 
         def serialize_compile(self, gm: Any, *rest: Any) -> Any:
             why = _reason_to_keep(gm)

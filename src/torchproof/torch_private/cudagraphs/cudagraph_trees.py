@@ -196,10 +196,10 @@ def _written(gm: Any) -> frozenset[int]:
 def _boxed(gm: Any, graph: Graph, runs: Runs) -> Callable[[list[Any]], Any]:
     def call(args: list[Any]) -> Any:
         runs.begins(graph, args)
-        given = tuple(args)
+        inputs = tuple(args)
         args.clear()  # as compiled code does: its caller must not keep them alive
         with without_modes(), torch.no_grad():
-            outputs = gm(*given)
+            outputs = gm(*inputs)
         runs.ends(graph, outputs)
         return outputs
 
@@ -261,8 +261,8 @@ def _quiet_trees() -> Iterator[None]:
     def freed(self: Any) -> None:
         with contextlib.ExitStack() as silent:
             for name in _WARNINGS:  # only builds for CUDA have them
-                told = patched(torch._C, name, lambda *args: None)
-                silent.enter_context(told)
+                silenced = patched(torch._C, name, lambda *args: None)
+                silent.enter_context(silenced)
             free(self)
 
     def make_none(self: Any) -> None:

@@ -1,7 +1,7 @@
-"""The regions of a graph that torch compiles once and calls many times.
+"""Nested compile regions: subgraphs that torch compiles once and calls many times.
 
-torch 2.11 to 2.15. From 2.13 on, a region that is called once is put in its place in
-the graph; the graph still lists it.
+From torch 2.13 on, a region that is called once is inlined into the graph. The graph
+still lists it.
 """
 
 from __future__ import annotations
@@ -19,9 +19,7 @@ from torch import Tensor, fx
 from torchproof.torch_private.hooks import patched
 
 PROBES: dict[str, tuple[str, ...]] = {
-    "a region that is called": (
-        "torch._higher_order_ops.invoke_subgraph:invoke_subgraph",
-    ),
+    "calls of a region": ("torch._higher_order_ops.invoke_subgraph:invoke_subgraph",),
     "regions of a graph": (
         "torch.compiler:nested_compile_region",
         "torch._dynamo.output_graph:OutputGraph._call_user_compiler",
@@ -31,25 +29,22 @@ PROBES: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Subgraph:
-    """`modules` are the ids of those it is the code of, `inputs` what it was made for.
-
-    Several modules: the outer ones hold the inner ones.
-    """
+    """A region: the ids of its nested `modules`, and its `inputs` (shape and dtype)."""
 
     modules: frozenset[int]
     inputs: tuple[Any, ...]
 
 
 def each_graph(note: Callable[[list[Subgraph]], None]) -> AbstractContextManager[None]:
-    """`note(subgraphs)` for each graph that goes to a backend and has any."""
+    """Calls `note(subgraphs)` for each graph with subgraphs that goes to a backend."""
     output_graph = importlib.import_module("torch._dynamo.output_graph")
     original = output_graph.OutputGraph._call_user_compiler
 
     @functools.wraps(original)
     def compile_graph(self: Any, gm: fx.GraphModule, *args: Any, **kwargs: Any) -> Any:
-        found = [part for part in gm.children() if isinstance(part, fx.GraphModule)]
-        if found:
-            note(list(map(_subgraph, found)))
+        parts = [part for part in gm.children() if isinstance(part, fx.GraphModule)]
+        if parts:
+            note(list(map(_subgraph, parts)))
         return original(self, gm, *args, **kwargs)
 
     return patched(output_graph.OutputGraph, "_call_user_compiler", compile_graph)
@@ -63,7 +58,7 @@ def _subgraph(part: fx.GraphModule) -> Subgraph:
             value = node.meta.get("example_value")
             if isinstance(value, Tensor):
                 inputs.append((tuple(map(str, value.shape)), value.dtype))
-        # The keys are the ids of the modules whose code it is, written out.
+        # The keys are the ids of the modules, as text.
         stack = node.meta.get("nn_module_stack") or {}
         modules |= {int(key) for key in stack if str(key).isdecimal()}
     return Subgraph(frozenset(modules), tuple(inputs))
@@ -72,7 +67,7 @@ def _subgraph(part: fx.GraphModule) -> Subgraph:
 def without_regions(gm: fx.GraphModule) -> fx.GraphModule:
     """The graph with its regions as plain calls, or itself if it has none.
 
-    Outside of a compiler torch can run a region, and not its backward.
+    In eager mode torch can run the forward of a region, but not its backward.
     """
     ops = importlib.import_module("torch._higher_order_ops.invoke_subgraph")
     region = ops.invoke_subgraph
@@ -83,7 +78,7 @@ def without_regions(gm: fx.GraphModule) -> fx.GraphModule:
         if node.target is region:
             node.target = _called
     for name, part in [*plain.named_children()]:
-        if isinstance(part, fx.GraphModule):  # one region may hold another
+        if isinstance(part, fx.GraphModule):  # regions may be nested
             setattr(plain, name, without_regions(part))
     plain.recompile()
     return plain
@@ -94,10 +89,10 @@ def _called(subgraph: Any, identifier: Any, *operands: Any) -> Any:
 
 
 def forward_of(compiled: Any) -> Any:
-    """The forward of a graph itself, where that is what was given; else what was given.
+    """The forward of a graph module, with its code generated; else the argument itself.
 
-    A graph whose code is not generated yet has a forward that calls it as a module:
-    slower for as long as it is held, and hooks on all modules see it.
+    Before its code is generated, a graph's forward calls the graph as a module. That is
+    slower, and global module hooks see it.
     """
     from torch.fx._lazy_graph_module import _LazyGraphModule
 

@@ -25,14 +25,14 @@ from typing import Any
 
 import torch
 
-from torchproof.torch_private import guard_expressions
 from torchproof.torch_private.hooks import patched
-from torchproof.torch_private.precompiled import (
+from torchproof.torch_private.precompile import guard_expressions
+from torchproof.torch_private.precompile.install_call import (
     CONVERT,
     GRAPH,
     TYPES,
     Modules,
-    Unfit,
+    PrecompileError,
     code_from,
     file_mark,
     plain_function,
@@ -62,7 +62,7 @@ _BUNDLED = {
 }
 
 
-def capture(
+def capture_call(
     fn: Callable[..., Any],
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
@@ -80,31 +80,31 @@ def capture(
         _globals_apart(installed),
     ):
         captured = convert.fullgraph_capture(fn, args, kwargs)
-        found = captured.graph_capture_output
+        output = captured.graph_capture_output
         if captured.backend_input is None:
-            raise Unfit("there is nothing to compile")
+            raise PrecompileError("there is nothing to compile")
         _assert_of_torch(captured.backend_input.graph_module)
         compiled = _compiled(captured.backend_input, backend)
-        guards = guard_expressions.built(plain.__code__, found.output_graph, save=True)
+        guards = guard_expressions.built(plain.__code__, output.output_graph, save=True)
     head = {
         "code": guard_expressions.code_mark(plain.__code__),
-        "traced": _resolvable(found.traced_code),
-        "bytecode": found.bytecode.replace(
+        "traced": _resolvable(output.traced_code),
+        "bytecode": output.bytecode.replace(
             co_filename=os.path.basename(plain.__code__.co_filename)
         ),
         "backend_id": captured.backend_input.backend_id,
-        "names": _names(found, installed, guards, captured.backend_input.backend_id),
-        "state": _state(found.output_graph),
+        "names": _names(output, installed, guards, captured.backend_input.backend_id),
+        "state": _state(output.output_graph),
         "guards": [_thin(guard) for guard in guards.kept],
         "shapes": guards.shape_parts,
     }
     raw, modules = _dumps(head), Modules(_files(head, fn))
     again = rebuilt(modules.loads(raw), modules, fn, (args, kwargs))
     if again.unnamed:
-        raise Unfit(f"it asks for the identity of {again.unnamed[0]}")
+        raise PrecompileError(f"it asks for the identity of {again.unnamed[0]}")
     lines = zlib.compress("\n".join(again.lines).encode())
-    held = {"files": modules.files, "lines": lines, "artifact": compiled}
-    return pickle.dumps({**held, "head": raw})
+    parts = {"files": modules.files, "lines": lines, "artifact": compiled}
+    return pickle.dumps({**parts, "head": raw})
 
 
 def _files(
@@ -116,26 +116,28 @@ def _files(
     names = {plain_function(fn).__module__, *(type(part).__module__ for part in parts)}
     names |= {module for module, _, _ in head["traced"]}
     names |= {origin[1] for origin in head["names"].values() if len(origin) > 1}
-    found = {}
+    marks = {}
     for name in sorted(names):
         mark = file_mark(sys.modules.get(name))
         if mark and name.split(".")[0] not in ("torch", *sys.stdlib_module_names):
-            found[name] = mark
-    return found
+            marks[name] = mark
+    return marks
 
 
 def _backend(arguments: Mapping[str, Any]) -> Any:
     """Inductor, told what torch.compile was told."""
     if arguments.get("backend", "inductor") != "inductor":
-        raise Unfit(f"backend {arguments['backend']} has nothing to write")
-    told = [arguments.get(name) for name in ("mode", "options", "dynamic")]
-    backend = torch._TorchCompileInductorWrapper(*told)
+        raise PrecompileError(f"backend {arguments['backend']} has nothing to write")
+    arguments_of_wrapper = [
+        arguments.get(name) for name in ("mode", "options", "dynamic")
+    ]
+    backend = torch._TorchCompileInductorWrapper(*arguments_of_wrapper)
     inductor: Any = importlib.import_module("torch._inductor.config")
     if backend.config.get("freezing", inductor.freezing):
-        raise Unfit("its weights are part of the compiled code")
+        raise PrecompileError("its weights are part of the compiled code")
     graphs = backend.config.get("triton.cudagraphs", inductor.triton.cudagraphs)
     if graphs and torch.cuda.is_available():
-        raise Unfit("CUDA graphs are recorded at start")
+        raise PrecompileError("CUDA graphs are recorded at start")
     return backend
 
 
@@ -182,34 +184,34 @@ def _assert_of_torch(graph: torch.fx.GraphModule) -> None:
                 space = target._qualified_op_name.split("::")[0]
             home = (getattr(target, "__module__", None) or "torch").split(".")[0]
             if (space or "aten") not in _NAMESPACES or home not in _OF_TORCH:
-                raise Unfit(f"it calls {target}, which is not traced")
+                raise PrecompileError(f"it calls {target}, which is not traced")
 
 
-def _compiled(given: Any, backend: Any) -> bytes:
+def _compiled(graph: Any, backend: Any) -> bytes:
     context = importlib.import_module("torch._guards")
     functorch: Any = importlib.import_module("torch._functorch.config")
     bundled = importlib.import_module(TYPES).BundledAOTAutogradSerializableCallable
-    given.graph_module._backend_id = given.backend_id
-    tracing = context.TracingContext(given.fake_mode)
-    tracing.tensor_to_context = given.tensor_to_context
+    graph.graph_module._backend_id = graph.backend_id
+    tracing = context.TracingContext(graph.fake_mode)
+    tracing.tensor_to_context = graph.tensor_to_context
     with context.tracing(tracing), functorch.patch(_BUNDLED):
-        compiled = backend(given.graph_module, given.example_inputs)
+        compiled = backend(graph.graph_module, graph.example_inputs)
         if not hasattr(compiled, "serialize"):
-            raise Unfit("torch does not cache what it compiled")
+            raise PrecompileError("torch does not cache what it compiled")
         return bytes(bundled.serialize_compile_artifacts(bundled(compiled)))
 
 
 def _names(
-    found: Any, installed: Mapping[str, Any], guards: Any, backend_id: str
+    output: Any, installed: Mapping[str, Any], guards: Any, backend_id: str
 ) -> dict[str, tuple[str, ...]]:
     """The globals that traced code and guards need, and where each comes from."""
-    asked = " ".join(guard.name for guard in guards.kept)
-    refs = set(found.get_runtime_env().external_refs)
+    guard_names = " ".join(guard.name for guard in guards.kept)
+    refs = set(output.get_runtime_env().external_refs)
     names: dict[str, tuple[str, ...]] = {}
     for name, value in installed.items():
-        if name != backend_id and (name in refs or name in asked):
+        if name != backend_id and (name in refs or name in guard_names):
             names[name] = _origin(value)
-    for name, module in found.import_sources.items():
+    for name, module in output.import_sources.items():
         names[name] = ("module", module)
     return names
 
@@ -230,7 +232,7 @@ def _origin(value: Any) -> tuple[str, ...]:
         for cls in _subclasses(tuple):  # a named tuple has globals of its own
             if getattr(cls.__new__, "__globals__", None) is value:
                 return ("namedtuple", cls.__module__, cls.__qualname__)
-    raise Unfit(f"its code needs a {type(value).__name__} that has no name")
+    raise PrecompileError(f"its code needs a {type(value).__name__} that has no name")
 
 
 def _subclasses(cls: type) -> Iterator[type]:
@@ -242,7 +244,7 @@ def _subclasses(cls: type) -> Iterator[type]:
 
 def _state(graph: Any) -> Any:
     if graph.torch_function_mode_stack or graph.functorch_layers:
-        raise Unfit("it was traced within a mode of torch")
+        raise PrecompileError("it was traced within a mode of torch")
     guards: Any = importlib.import_module("torch._dynamo.guards")
     sizes = torch.utils._pytree.tree_map(
         guards.convert_int_to_concrete_values, graph.input_source_to_sizes_strides
@@ -260,8 +262,8 @@ def _thin(guard: Any) -> Any:
     """A guard without what it was built on."""
     create = guard.create_fn
     if isinstance(create, functools.partial):
-        given = {name: _let_go(value) for name, value in create.keywords.items()}
-        create = functools.partial(create.func, *map(_let_go, create.args), **given)
+        keywords = {name: _let_go(value) for name, value in create.keywords.items()}
+        create = functools.partial(create.func, *map(_let_go, create.args), **keywords)
     return dataclasses.replace(
         guard,
         create_fn=create,
@@ -282,16 +284,16 @@ def _let_go(value: Any) -> Any:
 
 def _resolvable(codes: Any) -> list[tuple[str, str, str]]:
     """Where traced functions are found by name, and a mark of their code."""
-    known = []
+    functions = []
     for code in codes:
         module = inspect.getmodule(code)
         if module is None or "<" in code.co_qualname:
             continue
-        with contextlib.suppress(Unfit):
+        with contextlib.suppress(PrecompileError):
             if _HERE.code(module.__name__, code.co_qualname) is code:
                 mark = guard_expressions.code_mark(code)
-                known.append((module.__name__, code.co_qualname, mark))
-    return sorted(set(known))
+                functions.append((module.__name__, code.co_qualname, mark))
+    return sorted(set(functions))
 
 
 class _Pickler(pickle.Pickler):
@@ -307,7 +309,7 @@ class _Pickler(pickle.Pickler):
             handler: Any = value  # of sympy, made by torch for each operation
             return handler._torch_unpickler, (handler._torch_handler_name,)
         if isinstance(value, torch.Tensor | torch.nn.Module):
-            raise Unfit(f"its guards hold a {type(value).__name__}")
+            raise PrecompileError(f"its guards hold a {type(value).__name__}")
         return NotImplemented
 
 
@@ -316,5 +318,5 @@ def _dumps(value: Any) -> bytes:
     try:
         _Pickler(buffer).dump(value)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
-        raise Unfit(f"its guards cannot be written: {error}") from None
+        raise PrecompileError(f"its guards cannot be written: {error}") from None
     return buffer.getvalue()

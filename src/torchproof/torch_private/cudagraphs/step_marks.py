@@ -47,7 +47,7 @@ def compiled_calls() -> int:
     return 0 if guard is None else int(guard.GenerationTracker.generation)
 
 
-def awaiting_node() -> Any:
+def pending_forward() -> Any:
     """The last graph, where it is a forward whose backward is still to come.
 
     A forward whose outputs and saved tensors are all gone awaits nothing.
@@ -58,7 +58,7 @@ def awaiting_node() -> Any:
     node = manager.current_node
     if node is None:
         return None
-    let_go()
+    release_unused_outputs()
     # Before 2.15 torch takes what only autograd has saved for dead.
     saved = any(
         tensor is not None and tensor._use_count() > 1
@@ -68,7 +68,7 @@ def awaiting_node() -> Any:
     return node if saved or not node.all_outputs_are_dead() else None
 
 
-def let_go() -> None:
+def release_unused_outputs() -> None:
     """Autograd graphs that live only because a recorded graph holds its last outputs.
 
     It hands out the same tensors at each replay, which take their place in autograd
@@ -76,15 +76,19 @@ def let_go() -> None:
     """
     manager = _manager()
     for node in [] if manager is None else _recorded(manager):
-        held = node.cached_tensor_outputs
-        for i in range(len(held)):
+        outputs = node.cached_tensor_outputs
+        for i in range(len(outputs)):
             # Two references: the list's, and that of the question.
-            alone = sys.getrefcount(held[i]) == 2
-            if alone and held[i]._use_count() == 1 and held[i].grad_fn is not None:
-                held[i].detach_()
+            alone = sys.getrefcount(outputs[i]) == 2
+            if (
+                alone
+                and outputs[i]._use_count() == 1
+                and outputs[i].grad_fn is not None
+            ):
+                outputs[i].detach_()
 
 
-def forgets_what_is_saved() -> bool:
+def may_overwrite_saved_tensors() -> bool:
     """Whether graphs have run that take what only autograd has saved for free memory.
 
     Before 2.15 torch may record the next graph over it.
@@ -92,7 +96,7 @@ def forgets_what_is_saved() -> bool:
     return not _SEES_WHAT_IS_SAVED and _manager() is not None
 
 
-def saved_as_they_are() -> bool:
+def no_saved_tensor_hooks() -> bool:
     """Whether no hooks pack what is saved: to ask for that would unpack it."""
     return torch._C._autograd._top_saved_tensors_default_hooks(True) is None
 
@@ -108,11 +112,11 @@ def place_of(node: Any) -> tuple[str, int] | None:
 
 def _recorded(manager: Any) -> Iterator[Any]:
     """Every graph that was recorded."""
-    todo = [node for found in manager.roots.values() for node in found]
+    todo = [node for nodes in manager.roots.values() for node in nodes]
     while todo:
         node = todo.pop()
         yield node
-        todo += [child for found in node.children.values() for child in found]
+        todo += [child for nodes in node.children.values() for child in nodes]
 
 
 def _manager() -> Any:

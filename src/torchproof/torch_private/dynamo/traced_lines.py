@@ -1,4 +1,4 @@
-"""Which lines of the program Dynamo traces."""
+"""The source lines that Dynamo traces."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ PROBES = {
 
 @contextlib.contextmanager
 def traced_lines(note: Callable[[CodeType, int], None]) -> Iterator[None]:
-    """`note(code, line)` whenever the tracing of a frame comes to another line.
+    """Calls `note(code, line)` whenever tracing reaches another line.
 
-    A line that was begun need not have been traced to its end: a break may lie on it.
+    Tracing may stop within a line, at a graph break.
     """
     symbolic = importlib.import_module("torch._dynamo.symbolic_convert")
     owner = symbolic.InstructionTranslatorBase

@@ -1,4 +1,4 @@
-"""Graphs on their way to a backend, and torch's own way of making one smaller."""
+"""Graphs that Dynamo passes to a backend, their targets, and torch's FX minifier."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import fx
 from torchproof.torch_private.hooks import patched
 
 PROBES: dict[str, tuple[str, ...]] = {
-    "a backend in place of the one that was asked for": (
+    "replacement of the backend": (
         "torch._dynamo.output_graph:OutputGraph._call_user_compiler",
     ),
     "names of functions in a graph": (
@@ -30,19 +30,19 @@ Backend = Callable[[fx.GraphModule, str], Callable[..., Any]]
 
 
 @contextlib.contextmanager
-def instead_of_backends(run: Backend) -> Iterator[None]:
-    """`run(graph, compile id)` gives what is called in place of compiled code."""
+def replace_backends(run: Backend) -> Iterator[None]:
+    """Uses `run(graph, compile_id)` in place of the backend."""
     owner = importlib.import_module("torch._dynamo.output_graph").OutputGraph
     original = owner._call_user_compiler
 
     @functools.wraps(original)
     def compile_graph(self: Any, gm: Any, *args: Any, **kwargs: Any) -> Any:
-        asked = self.compiler_fn
+        backend = self.compiler_fn
         self.compiler_fn = lambda graph, _: run(graph, str(self.dynamo_compile_id))
         try:
             return original(self, gm, *args, **kwargs)
         finally:
-            self.compiler_fn = asked
+            self.compiler_fn = backend
 
     with patched(owner, "_call_user_compiler", compile_graph):
         yield
@@ -54,13 +54,13 @@ def qualified(target: Any) -> str:
 
 
 def higher_order(target: Any) -> str | None:
-    """The name of an operator that takes graphs, None for any other target."""
+    """The name of a higher-order operator; None for any other target."""
     kind = importlib.import_module("torch._ops").HigherOrderOperator
     return target.name() if isinstance(target, kind) else None
 
 
 def operator_name(target: Any) -> str | None:
-    """`aten.add.Tensor` and the like, None for any other target."""
+    """The name of an operator, such as `aten.add.Tensor`; None for other targets."""
     ops = importlib.import_module("torch._ops")
     if isinstance(target, ops.OpOverload):
         return str(target)
@@ -70,7 +70,7 @@ def operator_name(target: Any) -> str | None:
 
 
 def is_wrapped(tensor: Any) -> bool:
-    """Whether a tensor stands for many, as inside `vmap`."""
+    """Whether functorch wraps the tensor, as inside `vmap`."""
     functorch: Any = importlib.import_module("torch._C._functorch")
     return bool(functorch.is_functorch_wrapped_tensor(tensor))
 
@@ -80,9 +80,9 @@ def minified(
     inputs: Sequence[Any],
     fails: Callable[[fx.GraphModule, Sequence[Any]], bool],
 ) -> None:
-    """torch's minifier over a graph; each one it keeps was seen by `fails`.
+    """Runs torch's minifier, which passes each smaller graph to `fails`.
 
-    What it prints on the way is for nobody.
+    Its output on stderr is dropped.
     """
     tool = importlib.import_module("torch._functorch.fx_minifier")
     with contextlib.redirect_stderr(io.StringIO()):
