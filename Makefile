@@ -24,7 +24,7 @@ demo: $(INSTALLED)
 	@echo; echo "The same model, cured, in training:"; echo
 	$(BIN)/torchproof check workload:nanovlm --train --effort quick -q
 	@echo; echo "What compiling all of it is worth:"; echo
-	$(BIN)/torchproof bench workload:nanovlm --strategies full --sittings 1
+	$(BIN)/torchproof bench workload:nanovlm --strategies full --repeats 1
 	@$(BIN)/torchproof show --format html -q -o $(DEMO)/bench.html
 	@echo; echo "The fastest way to run it that gives eager's answers:"; echo
 	$(BIN)/torchproof tune workload:nanovlm --strategies regional,full --effort quick \

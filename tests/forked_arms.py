@@ -128,7 +128,7 @@ def measured(
 ) -> Measured:
     """A short session of forked arms, with rounds of 10 ms."""
     plan = Plan(parse_target(target), tuple(specs), quiet=True)
-    plan = replace(plan, **({"seconds": 0.01 * rounds, "sittings": 1} | more))
+    plan = replace(plan, **({"seconds": 0.01 * rounds, "repeats": 1} | more))
     with forked(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(stats, "ROUNDS", rounds)
         return Session(plan, Path(), progress).run()

@@ -50,9 +50,9 @@ def cached(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Measurement]:
         patch.setenv("LYING_CACHE", str(tmp_path_factory.mktemp("cache")))
         full = [Spec(parse("full"))]
         return {
-            "empty": session("twice_from_folder", full, sittings=2).rows[0],
+            "empty": session("twice_from_folder", full, repeats=2).rows[0],
             "filled": session("twice_from_folder", full).rows[0],
-            "lost": session("twice_from_nowhere", full, sittings=2).rows[0],
+            "lost": session("twice_from_nowhere", full, repeats=2).rows[0],
         }
 
 

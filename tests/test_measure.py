@@ -78,9 +78,9 @@ def test_an_interruption_keeps_the_rounds_all_arms_have() -> None:
 
 
 def test_an_interruption_in_the_second_sitting_keeps_the_first() -> None:
-    found = interrupted_at("first call, warm", sittings=2)
+    found = interrupted_at("first call, warm", repeats=2)
     assert [len(row.rounds_ms) for row in found.rows] == [4, 4]
-    assert [row.sittings for row in found.rows] == [(4,), (4,)]
+    assert [row.repeats for row in found.rows] == [(4,), (4,)]
 
 
 @pytest.mark.parametrize("words", ["reference answers", "full, eager: warming up"])
@@ -149,7 +149,7 @@ def test_arms_alternate_where_memory_is_short(monkeypatch: pytest.MonkeyPatch) -
     assert found.apart
     assert set(at_once) == {2}, "an arm and the judge of its answers"
     for row in found.rows:
-        assert len(row.sittings) == 3 and row.median_ms is not None
+        assert len(row.repeats) == 3 and row.median_ms is not None
         assert any("timed one after the other" in note for note in row.notes)
 
 
@@ -223,7 +223,7 @@ def test_switches_are_those_of_the_installed_inductor(command: Any) -> None:
 
 def test_a_compiled_target_is_compared_with_itself_in_eager(command: Any) -> None:
     target = f"{LYING}:compiled_already"
-    code, stdout, _ = command(target, "--sittings", "1", "--format", "json")
+    code, stdout, _ = command(target, "--repeats", "1", "--format", "json")
     assert code == 0
     eager, row = json.loads(stdout)["measurements"]
     assert [eager["strategy"], row["strategy"]] == ["eager", "as-written"]

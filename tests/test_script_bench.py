@@ -171,7 +171,7 @@ def test_equal_arms_are_not_called_different(answers: dict[str, Done]) -> None:
     assert compiled["verdict"] == "not significant"
     assert compiled["vs_eager"] == pytest.approx(1, rel=0.05)
     assert len(compiled["rounds_ms"]) >= 8
-    assert compiled["sittings"] == [len(compiled["rounds_ms"])]
+    assert compiled["repeats"] == [len(compiled["rounds_ms"])]
     assert run["exit_code"] == 0 and "own end --rate 3" in done.stderr
 
 

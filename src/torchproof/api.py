@@ -73,7 +73,7 @@ def bench(
     *,
     asked: Questions | None = None,
     seconds: float | None = None,
-    sittings: int | None = None,
+    repeats: int | None = None,
     profile: bool = False,
     progress: Progress = lambda text: None,
     command: str = "",
@@ -83,14 +83,14 @@ def bench(
     target = targets.parse(target) if isinstance(target, str) else target
     options, asked = options or targets.Options(), asked or measure.Questions()
     _assert_measurable(target, options)
-    _assert_as_written(target, options, asked, bool(profile or sittings))
+    _assert_as_written(target, options, asked, bool(profile or repeats))
     store.assert_writable(save_in)
     started = datetime.datetime.now()
     plan = replace(
         _plan(target, options, asked),
         profiles=profile,
         seconds=seconds or measure.Plan.seconds,
-        sittings=sittings or measure.Plan.sittings,
+        repeats=repeats or measure.Plan.repeats,
     )
     counts = _counted(target, options, progress)
     with store.scratch(save_in) as folder:
@@ -162,7 +162,7 @@ def _assert_as_written(
             "--as-written measures the target against itself in eager: leave out"
             " --strategies and other flags that name what to compile"
         )
-    given = {**vars(options), **vars(asked), "profile or --sittings": more}
+    given = {**vars(options), **vars(asked), "profile or --repeats": more}
     for name, value in given.items() if target.kind == "script" else ():
         if value and name not in {"as_written", "timeout_s", "quiet"}:
             flag = {"dtypes": "dtype"}.get(name, name)

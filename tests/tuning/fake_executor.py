@@ -84,7 +84,7 @@ class Fake:
         self.limits: dict[str, float] = {}
         self.turned: list[tuple[str, ...]] = []
         self.rounds: list[int] = []
-        self.sittings: list[tuple[int, tuple[str, ...]]] = []
+        self.repeats: list[tuple[int, tuple[str, ...]]] = []
         self.clock_s = 0.0  # what trials would have taken
         self._going: list[Candidate] = []
 
@@ -117,8 +117,8 @@ class Fake:
 
     def keep(self, names: Collection[str]) -> None: ...
 
-    def sit(self, finalists: Finalists, sitting: int) -> None:
-        self.sittings.append((sitting, tuple(c.name for c, _ in finalists)))
+    def sit(self, finalists: Finalists, repeat: int) -> None:
+        self.repeats.append((repeat, tuple(c.name for c, _ in finalists)))
 
     def turns(self, names: Sequence[str], rounds: int) -> tuple[Measurement, ...]:
         self.turned.append(tuple(names))

@@ -77,7 +77,7 @@ class Examination:
             device=options.device,
             size=options.size,
             seconds=_SECONDS,
-            sittings=1,
+            repeats=1,
             compile_with=options.compile,
             timeout_s=options.timeout_s,
             quiet=options.quiet,

@@ -119,8 +119,8 @@ def bench_flags(parser: argparse.ArgumentParser) -> None:
             " args...]"
         ),
     )
-    arms = parser.add_argument_group("what to compare")
-    arms.add_argument(
+    group = parser.add_argument_group("what to compare")
+    group.add_argument(
         "--strategies",
         metavar="NAMES",
         default="",
@@ -131,27 +131,27 @@ def bench_flags(parser: argparse.ArgumentParser) -> None:
             " regional+graph)"
         ),
     )
-    arms.add_argument(
+    group.add_argument(
         "--modes", action="store_true", help="full in all modes of torch.compile"
     )
-    arms.add_argument(
+    group.add_argument(
         "--latency",
         action="store_true",
         help="first calls of full, regional, and core:METHOD if --strategies names it",
     )
-    arms.add_argument(
+    group.add_argument(
         "--guards",
         action="store_true",
         help="what guards cost a call, and ways to check fewer",
     )
-    arms.add_argument(
+    group.add_argument(
         "--ablate",
         metavar="SWITCHES",
         default="",
         help="Inductor's switches, each alone and all: 'max_autotune;NAME=VALUE'",
     )
     for flag, metavar, text in SWEEPS:
-        arms.add_argument(flag, metavar=metavar, default="", help=text)
+        group.add_argument(flag, metavar=metavar, default="", help=text)
     run_flags(parser)
     _measuring_flags(parser)
     output_flags(parser)
@@ -160,14 +160,17 @@ def bench_flags(parser: argparse.ArgumentParser) -> None:
 def _measuring_flags(parser: argparse.ArgumentParser) -> None:
     how = parser.add_argument_group("how to measure")
     how.add_argument(
-        "--seconds", type=_seconds, metavar="S", help="of sampling, an arm (2.4)"
+        "--seconds",
+        type=_seconds,
+        metavar="S",
+        help="sampling time of each strategy (2.4)",
     )
     how.add_argument(
-        "--sittings",
+        "--repeats",
         type=int,
         choices=range(1, 10),
         metavar="N",
-        help="processes an arm is sampled in (2); with 1 there is no warm start",
+        help="processes that sample each strategy (2); with 1 there is no warm start",
     )
     how.add_argument(
         "--profile",

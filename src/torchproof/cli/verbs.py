@@ -164,7 +164,7 @@ def bench(options: argparse.Namespace) -> int:
             run_options(options),
             asked=asked,
             seconds=options.seconds,
-            sittings=options.sittings,
+            repeats=options.repeats,
             profile=options.profile,
             progress=progress,
             command=options.command,

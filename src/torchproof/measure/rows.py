@@ -102,7 +102,7 @@ def _with_times(
     row = replace(
         row,
         rounds_ms=tuple(rounds),
-        sittings=tuple(len(part) for part in facts["rounds"] if part),
+        repeats=tuple(len(part) for part in facts["rounds"] if part),
         luck=stats.LUCK if aslr.is_possible() else stats.LUCK_BY_LOT,
         median_ms=spread.median,
         low_ms=spread.low,
@@ -161,7 +161,7 @@ def _notes(seat: Seat, facts: Mapping[str, Any], reference: Mapping[str, Any]) -
         yield f"the target sets the compiler's switches itself: {told}"
     if reference.get("stateful") and facts["numerics"] is None:
         yield "answers were compared at the first shape only: the target keeps state"
-    if reference.get("repeats") is False:
+    if reference.get("deterministic") is False:
         yield (
             "a second pass over the calls gives other answers than the first, in eager"
             " too: the first was compared, the timed ones worked on other data"
@@ -237,7 +237,7 @@ def _judged(row: Measurement, base: Measurement | None, seat: Seat) -> Measureme
         return replace(row, verdict="no eager to compare with")
     assert row.luck is not None
     ratio = stats.compare(
-        base.rounds_ms, row.rounds_ms, sittings=row.sittings, luck=row.luck
+        base.rounds_ms, row.rounds_ms, repeats=row.repeats, luck=row.luck
     )
     row = replace(
         row,

@@ -138,7 +138,7 @@ def _with_break_even(
     first, last = seen.of("compiled")[0], seen.last("compiled")
     later_s = last["compile_s"]["total"] - first["compile_s"]["total"]
     spent_s = row.first_call_s + (last["imports_s"] or 0.0) + later_s
-    ratio = stats.compare(eager.rounds_ms, row.rounds_ms, sittings=row.sittings)
+    ratio = stats.compare(eager.rounds_ms, row.rounds_ms, repeats=row.repeats)
     calls = seen.last("settled").get("calls") or 1
     usual_s = eager.median_ms / calls / 1e3
     found = stats.break_even(spent_s, usual_s, eager.median_ms, ratio)

@@ -19,7 +19,7 @@ from torchproof.measure.worker_process import ArmError, Process, Processes, free
 from torchproof.records import Event, Frame, UserError, stats
 from torchproof.strategies import NotApplicable
 
-_SITTINGS_APART = 3  # of arms that cannot be in memory beside each other
+_SEPARATE_REPEATS = 3  # of arms that cannot be in memory beside each other
 _ROOM = 1.3  # times what an arm took must be free before another stays beside it
 _FEWEST_ROUNDS = 4
 
@@ -30,7 +30,7 @@ class Session:
     def __init__(self, plan: Plan, keep: Path, progress: Progress) -> None:
         self.plan, self.keep, self.progress = plan, keep, progress
         self.references: dict[tuple[str | None, int], dict[str, Any]] = {}
-        self.sittings = plan.sittings
+        self.repeats = plan.repeats
         self.apart = False  # not all arms fitted in memory beside each other
         self.largest = {"host": 0, "cuda": 0}
         self.judges: dict[str | None, Process] = {}
@@ -84,10 +84,10 @@ class Session:
             try:
                 self.refer()
                 self._choose_arms()
-                sitting = 0
-                while sitting < self.sittings and self._running():
-                    self._sit(sitting)
-                    sitting += 1
+                repeat = 0
+                while repeat < self.repeats and self._running():
+                    self._sit(repeat)
+                    repeat += 1
                 if self.plan.diagnoses:
                     self._diagnose()
                 if self.plan.profiles:
@@ -206,17 +206,17 @@ class Session:
     def _answers_of(self, seat: Seat) -> Path:
         return self.scratch / f"answers-{id(seat)}.pt"
 
-    # -- a sitting -----------------------------------------------------------------
+    # -- a repeat -----------------------------------------------------------------
 
-    def _sit(self, sitting: int) -> None:
+    def _sit(self, repeat: int) -> None:
         """Every arm in a process of its own: cold at first, then with warm caches."""
-        waiting = self._running()[:: -1 if sitting % 2 else 1]
+        waiting = self._running()[:: -1 if repeat % 2 else 1]
         while waiting:
-            group = self._together(waiting, sitting)
+            group = self._together(waiting, repeat)
             for number in range(len(self.plan.shapes)):
                 for seat in group if number else ():
                     with self.failing(seat):
-                        self.begin(seat, number, sitting)
+                        self.begin(seat, number, repeat)
                 self.rounds([seat for seat in group if seat.runs], number)
                 self.examine(group, number)
             for seat in group:
@@ -224,16 +224,16 @@ class Session:
                     self.judge_draws(seat)
                 seat.close()
 
-    def _together(self, waiting: list[Seat], sitting: int) -> list[Seat]:
+    def _together(self, waiting: list[Seat], repeat: int) -> list[Seat]:
         """As many of the waiting arms as memory allows beside each other, begun."""
         group: list[Seat] = []
         while waiting:
             if group and not self.has_room():
-                self.apart, self.sittings = True, max(self.sittings, _SITTINGS_APART)
+                self.apart, self.repeats = True, max(self.repeats, _SEPARATE_REPEATS)
                 break
             seat = waiting.pop(0)
             with self.failing(seat):
-                self.begin(seat, 0, sitting)
+                self.begin(seat, 0, repeat)
                 group.append(seat)
         return group
 
@@ -244,16 +244,16 @@ class Session:
             cuda is None or cuda > _ROOM * self.largest["cuda"]
         )
 
-    def begin(self, seat: Seat, number: int = 0, sitting: int = 0) -> None:
-        """First call and warm-up; the first sitting's is cold, and judged."""
+    def begin(self, seat: Seat, number: int = 0, repeat: int = 0) -> None:
+        """First call and warm-up; the first repeat's is cold, and judged."""
         shape = self.plan.shapes[number]
         label = f"{seat.spec.label}{_named(shape)}"
-        self.progress(f"{label}: first call, {'warm' if sitting else 'cold'}")
-        path = None if sitting else self._answers(seat, number)
+        self.progress(f"{label}: first call, {'warm' if repeat else 'cold'}")
+        path = None if repeat else self._answers(seat, number)
         told = {"answers": str(path) if path else None}
         if number == 0:
             job = self.plan.job(seat.spec, shape)
-            self.start(seat, job, sitting)
+            self.start(seat, job, repeat)
             facts = seat.ask("prepare", self.limit_s, **told)
         else:
             facts = seat.ask("reshape", self.limit_s, shape=dict(shape), **told)
@@ -262,19 +262,19 @@ class Session:
         self.progress(f"{label}: warming up")
         facts |= seat.ask("settle", self.limit_s, **self.patience)
         self.largest = {k: max(v, facts["bytes"][k]) for k, v in self.largest.items()}
-        if sitting == 0:
+        if repeat == 0:
             none = dict.fromkeys(("compilations", "steps", "interrupted"), 0)
             seat.facts.append(facts | none | {"rounds": []})
         elif number == 0 and seat.warm is None:
             seat.warm = facts
         seat.facts[number]["rounds"].append([])
 
-    def start(self, seat: Seat, job: Mapping[str, Any], sitting: int) -> None:
+    def start(self, seat: Seat, job: Mapping[str, Any], repeat: int) -> None:
         """A process for the arm: one that has loaded the target, if there is one."""
         own = {**self.plan.environment, **seat.environment}
-        spare = None if sitting else self.spare()
+        spare = None if repeat else self.spare()
         if spare is None:
-            seat.process = self._processes.begin(job, own, layout=sitting)
+            seat.process = self._processes.begin(job, own, layout=repeat)
         else:
             seat.process = self._processes.adopted(spare)
             spare.tell("become", job=dict(job), environment=own)
@@ -305,7 +305,7 @@ class Session:
         return min(stats.ROUNDS, max(_FEWEST_ROUNDS, fit))
 
     def sample(self, seat: Seat, number: int) -> None:
-        seconds = self.plan.seconds / self.plan.sittings / stats.ROUNDS
+        seconds = self.plan.seconds / self.plan.repeats / stats.ROUNDS
         answer = seat.ask("sample", self.limit_s, seconds=seconds)
         facts, interrupted = seat.facts[number], answer["interrupted"]
         facts["rounds"][-1].append(stats.kept(answer["times_ms"], interrupted))
@@ -329,13 +329,13 @@ class Session:
         facts = seat.facts[number]
         judged = (facts["numerics"] or {}).get("verdict")
         reference = self.references[seat.spec.dtype, number]
-        if not reference["repeats"] or judged not in {"same", "rounding"}:
+        if not reference["deterministic"] or judged not in {"same", "rounding"}:
             return
         path = self._answers_of(seat)
         seat.ask("answer", self.limit_s, answers=str(path))
         again = self._judge(seat, number, path)
         if again["verdict"] == "wrong" and seat.spec.is_eager:
-            reference["repeats"] = False  # so the others cannot be held to it
+            reference["deterministic"] = False  # so the others cannot be held to it
         elif again["verdict"] == "wrong":
             why = f"right in its first pass, not after it was timed: {again['why']}"
             facts["numerics"] = again | {"why": why}

@@ -73,8 +73,8 @@ class Plan:
     train: bool = False
     device: str | None = None
     size: str | None = None
-    seconds: float = stats.SITTINGS * stats.ROUNDS * stats.ROUND_MS / 1e3
-    sittings: int = stats.SITTINGS
+    seconds: float = stats.REPEATS * stats.ROUNDS * stats.ROUND_MS / 1e3
+    repeats: int = stats.REPEATS
     profiles: bool = False  # keep traces of every arm
     diagnoses: bool = False  # take what was compiled apart, explain wrong answers
     compile_with: Mapping[str, Any] = field(default_factory=dict, hash=False)

@@ -126,7 +126,8 @@ class Arm:
             "stateful": any(
                 not torch.equal(b, before[name]) for name, b in calls.buffers(fn)
             ),
-            "repeats": numerics.judge(twice, once).verdict in {"same", "rounding"},
+            "deterministic": numerics.judge(twice, once).verdict
+            in {"same", "rounding"},
             "work": calls.amount(self.loaded),
             "host_copies": calls.host_copies(self.loaded),
             "environment": describe(self.job),

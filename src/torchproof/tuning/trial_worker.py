@@ -247,29 +247,29 @@ class Worker:
 
     # -- finals ------------------------------------------------------------------------
 
-    def sit(self, finalists: Sequence[tuple[Candidate, Trial]], sitting: int) -> None:
+    def sit(self, finalists: Sequence[tuple[Candidate, Trial]], repeat: int) -> None:
         """Makes ready to compare these and eager, at first with the trials' processes.
 
-        A later sitting has processes and a memory layout of its own. Rounds of trials
+        A later repeat has processes and a memory layout of its own. Rounds of trials
         were taken at different times and are forgotten.
         """
         self.session.give_up_after(None)
         self._refer()
         self.eager.error = None  # it may have been killed meanwhile
         self.keep([candidate.name for candidate, _ in finalists])
-        self._sits(self.eager, sitting)
+        self._sits(self.eager, repeat)
         for candidate, trial in finalists:
             # It began before in that time, with colder caches: later, it hangs.
             self.session.give_up_after(max(_PATIENCE_S, 4 * trial.seconds))
-            self._sits(self._seated(candidate, trial), sitting)
+            self._sits(self._seated(candidate, trial), repeat)
 
-    def _sits(self, seat: Seat, sitting: int) -> None:
-        if sitting:
+    def _sits(self, seat: Seat, repeat: int) -> None:
+        if repeat:
             seat.close()
         else:
             seat.facts[0]["rounds"] = []
         with self.session.failing(seat):
-            self._start(seat, sitting)
+            self._start(seat, repeat)
         seat.facts[0]["rounds"].append([])
 
     def _seated(self, candidate: Candidate, trial: Trial) -> Seat:
@@ -280,18 +280,18 @@ class Worker:
             self.session.seats.append(seat)
         return self._seats[candidate.name]
 
-    def _start(self, seat: Seat, sitting: int) -> None:
+    def _start(self, seat: Seat, repeat: int) -> None:
         """A process with warm caches, where it has none."""
         session = self.session
         if seat.process is not None:
             return
         session.progress(f"{seat.spec.label}: first call, warm")
-        session.start(seat, session.plan.job(seat.spec, {}), sitting)
+        session.start(seat, session.plan.job(seat.spec, {}), repeat)
         facts = seat.ask("prepare", session.limit_s, answers=None)
         seat.warm = facts | seat.ask("settle", session.limit_s, **session.patience)
 
     def turns(self, names: Sequence[str], rounds: int) -> tuple[Measurement, ...]:
-        """Eager and these finalists in turns; rounds of a sitting add up."""
+        """Eager and these finalists in turns; rounds of a repeat add up."""
         seats = [self._seats[name] for name in names]
         known = [seat.facts[0]["pass_ms"] / 1e3 for seat in (self.eager, *seats)]
         self.session.give_up_after(_PATIENCE_S + 10 * rounds * sum(known))

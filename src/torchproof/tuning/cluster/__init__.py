@@ -158,8 +158,8 @@ class Cluster:
     def keep(self, names: Collection[str]) -> None:
         self._send("keep", tuple(names))
 
-    def sit(self, finalists: Finalists, sitting: int) -> None:
-        self._ask("sit", list(finalists), sitting)
+    def sit(self, finalists: Finalists, repeat: int) -> None:
+        self._ask("sit", list(finalists), repeat)
 
     def turns(self, names: Sequence[str], rounds: int) -> tuple[Measurement, ...]:
         return tuple(self._ask("turns", list(names), rounds))
