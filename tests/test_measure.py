@@ -19,7 +19,7 @@ from torchproof import observe
 from torchproof.cli import main
 from torchproof.measure import bench_plan
 from torchproof.measure.session import Session
-from torchproof.measure.specs import Measured
+from torchproof.measure.specs import MeasureResult
 from torchproof.records import store
 from torchproof.records.run import Observation, Run, UserError
 from torchproof.report import render
@@ -61,7 +61,7 @@ def test_without_eager_nothing_is_compared_with_it() -> None:
 # -- interruptions ---------------------------------------------------------------------
 
 
-def interrupted_at(words: str, **more: Any) -> Measured:
+def interrupted_at(words: str, **more: Any) -> MeasureResult:
     def progress(text: str) -> None:
         if words in text:
             raise KeyboardInterrupt

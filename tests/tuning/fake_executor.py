@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from torchproof.measure.worker_process import ArmError
+from torchproof.measure.worker_process import WorkerError
 from torchproof.records.run import Measurement
 from torchproof.tuning import space
 from torchproof.tuning.executors import Finalists
@@ -129,7 +129,7 @@ class Fake:
         return (eager, *(self.fate(name).row(name) for name in names))
 
     def cold_start(self, candidate: Candidate, limit_s: float) -> tuple[float, float]:
-        raise ArmError("not cold")
+        raise WorkerError("not cold")
 
     def close(self) -> None: ...
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from torchproof.measure.specs import Plan, Spec
-from torchproof.measure.strategy_worker import Arm
+from torchproof.measure.specs import Plan, StrategySpec
+from torchproof.measure.strategy_worker import StrategyWorker
 from torchproof.strategies.strategy import Strategy, parse
 from torchproof.targets.target import parse as parse_target
 
@@ -25,7 +25,7 @@ def test_the_compiler_is_imported_before_blocks_are_looked_for(
     """Looking imports a part of it: seconds that full would pay for, and others not."""
     (tmp_path / "model.py").write_text(FACTORY)
     plan = Plan(parse_target(f"{tmp_path}/model.py:make"), ())
-    arm = Arm(plan.job(Spec(parse(strategy)), {}))
+    arm = StrategyWorker(plan.job(StrategySpec(parse(strategy)), {}))
     opened: list[bool] = []
 
     def planned(*given: Any) -> None:

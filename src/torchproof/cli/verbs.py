@@ -147,7 +147,7 @@ def bench(options: argparse.Namespace) -> int:
 
     output.assert_writable(options.output)
     baseline = store.load(options.baseline) if options.baseline else None
-    asked = api.Questions(
+    bench_options = api.BenchOptions(
         strategies=tuple(flags.names(options.strategies)),
         modes=options.modes,
         latency=options.latency,
@@ -162,7 +162,7 @@ def bench(options: argparse.Namespace) -> int:
         run = api.bench(
             api.parse(options.target, options.script),
             run_options(options),
-            asked=asked,
+            bench_options=bench_options,
             seconds=options.seconds,
             repeats=options.repeats,
             profile=options.profile,

@@ -10,7 +10,7 @@ from typing import Any
 
 from torchproof import strategies
 from torchproof.measure import guard_filters
-from torchproof.measure.specs import EAGER, Spec
+from torchproof.measure.specs import EAGER, StrategySpec
 from torchproof.records import UserError
 from torchproof.strategies import Strategy
 
@@ -19,7 +19,7 @@ CONTROL, TOGETHER = "control", "all together"
 
 
 @dataclass(frozen=True)
-class Questions:
+class BenchOptions:
     """What is asked; nothing asked means the default strategies."""
 
     strategies: tuple[str, ...] = ()
@@ -33,7 +33,7 @@ class Questions:
     dtypes: tuple[str, ...] = ()
 
     @property
-    def names_arms(self) -> bool:
+    def names_strategies(self) -> bool:
         asked = (self.modes, self.latency, self.guards, self.ablate, self.backends)
         return bool(self.strategies or any(asked))
 
@@ -45,35 +45,37 @@ class Questions:
         return tuple(swept) or ({},)
 
 
-def arms(asked: Questions, compile_with: Mapping[str, Any]) -> tuple[Spec, ...]:
+def strategy_specs(
+    asked: BenchOptions, compile_with: Mapping[str, Any]
+) -> tuple[StrategySpec, ...]:
     """Eager first, then every arm that a question needs, each once."""
-    found = [Spec(EAGER)]
-    found += [Spec(strategies.parse(name)) for name in asked.strategies]
+    found = [StrategySpec(EAGER)]
+    found += [StrategySpec(strategies.parse(name)) for name in asked.strategies]
     full = strategies.parse("full")
     if asked.modes:
-        found += [Spec(_in_mode(full, mode)) for mode in strategies.MODES]
+        found += [StrategySpec(_in_mode(full, mode)) for mode in strategies.MODES]
     if asked.latency:
-        found += [Spec(full), Spec(strategies.parse("regional"))]
+        found += [StrategySpec(full), StrategySpec(strategies.parse("regional"))]
     if asked.guards:
-        found.append(Spec(full))
+        found.append(StrategySpec(full))
         for method in guard_filters.METHODS:
-            found.append(Spec(full, variant={"guards": method}, guards=method))
+            found.append(StrategySpec(full, variant={"guards": method}, guards=method))
     for backend in asked.backends:
         arm = strategies.with_arguments(full, backend=backend)
-        found.append(Spec(arm, variant={"backend": backend}))
+        found.append(StrategySpec(arm, variant={"backend": backend}))
     found += _ablation(full, asked.ablate)
-    if not asked.names_arms:
+    if not asked.names_strategies:
         found += _default(compile_with)
     if compile_with:
         found = [_compiled_with(spec, compile_with) for spec in found]
     return tuple(_with_types(_each_once(found), asked.dtypes))
 
 
-def _default(compile_with: Mapping[str, Any]) -> list[Spec]:
+def _default(compile_with: Mapping[str, Any]) -> list[StrategySpec]:
     nested = strategies.records_graphs(compile_with)  # no graph within a graph
     for_cuda = set(strategies.defaults("cuda")) - set(strategies.defaults("cpu"))
     return [
-        Spec(strategies.parse(name), cuda_only=name in for_cuda)
+        StrategySpec(strategies.parse(name), cuda_only=name in for_cuda)
         for name in strategies.defaults("cuda")
         if not (nested and strategies.parse(name).graph)
     ]
@@ -83,12 +85,12 @@ def _in_mode(full: Strategy, mode: str) -> Strategy:
     return full if mode == "default" else strategies.parse(f"full:{mode}")
 
 
-def _ablation(full: Strategy, changes: Iterable[tuple[str, Any]]) -> list[Spec]:
+def _ablation(full: Strategy, changes: Iterable[tuple[str, Any]]) -> list[StrategySpec]:
     """Each change alone, all together, and a control, which is never left out."""
     changes = list(changes)
     if not changes:
         return []
-    found = [Spec(full, variant={"config": CONTROL})]
+    found = [StrategySpec(full, variant={"config": CONTROL})]
     alone = [{name: value} for name, value in changes]
     named = [(f"{name}={value}", {name: value}) for name, value in changes]
     if len(changes) > 1:
@@ -98,11 +100,11 @@ def _ablation(full: Strategy, changes: Iterable[tuple[str, Any]]) -> list[Spec]:
         named.append((TOGETHER, together))
     for label, options in named:
         arm = strategies.with_arguments(full, options=options)
-        found.append(Spec(arm, variant={"config": label}))
+        found.append(StrategySpec(arm, variant={"config": label}))
     return found
 
 
-def _compiled_with(spec: Spec, arguments: Mapping[str, Any]) -> Spec:
+def _compiled_with(spec: StrategySpec, arguments: Mapping[str, Any]) -> StrategySpec:
     """`--compile` holds for every arm that compiles and does not say otherwise."""
     if not spec.strategy.compiles:
         return spec
@@ -112,14 +114,16 @@ def _compiled_with(spec: Spec, arguments: Mapping[str, Any]) -> Spec:
     return replace(spec, strategy=strategies.with_arguments(spec.strategy, **more))
 
 
-def _each_once(specs: Iterable[Spec]) -> list[Spec]:
-    kept: dict[str, Spec] = {}
+def _each_once(specs: Iterable[StrategySpec]) -> list[StrategySpec]:
+    kept: dict[str, StrategySpec] = {}
     for spec in specs:
         kept.setdefault(spec.label, spec)
     return list(kept.values())
 
 
-def _with_types(specs: list[Spec], dtypes: tuple[str, ...]) -> list[Spec]:
+def _with_types(
+    specs: list[StrategySpec], dtypes: tuple[str, ...]
+) -> list[StrategySpec]:
     if not dtypes:
         return specs
     return [
@@ -152,7 +156,7 @@ def read_types(text: str) -> tuple[str, ...]:
     return names
 
 
-def settled(
+def resolve_ablation(
     changes: Iterable[tuple[str, Any]], switches: Mapping[str, Any]
 ) -> tuple[tuple[str, Any], ...]:
     """Changes of Inductor's switches, each known and with a value."""

@@ -11,7 +11,7 @@ FOLDERS = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 _COARSE_S = 0.05  # files get their times from a clock that lags by some milliseconds
 
 
-class Caches:
+class CacheLookups:
     """The lookups of this process, and what its cache folders held before it."""
 
     def __init__(self) -> None:

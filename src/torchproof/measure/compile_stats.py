@@ -11,16 +11,16 @@ import time
 from collections import Counter
 from typing import Any
 
-from torchproof.measure.cache_stats import Caches
+from torchproof.measure.cache_stats import CacheLookups
 
 _PHASES = ("dynamo", "aot_autograd", "inductor", "triton", "graph_recording")
 
 
-class Ledger:
+class CompileStats:
     """Kept from the compiler's import on; `look_anew` closes a page."""
 
     def __init__(self) -> None:
-        self._caches = Caches()
+        self._caches = CacheLookups()
         self._seen: Counter[str] = Counter()
         self._hooks = contextlib.ExitStack()
         self._open, self._took_s = False, 0.0

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from torchproof.measure.specs import Plan, Spec
-from torchproof.measure.starts import started
+from torchproof.measure.specs import Plan, StrategySpec
+from torchproof.measure.starts import start_record
 from torchproof.process import aslr
 from torchproof.records import Measurement, one_line, stats
 
 if TYPE_CHECKING:
-    from torchproof.measure.strategy_state import Seat
+    from torchproof.measure.strategy_state import StrategyState
 
 References = Mapping[tuple[str | None, int], Mapping[str, Any]]
 
@@ -24,7 +24,11 @@ _APART = (
 
 
 def rows(
-    seats: Sequence[Seat], plan: Plan, references: References, *, apart: bool = False
+    states: Sequence[StrategyState],
+    plan: Plan,
+    references: References,
+    *,
+    apart: bool = False,
 ) -> tuple[Measurement, ...]:
     """One measurement an arm and shape, compared with eager of the same shape.
 
@@ -32,61 +36,65 @@ def rows(
     """
     found: list[Measurement] = []
     for number, shape in enumerate(plan.shapes):
-        _cut_to_common_rounds(seats, number)
+        _cut_to_common_rounds(states, number)
         plain = [
-            _row(seat, number, references.get((seat.spec.dtype, number), {}))
-            for seat in seats
+            _row(state, number, references.get((state.spec.dtype, number), {}))
+            for state in states
         ]
-        for seat, row in zip(seats, plain, strict=True):
-            base = _eager_of(seat.spec, seats, plain)
-            row = replace(row, variant={**seat.spec.variant, **shape})
+        for state, row in zip(states, plain, strict=True):
+            base = _eager_of(state.spec, states, plain)
+            row = replace(row, variant={**state.spec.variant, **shape})
             if apart and row.rounds_ms:
                 row = replace(row, notes=(*row.notes, _APART))
-            found.append(_judged(row, base, seat))
+            found.append(_judged(row, base, state))
     return tuple(found)
 
 
-def _cut_to_common_rounds(seats: Sequence[Seat], number: int) -> None:
+def _cut_to_common_rounds(states: Sequence[StrategyState], number: int) -> None:
     """An interruption leaves some arms a round ahead of others."""
-    sat = [s.facts[number]["rounds"] for s in seats if s.runs and number < len(s.facts)]
+    sat = [
+        s.facts[number]["rounds"] for s in states if s.runs and number < len(s.facts)
+    ]
     counts = [min(map(len, parts)) for parts in zip(*sat, strict=False)]
     for parts in sat:
         parts[:] = [part[:count] for part, count in zip(parts, counts, strict=False)]
 
 
 def _eager_of(
-    spec: Spec, seats: Sequence[Seat], plain: Sequence[Measurement]
+    spec: StrategySpec, states: Sequence[StrategyState], plain: Sequence[Measurement]
 ) -> Measurement | None:
     """Eager with the same type of numbers, if it got through."""
-    for seat, row in zip(seats, plain, strict=True):
-        if seat.runs and seat.spec.is_eager and seat.spec.dtype == spec.dtype:
+    for state, row in zip(states, plain, strict=True):
+        if state.runs and state.spec.is_eager and state.spec.dtype == spec.dtype:
             return row
     return None
 
 
-def _row(seat: Seat, number: int, reference: Mapping[str, Any]) -> Measurement:
-    source = "" if seat.spec.as_written else seat.spec.strategy.source()
-    row = Measurement(seat.spec.strategy.name, source=source)
-    if seat.skipped:
-        return replace(row, verdict="skipped", notes=(seat.skipped,))
-    if seat.error:
-        row = replace(row, verdict="failed", error=one_line(seat.error))
-    if number >= len(seat.facts):
+def _row(
+    state: StrategyState, number: int, reference: Mapping[str, Any]
+) -> Measurement:
+    source = "" if state.spec.as_written else state.spec.strategy.source()
+    row = Measurement(state.spec.strategy.name, source=source)
+    if state.skipped:
+        return replace(row, verdict="skipped", notes=(state.skipped,))
+    if state.error:
+        row = replace(row, verdict="failed", error=one_line(state.error))
+    if number >= len(state.facts):
         return row
-    facts = seat.facts[number]
-    start = started("cold", facts) | {"later_compile_s": later_compile_s(facts)}
+    facts = state.facts[number]
+    start = start_record("cold", facts) | {"later_compile_s": later_compile_s(facts)}
     row = replace(
         row,
         first_call_s=None if start["refused"] else facts["first_call_s"],
         start=start,
-        warm_start=_warm(seat) if number == 0 else None,
+        warm_start=_warm(state) if number == 0 else None,
         compile_s=facts["compile_s"],
         numerics=facts["numerics"],
         memory=facts.get("memory"),
         peak_bytes=_peak(facts.get("memory")),
         counts=_counts(facts),
         source=facts.get("source") or row.source,
-        notes=tuple(_notes(seat, facts, reference)),
+        notes=tuple(_notes(state, facts, reference)),
     )
     return _with_times(row, facts, reference)
 
@@ -129,15 +137,17 @@ def later_compile_s(facts: Mapping[str, Any]) -> float | None:
     return float(facts["compile_s"]["total"] - facts["first_compile_s"]["total"])
 
 
-def _warm(seat: Seat) -> dict[str, Any] | None:
-    if seat.warm is None:
+def _warm(state: StrategyState) -> dict[str, Any] | None:
+    if state.warm is None:
         return None
-    start = started("warm", seat.warm)
-    seconds = None if start["refused"] else seat.warm["first_call_s"]
+    start = start_record("warm", state.warm)
+    seconds = None if start["refused"] else state.warm["first_call_s"]
     return start | {"first_call_s": seconds}
 
 
-def _notes(seat: Seat, facts: Mapping[str, Any], reference: Mapping[str, Any]) -> Any:
+def _notes(
+    state: StrategyState, facts: Mapping[str, Any], reference: Mapping[str, Any]
+) -> Any:
     yield from facts.get("notes", ())
     for why in facts.get("fell_back", ()):
         yield f"{FELL_BACK}, no CUDA graph was replayed: {why}"
@@ -154,7 +164,7 @@ def _notes(seat: Seat, facts: Mapping[str, Any], reference: Mapping[str, Any]) -
             if count == 1:
                 yield f"all {name} share one artifact, by compile counts"
     # What was compiled for one shape may serve the next.
-    if facts["counts"] and not any(each["counts"]["graphs"] for each in seat.facts):
+    if facts["counts"] and not any(each["counts"]["graphs"] for each in state.facts):
         yield "nothing was compiled: torchproof check says why"
     if switches := facts.get("switches") if facts["counts"] else None:
         told = ", ".join(f"{name}={value!r}" for name, value in switches.items())
@@ -217,15 +227,17 @@ def _kernels(profile: Mapping[str, Any], row: Measurement) -> dict[str, Any] | N
 # -- verdicts --------------------------------------------------------------------------
 
 
-def _judged(row: Measurement, base: Measurement | None, seat: Seat) -> Measurement:
+def _judged(
+    row: Measurement, base: Measurement | None, state: StrategyState
+) -> Measurement:
     """The row with its verdict: an arm that is wrong is not ranked."""
     if row.verdict:  # failed or skipped
         return row
     if row.numerics and row.numerics["verdict"] == "wrong":
         return replace(row, verdict="wrong")
-    if row.numerics and row.numerics["verdict"] is None and not seat.spec.is_eager:
+    if row.numerics and row.numerics["verdict"] is None and not state.spec.is_eager:
         return replace(row, verdict="not verified")
-    if seat.spec.is_eager:
+    if state.spec.is_eager:
         return replace(
             row, verdict="reference", vs_eager=1.0 if row.rounds_ms else None
         )

@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torchproof.measure import profiling
-from torchproof.measure.compile_stats import Ledger
+from torchproof.measure.compile_stats import CompileStats
 from torchproof.observe import Steps
 from torchproof.process import Stream, parent_death
 from torchproof.targets import Target, script
@@ -52,7 +52,7 @@ class Alternation:
     def __init__(self, stream: Stream, job: Mapping[str, Any]) -> None:
         self.stream, self.job = stream, job
         self.steps = Steps(self._step_begins, self._start_over)
-        self.ledger = Ledger()
+        self.ledger = CompileStats()
         self.imports_s: float | None = None
         self.seen = 0  # steps begun
         self.times: list[float] = []  # of steps in which nothing was compiled

@@ -30,7 +30,7 @@ def strategy_named(name: str, compile_arguments: Mapping[str, Any]) -> Strategy:
 
 
 @dataclass(frozen=True)
-class Spec:
+class StrategySpec:
     """One arm: a strategy, and what else sets it apart from the others."""
 
     strategy: Strategy
@@ -57,8 +57,8 @@ class Spec:
 EAGER = parse("eager")
 # A target that does its own compiling, and the same with that switched off.
 AS_WRITTEN = (
-    Spec(EAGER, as_written=True),
-    Spec(Strategy("as-written", "full"), as_written=True),
+    StrategySpec(EAGER, as_written=True),
+    StrategySpec(Strategy("as-written", "full"), as_written=True),
 )
 
 
@@ -67,7 +67,7 @@ class Plan:
     """What to measure, and how long."""
 
     target: Target
-    specs: tuple[Spec, ...]
+    specs: tuple[StrategySpec, ...]
     by_default: bool = False  # the user named no arms
     shapes: tuple[Mapping[str, int], ...] = ({},)  # {"batch": 4}: gone through in order
     train: bool = False
@@ -82,7 +82,7 @@ class Plan:
     quiet: bool = False
     environment: Mapping[str, str] = field(default_factory=dict, hash=False)
 
-    def job(self, spec: Spec, shape: Mapping[str, int]) -> dict[str, Any]:
+    def job(self, spec: StrategySpec, shape: Mapping[str, int]) -> dict[str, Any]:
         """What the child process is told."""
         return {
             "target": dataclasses.asdict(self.target),
@@ -100,7 +100,7 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasureResult:
     """The measurements, and how the measuring ended."""
 
     rows: tuple[Measurement, ...]
@@ -116,18 +116,18 @@ class Measured:
 
 def switches() -> dict[str, Any]:
     """Inductor's switches and their values, asked of a process that imports it."""
-    from torchproof.measure.worker_process import ArmError, Process
+    from torchproof.measure.worker_process import WorkerError, WorkerProcess
 
-    process = Process({"strategy": EAGER.to_json()}, {}, quiet=True)
+    process = WorkerProcess({"strategy": EAGER.to_json()}, {}, quiet=True)
     try:
         return dict(process.ask("switches", None)["switches"])
-    except ArmError as error:
+    except WorkerError as error:
         raise UserError(f"Inductor cannot be asked for its switches: {error}") from None
     finally:
         process.close()
 
 
-def measure(plan: Plan, keep: Path, progress: Progress) -> Measured:
+def measure(plan: Plan, keep: Path, progress: Progress) -> MeasureResult:
     """Measures all arms of a plan; what an interruption left is kept.
 
     Traces, where the plan wants them, are left in the folder `keep`.

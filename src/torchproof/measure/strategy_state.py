@@ -6,17 +6,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from torchproof.measure.specs import Spec
-from torchproof.measure.worker_process import Process
+from torchproof.measure.specs import StrategySpec
+from torchproof.measure.worker_process import WorkerProcess
 
 
 @dataclass
-class Seat:
+class StrategyState:
     """`facts` are those of each shape, `warm` those of a start with warm caches."""
 
-    spec: Spec
+    spec: StrategySpec
     caches: Path
-    process: Process | None = None
+    process: WorkerProcess | None = None
     error: str | None = None
     skipped: str | None = None
     facts: list[dict[str, Any]] = field(default_factory=list)

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torchproof.measure import guard_filters, numerics, profiling
-from torchproof.measure.compile_stats import Ledger
+from torchproof.measure.compile_stats import CompileStats
 from torchproof.observe import Anatomy
 from torchproof.records import UserError, stats, whose
 from torchproof.strategies import NotApplicable, Strategy
@@ -39,7 +39,7 @@ _RESUME_S = {"cpu": 0.01, "cuda": 0.2}
 def main(arguments: list[str]) -> int:
     job = json.loads(arguments[0])
     replies = os.fdopen(job["replies"], "w", encoding="utf-8")
-    arm = Arm(job)
+    arm = StrategyWorker(job)
     for line in sys.stdin:
         command = json.loads(line)
         answer = _answer(arm, command.pop("do"), command)
@@ -48,7 +48,7 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def _answer(arm: Arm, name: str, values: dict[str, Any]) -> dict[str, Any]:
+def _answer(arm: StrategyWorker, name: str, values: dict[str, Any]) -> dict[str, Any]:
     """The command's answer, or in words why there is none."""
     try:
         return {"ok": True, **getattr(arm, name)(**values)}
@@ -64,7 +64,7 @@ def _answer(arm: Arm, name: str, values: dict[str, Any]) -> dict[str, Any]:
         return {"ok": False, "error": told, "usage": False}
 
 
-class Arm:
+class StrategyWorker:
     """A target made anew, a strategy applied to it, and what is asked about them."""
 
     def __init__(self, job: dict[str, Any]) -> None:
@@ -74,7 +74,7 @@ class Arm:
         self.strategy = Strategy.from_json(job["strategy"])
         calls.compare_at_most(job.get("compared_elements"))
         self.references: dict[int, numerics.Reference] = {}
-        self.ledger = Ledger()
+        self.ledger = CompileStats()
         self.dropped: Counter[str] = Counter()  # guards that are not checked
         self.anatomy: Anatomy | None = None
         self.hooks = contextlib.ExitStack()
@@ -102,7 +102,7 @@ class Arm:
 
         return {"switches": compile_costs.inductor_defaults()}
 
-    def refer(self, number: int, shape: dict[str, int]) -> dict[str, Any]:
+    def make_reference(self, number: int, shape: dict[str, int]) -> dict[str, Any]:
         """Eager's answers in working precision and in float64, kept to judge others."""
         import torch
 
@@ -135,7 +135,7 @@ class Arm:
             "function": dataclasses.astuple(calls.function_of(self.loaded))[:3],
         }
 
-    def judge(self, number: int, path: str) -> dict[str, Any]:
+    def compare_outputs(self, number: int, path: str) -> dict[str, Any]:
         """What an arm answered, against the reference."""
         import torch
 
@@ -270,7 +270,7 @@ class Arm:
         while time.monotonic() < end:
             self._pass()
 
-    def answer(self, answers: str) -> dict[str, Any]:
+    def save_outputs(self, answers: str) -> dict[str, Any]:
         """The answers of a pass after those that were timed, saved."""
         self._save(answers, self.loaded, self.fn)
         return {}

@@ -29,11 +29,11 @@ NO_REMOTE_CACHES = {
 }
 
 
-class ArmError(Exception):
+class WorkerError(Exception):
     """An arm that could not do what it was told, in one line."""
 
 
-class Process:
+class WorkerProcess:
     """The child process of an arm, asked one thing at a time."""
 
     def __init__(
@@ -76,14 +76,14 @@ class Process:
         """A command whose answer does not matter; the next question waits for it."""
         assert self._popen.stdin is not None
         if self._closed:
-            raise ArmError("its process was ended")
+            raise WorkerError("its process was ended")
         with contextlib.suppress(BrokenPipeError):
             self._popen.stdin.write(json.dumps({"do": do, **values}).encode() + b"\n")
             self._popen.stdin.flush()
         self._unread += 1
 
     def ask(self, do: str, limit_s: float | None, **values: Any) -> dict[str, Any]:
-        """The answer to a command; `ArmError` where there is none."""
+        """The answer to a command; `WorkerError` where there is none."""
         self.tell(do, **values)
         while self._unread:
             answer = self._read(limit_s)
@@ -91,7 +91,7 @@ class Process:
         if not answer.pop("ok"):
             if answer.get("skips"):
                 raise NotApplicable(answer["error"])
-            problem = UserError if answer["usage"] else ArmError
+            problem = UserError if answer["usage"] else WorkerError
             raise problem(answer["error"])
         return answer
 
@@ -102,14 +102,14 @@ class Process:
             left = None if end is None else max(0.0, end - time.monotonic())
             if not (heard := self._waited_for(left)):
                 self.close()
-                raise ArmError(f"no answer within {limit_s:.0f} s (--timeout)")
+                raise WorkerError(f"no answer within {limit_s:.0f} s (--timeout)")
             self._heard += heard
         line, _, self._heard = self._heard.partition(b"\n")
         try:
             answer: dict[str, Any] = json.loads(line)
         except (ValueError, RecursionError):
             self.close()
-            raise ArmError("its process gave an answer that is no JSON") from None
+            raise WorkerError("its process gave an answer that is no JSON") from None
         return answer
 
     def _waited_for(self, seconds: float | None) -> bytes:
@@ -118,9 +118,9 @@ class Process:
             ready, _, _ = select.select([self._replies], [], [], seconds)
             heard = self._replies.read(2**16) if ready else b""
         except (OSError, ValueError):  # closed meanwhile, by another thread
-            raise ArmError("its process was ended") from None
+            raise WorkerError("its process was ended") from None
         if ready and not heard:
-            raise ArmError(self._ended())
+            raise WorkerError(self._ended())
         return heard or b""
 
     def _ended(self) -> str:
@@ -153,23 +153,23 @@ class Process:
         self._replies.close()
 
 
-class Processes:
+class WorkerProcesses:
     """Those of a session, whose threads begin them. Once closed, none is begun."""
 
     def __init__(self, *, quiet: bool) -> None:
         self._quiet, self._closed = quiet, False
-        self._lock, self._kept = threading.Lock(), list[Process]()
+        self._lock, self._kept = threading.Lock(), list[WorkerProcess]()
 
     def begin(
         self, job: Mapping[str, Any], environment: Mapping[str, str], layout: int = 0
-    ) -> Process:
+    ) -> WorkerProcess:
         with self._lock:  # or one could be begun after all were ended
             self._assert_open()
-            process = Process(job, environment, quiet=self._quiet, layout=layout)
+            process = WorkerProcess(job, environment, quiet=self._quiet, layout=layout)
             self._kept.append(process)
         return process
 
-    def adopted(self, process: Process) -> Process:
+    def adopted(self, process: WorkerProcess) -> WorkerProcess:
         """One that somebody else began."""
         with self._lock:
             self._kept.append(process)  # ended with the others, or at once
@@ -180,7 +180,7 @@ class Processes:
 
     def _assert_open(self) -> None:
         if self._closed:
-            raise ArmError("the session has ended")
+            raise WorkerError("the session has ended")
 
     def close(self) -> None:
         with self._lock:

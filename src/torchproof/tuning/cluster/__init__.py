@@ -14,7 +14,7 @@ from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from typing import Any
 
-from torchproof.measure import ArmError
+from torchproof.measure import WorkerError
 from torchproof.process import parent_death
 from torchproof.records import Measurement, UserError
 from torchproof.tuning.cluster.remote_worker import Errand, errand
@@ -122,7 +122,7 @@ class Cluster:
             self._listen(0.2)
         kind, value = self._answers.pop()
         if kind == "refused":
-            raise ArmError(value)
+            raise WorkerError(value)
         return value
 
     def _send(self, name: str, *given: Any) -> None:
