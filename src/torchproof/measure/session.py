@@ -292,7 +292,7 @@ class Session:
         if spare is None:
             state.process = self._processes.begin(job, own, layout=repeat)
         else:
-            state.process = self._processes.adopted(spare)
+            state.process = self._processes.adopt(spare)
             spare.tell("become", job=dict(job), environment=own)
 
     def rounds(self, states: list[StrategyState], number: int) -> None:
