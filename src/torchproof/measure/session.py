@@ -1,8 +1,14 @@
-"""One session of measuring: references first, then all arms, round by round."""
+"""Measures the strategies of a plan side by side.
+
+Takes a plan, returns a `MeasureResult`. A reference worker first computes eager's
+outputs. Then each strategy runs in a process of its own: first call, warm-up, and
+rounds of timing that alternate between the strategies.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import re
 import tempfile
 import threading
 import time
@@ -12,7 +18,7 @@ from typing import Any
 
 import psutil
 
-from torchproof.measure import rows, trace_files
+from torchproof.measure import rows
 from torchproof.measure.specs import (
     AS_WRITTEN,
     EAGER,
@@ -28,49 +34,61 @@ from torchproof.measure.worker_process import (
     WorkerProcesses,
     free_vram,
 )
+from torchproof.observe import read_folder
 from torchproof.records import Event, Frame, UserError, stats
 from torchproof.strategies import NotApplicable
 
-_SEPARATE_REPEATS = 3  # of arms that cannot be in memory beside each other
-_ROOM = 1.3  # times what an arm took must be free before another stays beside it
+_SEPARATE_REPEATS = 3  # if the strategies do not fit in memory together
+_ROOM = 1.3  # free memory to start another worker, relative to the largest so far
 _FEWEST_ROUNDS = 4
+# Artifacts of a torch trace, and the file name of each.
+_ARTIFACTS = {
+    "dynamo_output_graph": "graph",
+    "aot_joint_graph": "joint-graph",
+    "aot_forward_graph": "forward-graph",
+    "aot_backward_graph": "backward-graph",
+    "inductor_output_code": "generated",
+}
 
 
 class Session:
-    """Measures the arms of a plan side by side."""
+    """Measures the strategies of a plan side by side."""
 
     def __init__(self, plan: Plan, keep: Path, progress: Progress) -> None:
-        self.plan, self.keep, self.progress = plan, keep, progress
+        self.plan = plan
+        self.keep = keep
+        self.progress = progress
         self.references: dict[tuple[str | None, int], dict[str, Any]] = {}
         self.repeats = plan.repeats
-        self.apart = False  # not all arms fitted in memory beside each other
+        self.apart = False  # the strategies did not all fit in memory at once
         self.largest = {"host": 0, "cuda": 0}
         self.reference_workers: dict[str | None, WorkerProcess] = {}
         self.events: list[Event] = []
         self.states: list[StrategyState] = []
         self.spare: Callable[[], WorkerProcess | None] = lambda: None
-        self._here = threading.local()  # arms may be begun by several threads
+        self._thread = threading.local()  # several threads may start workers
         self._comparing = threading.Lock()
         self._processes = WorkerProcesses(quiet=plan.quiet)
 
     def set_deadline(self, seconds: float | None) -> None:
-        """What this thread asks of arms from here on has to be answered by then."""
-        self._here.deadline = None if seconds is None else time.monotonic() + seconds
+        """Limits how long this thread waits for replies of workers, in total."""
+        self._thread.deadline = None if seconds is None else time.monotonic() + seconds
 
     @contextlib.contextmanager
     def without_deadline(self) -> Iterator[None]:
-        """For whom a deadline of this thread is not meant: the judge, and eager."""
-        deadline, self._here.deadline = getattr(self._here, "deadline", None), None
+        """Lifts this thread's deadline, for the reference worker and for eager."""
+        deadline = getattr(self._thread, "deadline", None)
+        self._thread.deadline = None
         try:
             yield
         finally:
-            self._here.deadline = deadline
+            self._thread.deadline = deadline
 
     @property
     def limit_s(self) -> float | None:
-        """How long an arm may take to answer."""
+        """How long a worker may take to reply."""
         limit = self.plan.timeout_s
-        deadline: float | None = getattr(self._here, "deadline", None)
+        deadline: float | None = getattr(self._thread, "deadline", None)
         if deadline is None:
             return limit
         left = max(0.0, deadline - time.monotonic())
@@ -78,7 +96,7 @@ class Session:
 
     @property
     def settle_limit(self) -> dict[str, float]:
-        """How long times may take to settle: not all the time that is left."""
+        """The limit on warm-up: at most a third of the time that is left."""
         limit = self.limit_s
         return {} if limit is None else {"within_s": min(stats.SETTLE_S, limit / 3)}
 
@@ -90,7 +108,7 @@ class Session:
         with tempfile.TemporaryDirectory(prefix="torchproof-") as scratch:
             self.scratch = Path(scratch)
             self.states = [
-                StrategyState(spec, self.scratch / f"arm-{number}")
+                StrategyState(spec, self.scratch / f"strategy-{number}")
                 for number, spec in enumerate(self.plan.specs)
             ]
             try:
@@ -108,11 +126,11 @@ class Session:
                 ending = "interrupted"
             finally:
                 self.close()
-        known = next(iter(self.references.values()), {})
-        place = known.get("function")
+        reference = next(iter(self.references.values()), {})
+        place = reference.get("function")
         return MeasureResult(
             rows.rows(self.states, self.plan, self.references, apart=self.apart),
-            environment=known.get("environment", {}),
+            environment=reference.get("environment", {}),
             function=Frame(*place) if place else None,
             ending=ending,
             apart=self.apart,
@@ -121,54 +139,54 @@ class Session:
         )
 
     def _compiled_facts(self) -> dict[str, Any]:
-        """What the first arm that compiles gave."""
+        """Returns the facts of the first compiled strategy."""
         compiled = [state for state in self.states if state.spec.strategy.compiles]
         return compiled[0].facts[0] if compiled and compiled[0].facts else {}
 
     def _trace_compilations(self) -> None:
-        """Each arm compiled once more, cold, with torch's trace of it kept."""
+        """Compiles each strategy again, cold, and saves the trace that torch writes."""
         for number, state in enumerate(self._running()):
             if not state.spec.strategy.compiles:
                 continue
-            self.progress(f"{state.spec.label}: compiling once more, to keep its code")
+            self.progress(f"{state.spec.label}: compiling again, to save its code")
             folder = self.keep / state.spec.file_name
             state.caches = self.scratch / f"traced-{number}"
-            own = {**state.environment, "TORCH_TRACE": str(folder / "trace")}
+            variables = {**state.environment, "TORCH_TRACE": str(folder / "trace")}
             job = self.plan.job(state.spec, self.plan.shapes[0])
-            state.process = self._processes.begin(job, own)
+            state.process = self._processes.begin(job, variables)
             with self.recording_failure(state):
                 state.ask("prepare", self.limit_s, answers=None)
             state.close()
-            trace_files.write_code(folder / "trace", folder)
+            _write_code(folder / "trace", folder)
 
     def _diagnose(self) -> None:
-        """Why answers differ, or would if the surroundings changed."""
-        [judge] = self.reference_workers.values()
-        judged = self._compiled_facts().get("numerics") or {}
-        self.progress("what compiled code does not notice")
-        with contextlib.suppress(WorkerError):  # a diagnosis is an extra
-            found = judge.ask(
-                "diagnose", self.limit_s, wrong=judged.get("verdict") == "wrong"
+        """Finds why outputs differ, and which changes compiled code would miss."""
+        [worker] = self.reference_workers.values()
+        outputs = self._compiled_facts().get("numerics") or {}
+        self.progress("looking for state changes that compiled code does not see")
+        with contextlib.suppress(WorkerError):  # the diagnosis is optional
+            answer = worker.ask(
+                "diagnose", self.limit_s, wrong=outputs.get("verdict") == "wrong"
             )
-            self.events += map(Event.from_json, found["events"])
+            self.events += map(Event.from_json, answer["events"])
 
     # -- references ----------------------------------------------------------------
 
     def compute_references(self) -> None:
-        """Eager's answers for every type of number and shape, before any timing."""
+        """Computes eager's outputs for every dtype and shape, before any timing."""
         for dtype in dict.fromkeys(state.spec.dtype for state in self.states):
             spec = StrategySpec(EAGER, dtype=dtype)
             job = self.plan.job(spec, self.plan.shapes[0])
-            # A diagnosis compiles in the judge: it finds what the first arm compiled.
-            own = self.states[-1].environment if self.plan.diagnoses else {}
-            own = {**self.plan.environment, **own}
-            self.reference_workers[dtype] = self._processes.begin(job, own)
+            # A diagnosis compiles in the reference worker; it reuses these caches.
+            caches = self.states[-1].environment if self.plan.diagnoses else {}
+            variables = {**self.plan.environment, **caches}
+            self.reference_workers[dtype] = self._processes.begin(job, variables)
             for number, shape in enumerate(self.plan.shapes):
-                self.progress(f"reference answers in eager{_named(shape)}")
-                told = {"number": number, "shape": dict(shape)}
+                self.progress(f"computing reference outputs in eager{_named(shape)}")
+                arguments = {"number": number, "shape": dict(shape)}
                 try:
                     self.references[dtype, number] = self.reference_workers[dtype].ask(
-                        "make_reference", self.limit_s, **told
+                        "make_reference", self.limit_s, **arguments
                     )
                 except WorkerError as error:
                     raise UserError(f"the target fails in eager: {error}") from None
@@ -176,12 +194,12 @@ class Session:
     def _compare_outputs(
         self, state: StrategyState, number: int, path: Path
     ) -> dict[str, Any]:
-        self.progress(f"{state.spec.label}: comparing its answers with eager's")
-        told = {"number": number, "path": str(path)}
+        self.progress(f"{state.spec.label}: comparing its outputs with eager's")
+        arguments = {"number": number, "path": str(path)}
         try:
             with self._comparing, self.without_deadline():
-                judge = self.reference_workers[state.spec.dtype]
-                answer = judge.ask("compare_outputs", self.limit_s, **told)
+                worker = self.reference_workers[state.spec.dtype]
+                answer = worker.ask("compare_outputs", self.limit_s, **arguments)
             return dict(answer["numerics"])
         except WorkerError as error:  # not the fault of the compared strategy
             return {"verdict": None, "why": f"the comparison failed: {error}"}
@@ -189,41 +207,42 @@ class Session:
             path.unlink(missing_ok=True)
 
     def _choose_strategies(self) -> None:
-        """What does not apply is left out.
+        """Drops the strategies that do not apply.
 
-        A target that compiles itself is compared with itself, that switched off.
+        A target that calls torch.compile itself is compared with itself in eager.
         """
-        known = next(iter(self.references.values()))
-        if known["environment"]["device"] != "cuda":
+        reference = next(iter(self.references.values()))
+        if reference["environment"]["device"] != "cuda":
             self.states = [state for state in self.states if not state.spec.cuda_only]
-        if not known["compiled"]:
+        if not reference["compiled"]:
             return
         named = [state.spec for state in self.states if not state.spec.as_written]
         typed = any(spec.dtype for spec in named)
         if typed or (named and not self.plan.by_default):
             raise UserError(
-                f"{self.plan.target.text} does its own compiling: it can be compared"
-                " with itself in eager only, without --strategies, --dtype and the like"
+                f"{self.plan.target.text} calls torch.compile itself: bench can only"
+                " compare it with itself in eager, without --strategies, --dtype and"
+                " similar flags"
             )
         if named:
             self.states = [
-                StrategyState(spec, self.scratch / f"arm-{number}")
+                StrategyState(spec, self.scratch / f"strategy-{number}")
                 for number, spec in enumerate(AS_WRITTEN)
             ]
 
-    def _answers(self, state: StrategyState, number: int) -> Path | None:
-        """Where an arm is to leave its answers, if they can be judged."""
+    def _outputs_path(self, state: StrategyState, number: int) -> Path | None:
+        """Returns where to save outputs, or None if they cannot be compared."""
         stateful = self.references[state.spec.dtype, number]["stateful"]
-        # What an earlier shape changed in the target would count as a difference.
-        return None if number and stateful else self._answers_of(state)
+        # State that an earlier shape changed would count as a difference.
+        return None if number and stateful else self._outputs_file(state)
 
-    def _answers_of(self, state: StrategyState) -> Path:
-        return self.scratch / f"answers-{id(state)}.pt"
+    def _outputs_file(self, state: StrategyState) -> Path:
+        return self.scratch / f"outputs-{id(state)}.pt"
 
-    # -- a repeat -----------------------------------------------------------------
+    # -- one repeat ----------------------------------------------------------------
 
     def _measure_repeat(self, repeat: int) -> None:
-        """Every arm in a process of its own: cold at first, then with warm caches."""
+        """Measures every strategy in a new process: cold first, then warm."""
         waiting = self._running()[:: -1 if repeat % 2 else 1]
         while waiting:
             group = self._together(waiting, repeat)
@@ -241,11 +260,12 @@ class Session:
     def _together(
         self, waiting: list[StrategyState], repeat: int
     ) -> list[StrategyState]:
-        """As many of the waiting arms as memory allows beside each other, begun."""
+        """Starts as many of the waiting strategies as fit in memory together."""
         group: list[StrategyState] = []
         while waiting:
             if group and not self.has_room():
-                self.apart, self.repeats = True, max(self.repeats, _SEPARATE_REPEATS)
+                self.apart = True
+                self.repeats = max(self.repeats, _SEPARATE_REPEATS)
                 break
             state = waiting.pop(0)
             with self.recording_failure(state):
@@ -261,43 +281,44 @@ class Session:
         )
 
     def begin(self, state: StrategyState, number: int = 0, repeat: int = 0) -> None:
-        """First call and warm-up; the first repeat's is cold, and judged."""
+        """Runs first call and warm-up; the first repeat also compares outputs."""
         shape = self.plan.shapes[number]
         label = f"{state.spec.label}{_named(shape)}"
         self.progress(f"{label}: first call, {'warm' if repeat else 'cold'}")
-        path = None if repeat else self._answers(state, number)
-        told = {"answers": str(path) if path else None}
+        path = None if repeat else self._outputs_path(state, number)
+        arguments = {"answers": str(path) if path else None}
         if number == 0:
             job = self.plan.job(state.spec, shape)
             self.start(state, job, repeat)
-            facts = state.ask("prepare", self.limit_s, **told)
+            facts = state.ask("prepare", self.limit_s, **arguments)
         else:
-            facts = state.ask("reshape", self.limit_s, shape=dict(shape), **told)
+            facts = state.ask("reshape", self.limit_s, shape=dict(shape), **arguments)
         if path:
             facts["numerics"] = self._compare_outputs(state, number, path)
         self.progress(f"{label}: warming up")
         facts |= state.ask("settle", self.limit_s, **self.settle_limit)
         self.largest = {k: max(v, facts["bytes"][k]) for k, v in self.largest.items()}
         if repeat == 0:
-            none = dict.fromkeys(("compilations", "steps", "interrupted"), 0)
-            state.facts.append(facts | none | {"rounds": []})
+            counters = dict.fromkeys(("compilations", "steps", "interrupted"), 0)
+            state.facts.append(facts | counters | {"rounds": []})
         elif number == 0 and state.warm is None:
             state.warm = facts
         state.facts[number]["rounds"].append([])
 
     def start(self, state: StrategyState, job: Mapping[str, Any], repeat: int) -> None:
-        """A process for the arm: one that has loaded the target, if there is one."""
-        own = {**self.plan.environment, **state.environment}
+        """Starts a process, or takes a spare one that has loaded the target."""
+        variables = {**self.plan.environment, **state.environment}
         spare = None if repeat else self.spare()
         if spare is None:
-            state.process = self._processes.begin(job, own, layout=repeat)
+            state.process = self._processes.begin(job, variables, layout=repeat)
         else:
             state.process = self._processes.adopt(spare)
-            spare.tell("become", job=dict(job), environment=own)
+            spare.tell("become", job=dict(job), environment=variables)
 
     def rounds(self, states: list[StrategyState], number: int) -> None:
-        """All arms in turn, again and again, so that drift hits all alike."""
-        begin, count = time.monotonic(), self._round_count(states, number)
+        """Samples the strategies in turn, so that machine drift hits all alike."""
+        begin = time.monotonic()
+        count = self._round_count(states, number)
         for turn in range(count):
             for state in states if turn % 2 == 0 else states[::-1]:
                 self.progress(
@@ -313,7 +334,7 @@ class Session:
                 return
 
     def _round_count(self, states: list[StrategyState], number: int) -> int:
-        """Fewer rounds where one pass over the calls takes long."""
+        """Returns fewer rounds if one pass over the calls takes long."""
         if not states:
             return 0
         longest_s = max(state.facts[number]["pass_ms"] for state in states) / 1e3
@@ -323,17 +344,20 @@ class Session:
     def sample(self, state: StrategyState, number: int) -> None:
         seconds = self.plan.seconds / self.plan.repeats / stats.ROUNDS
         answer = state.ask("sample", self.limit_s, seconds=seconds)
-        facts, interrupted = state.facts[number], answer["interrupted"]
+        facts = state.facts[number]
+        interrupted = answer["interrupted"]
         facts["rounds"][-1].append(stats.kept(answer["times_ms"], interrupted))
         facts["compilations"] += answer["compilations"]
         facts["steps"] += len(interrupted)
         facts["interrupted"] += sum(interrupted)
 
     def examine(self, group: list[StrategyState], number: int) -> None:
-        """Memory, guards and kernels, once, after all timing of the shape."""
+        """Records memory, guards and kernels once, after all timing of the shape."""
         for state in group:
             if state.runs and "memory" not in state.facts[number]:
-                self.progress(f"{state.spec.label}: memory, guards and kernels")
+                self.progress(
+                    f"{state.spec.label}: measuring memory, guards and kernels"
+                )
                 with self.recording_failure(state):
                     self._compare_again(state, number)
                     state.facts[number] |= state.ask(
@@ -341,19 +365,21 @@ class Session:
                     )
 
     def _compare_again(self, state: StrategyState, number: int) -> None:
-        """Right at first, wrong once recorded graphs are replayed or guards skipped."""
+        """Compares again: replayed graphs or skipped guards may make outputs wrong."""
         facts = state.facts[number]
-        judged = (facts["numerics"] or {}).get("verdict")
+        verdict = (facts["numerics"] or {}).get("verdict")
         reference = self.references[state.spec.dtype, number]
-        if not reference["deterministic"] or judged not in {"same", "rounding"}:
+        if not reference["deterministic"] or verdict not in {"same", "rounding"}:
             return
-        path = self._answers_of(state)
+        path = self._outputs_file(state)
         state.ask("save_outputs", self.limit_s, answers=str(path))
         again = self._compare_outputs(state, number, path)
         if again["verdict"] == "wrong" and state.spec.is_eager:
-            reference["deterministic"] = False  # so the others cannot be held to it
+            reference["deterministic"] = (
+                False  # skip this check for the other strategies
+            )
         elif again["verdict"] == "wrong":
-            why = f"right in its first pass, not after it was timed: {again['why']}"
+            why = f"right in the first pass, wrong after timing: {again['why']}"
             facts["numerics"] = again | {"why": why}
 
     def _trace(self, state: StrategyState) -> str | None:
@@ -362,27 +388,30 @@ class Session:
         return str(self.keep / f"{state.spec.file_name}.trace.json")
 
     def recheck_random_draws(self, state: StrategyState) -> None:
-        """Another random stream is no wrong answer: told apart by drawing as eager."""
+        """Excuses outputs that differ only because the random stream does.
+
+        It compiles again with eager's random numbers and compares those outputs.
+        """
         reference = self.references[state.spec.dtype, 0]
         facts = state.facts[0] if state.runs else {}
-        judged = facts.get("numerics") or {"verdict": None}
-        if judged["verdict"] != "wrong" or not reference["draws"] or "drawn" in facts:
+        verdict = (facts.get("numerics") or {}).get("verdict")
+        if verdict != "wrong" or not reference["draws"] or "drawn" in facts:
             return
-        self.progress(f"{state.spec.label}: compiled again, to draw as eager does")
-        path = self._answers_of(state)
+        self.progress(
+            f"{state.spec.label}: compiling again with eager's random numbers"
+        )
+        path = self._outputs_file(state)
         state.ask("draw_as_eager", self.limit_s, answers=str(path))
         facts["drawn"] = self._compare_outputs(state, 0, path)
         if facts["drawn"]["verdict"] in {"same", "rounding"}:
             facts["numerics"] = facts["drawn"] | {"verdict": "random"}
-
-    # -- small things --------------------------------------------------------------
 
     def _running(self) -> list[StrategyState]:
         return [state for state in self.states if state.runs]
 
     @contextlib.contextmanager
     def recording_failure(self, state: StrategyState) -> Iterator[None]:
-        """An arm that fails is out; the others go on."""
+        """Notes why a strategy fails and closes it; the others continue."""
         try:
             yield
         except WorkerError as error:
@@ -402,3 +431,26 @@ def _left(begin: float, turn: int, count: int) -> str:
 
 def _named(shape: Mapping[str, int]) -> str:
     return "".join(f", {name} {value}" for name, value in shape.items())
+
+
+def _write_code(trace: Path, folder: Path) -> list[Path]:
+    """Writes each graph and each generated code of a torch trace to its own file."""
+    try:
+        records = read_folder(trace)
+    except (OSError, UserError):  # torch compiled nothing
+        return []
+    written: list[Path] = []
+    for record in records:
+        for name in _ARTIFACTS.keys() & record.metadata.keys():
+            frame = record.metadata.get("frame_id")
+            stem = (
+                f"{frame}-{record.metadata.get('frame_compile_id')}-{_ARTIFACTS[name]}"
+            )
+            path = folder / f"{re.sub(r'[^0-9A-Za-z.-]', '_', stem)}.py"
+            number = 2
+            while path in written:
+                path = path.with_name(f"{path.stem.split('~')[0]}~{number}.py")
+                number += 1
+            path.write_text(record.payload + "\n", encoding="utf-8")
+            written.append(path)
+    return written
