@@ -29,7 +29,7 @@ def test_another_shape_differs_from_the_default_in_nothing_else(
     monkeypatch.setattr(calls, "fresh", fresh)
     arm = StrategyWorker({"strategy": EAGER.to_json(), "batch": 2})
     arm.target = None  # type: ignore[assignment]
-    arm._made({"sequence": 16})
+    arm._build({"sequence": 16})
     assert made == [{"batch": 2}, {"sequence": 16}]
 
 

@@ -13,8 +13,8 @@ import pytest
 from forked_arms import backends, by_backend, measured
 
 from torchproof.measure import bench_plan, profiling
-from torchproof.measure.cache_stats import CacheLookups
 from torchproof.measure.comparison.decisions import decision
+from torchproof.measure.compile_stats import CacheLookups
 from torchproof.measure.specs import AS_WRITTEN, MeasureResult, StrategySpec
 from torchproof.measure.starts import start_record
 from torchproof.records import stats

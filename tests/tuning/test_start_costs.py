@@ -29,10 +29,10 @@ def test_the_compiler_is_imported_before_blocks_are_looked_for(
     opened: list[bool] = []
 
     def planned(*given: Any) -> None:
-        opened.append(arm.ledger._open)
+        opened.append(arm.compile_stats._open)
 
     monkeypatch.setattr(Strategy, "plan", planned)
-    assert arm.strategy.observes and not arm.ledger._open
+    assert arm.strategy.observes and not arm.compile_stats._open
     arm._plan()
     assert opened == [True]
-    assert arm.ledger.open() == arm.ledger.open() > 0
+    assert arm.compile_stats.open() == arm.compile_stats.open() > 0
