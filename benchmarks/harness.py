@@ -74,11 +74,11 @@ def measure(pairs: int) -> dict[str, list[list[float]]]:
     found: dict[str, list[list[float]]] = {"whole": [], "reported": [], "bare": []}
     end = time.monotonic() + PATIENCE_S
     while len(found["bare"]) < pairs and time.monotonic() < end:
-        before, harness_first = profiling.yields(), len(found["bare"]) % 2
+        before, harness_first = profiling.context_switches(), len(found["bare"]) % 2
         plain_ms = 0.0 if harness_first else bare(amount, count)
         whole_ms, reported_ms, _ = in_harness(arm)
         plain_ms = plain_ms or bare(amount, count)
-        if profiling.yields() == before:
+        if profiling.context_switches() == before:
             found["whole"].append([whole_ms])
             found["reported"].append([reported_ms])
             found["bare"].append([plain_ms])

@@ -221,12 +221,12 @@ class Rounds:
         self._go(eager=self._arm == "eager")
         self.compiled = self.owner.compile_stats.compilations()
         self.mark = _marker()
-        self.marks, self.yields = [self.mark()], [profiling.yields()]
+        self.marks, self.yields = [self.mark()], [profiling.context_switches()]
 
     def step_begins(self) -> bool:
         """False after the last round, and where the arms cannot be told apart."""
         self.marks.append(self.mark())
-        self.yields.append(profiling.yields())
+        self.yields.append(profiling.context_switches())
         if len(self.marks) <= self.length:
             return True
         if not self._in_force():

@@ -88,7 +88,7 @@ class StrategyWorker:
         """Imports what the target needs, by building it once and discarding it."""
         self._build({})
         gc.collect()
-        profiling.give_back()
+        profiling.release_cached_memory()
         return {}
 
     def become(
@@ -152,7 +152,7 @@ class StrategyWorker:
         if self.job["anatomy"] and self.strategy.compiles:
             self.anatomy = self.hooks.enter_context(Anatomy())
         self._load({})
-        profiling.wake(self.device)
+        profiling.initialise_device(self.device)
         facts: dict[str, Any] = {"source": "", "notes": []}
         facts["imports_s"] = (
             self.compile_stats.open() if self.strategy.compiles else 0.0
@@ -214,7 +214,7 @@ class StrategyWorker:
             "first_call_s": first[0],
             "first_compile_s": compiled[0],
             "numerics": None,
-            "bytes": profiling.held(self.device),
+            "bytes": profiling.memory_in_use(self.device),
             **self.compile_stats.since_reset(),
         }
 
