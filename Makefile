@@ -31,7 +31,7 @@ demo: $(INSTALLED)
 	@echo; echo "== 2. The same model with the fixes"; echo
 	$(BIN)/torchproof check workload:arrcoc --device cpu --effort quick -q
 	@echo; echo "== 3. What compiling the fixed model gains (about a minute)"; echo
-	$(BIN)/torchproof bench workload:arrcoc --device cpu --strategies full --sittings 1
+	$(BIN)/torchproof bench workload:arrcoc --device cpu --strategies full --repeats 1
 	@$(BIN)/torchproof show --format html -q -o $(DEMO)/bench.html
 	@echo; echo "== 4. Search for the fastest strategy with the same outputs (about a minute)"
 	@echo

@@ -28,7 +28,7 @@ FLAGS = {
     "bench": {"-h", "--help", "TARGET", "--compile", "--as-written", "--train"}
     | {"--device", "--size", "--timeout", "--strategies", "--modes", "--latency"}
     | {"--guards", "--ablate", "--backends", "--dtype", "--batch", "--sequence"}
-    | {"--seconds", "--sittings", "--profile", "--baseline"}
+    | {"--seconds", "--repeats", "--profile", "--baseline"}
     | OUTPUT,
     "tune": {"-h", "--help", "TARGET", "--compile", "--as-written", "--train"}
     | {"--device", "--size", "--timeout", "--strategies", "--objective", "--budget"}

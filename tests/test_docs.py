@@ -214,7 +214,7 @@ def unmeasured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
     write_files(tmp_path)
     run = write_runs(tmp_path)
     known = {"epilogue_fusion": True, "coordinate_descent_tuning": False}
-    found = measure.Measured(run.measurements, bench_runs.ENVIRONMENT)
+    found = measure.MeasureResult(run.measurements, bench_runs.ENVIRONMENT)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(measure, "switches", lambda: known)
     monkeypatch.setattr(measure, "measure", lambda *_: found)

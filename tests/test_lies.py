@@ -14,10 +14,10 @@ from facts import missing, numbers
 from forked_arms import backends, by_backend, measured
 
 from torchproof.measure import bench_plan, profiling
-from torchproof.measure.cache_stats import Caches
 from torchproof.measure.comparison.decisions import decision
-from torchproof.measure.specs import AS_WRITTEN, Measured, Spec
-from torchproof.measure.starts import started
+from torchproof.measure.compile_stats import CacheLookups
+from torchproof.measure.specs import AS_WRITTEN, MeasureResult, StrategySpec
+from torchproof.measure.starts import start_record
 from torchproof.records import stats
 from torchproof.records.run import Measurement, Run
 from torchproof.strategies.strategy import parse
@@ -27,11 +27,11 @@ from torchproof.targets.target import Loaded
 LYING = Path(__file__).parent / "models" / "lying.py"
 
 
-def session(factory: str, specs: Sequence[Spec], **more: Any) -> Measured:
+def session(factory: str, specs: Sequence[StrategySpec], **more: Any) -> MeasureResult:
     return measured(f"{LYING}:{factory}", specs, **more)
 
 
-def compiled(found: Measured) -> Measurement:
+def compiled(found: MeasureResult) -> Measurement:
     """The row of the only arm beside eager."""
     _, row = found.rows
     return row
@@ -49,11 +49,11 @@ def cached(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Measurement]:
     """A cache that is empty at first, the same again, and one that is never found."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LYING_CACHE", str(tmp_path_factory.mktemp("cache")))
-        full = [Spec(parse("full"))]
+        full = [StrategySpec(parse("full"))]
         return {
-            "empty": session("twice_from_folder", full, sittings=2).rows[0],
+            "empty": session("twice_from_folder", full, repeats=2).rows[0],
             "filled": session("twice_from_folder", full).rows[0],
-            "lost": session("twice_from_nowhere", full, sittings=2).rows[0],
+            "lost": session("twice_from_nowhere", full, repeats=2).rows[0],
         }
 
 
@@ -102,16 +102,16 @@ def test_kernels_of_an_older_cache_are_seen_though_torch_counts_no_lookup(
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     old = tmp_path / "ab" / "kernel.so"
     old.parent.mkdir()
-    caches = Caches()
+    caches = CacheLookups()
     assert caches.filled_before() is None
     old.touch()
     assert caches.filled_before() is None, "its own"
     time.sleep(0.1)
-    later = Caches()
+    later = CacheLookups()
     assert later.filled_before() == str(tmp_path)
     cache = {"hits": 0, "misses": 0, "bypasses": 0, "saved": 0, "lookups": []}
     cache["filled_before"] = later.filled_before()
-    start = started("cold", {"imports_s": 0.0, "cache": cache})
+    start = start_record("cold", {"imports_s": 0.0, "cache": cache})
     assert str(tmp_path) in start["refused"]
 
 
@@ -119,7 +119,7 @@ def test_a_graph_that_autograd_could_not_keep_is_no_warm_start() -> None:
     """Without a backward, AOTAutograd saves nothing where gradients are wanted."""
     cache = {"hits": 1, "misses": 1, "bypasses": 0, "saved": 0}
     cache |= {"lookups": [("aot_autograd", False, False), ("inductor", True, False)]}
-    start = started("warm", {"imports_s": 0.0, "cache": cache})
+    start = start_record("warm", {"imports_s": 0.0, "cache": cache})
     facts = ("1 of 1 graphs", "AOTAutograd", "torch.no_grad()")
     assert missing(start["refused"], *facts) == []
 
@@ -128,9 +128,9 @@ def test_a_start_that_looked_into_no_cache_is_no_warm_start() -> None:
     """Caches that are switched off are asked for nothing, so they miss nothing."""
     cache = {"hits": 0, "misses": 0, "bypasses": 0, "saved": 0, "lookups": []}
     facts = {"imports_s": 0.0, "cache": cache}
-    start = started("warm", facts | {"compile_s": {"inductor": 1.5}})
+    start = start_record("warm", facts | {"compile_s": {"inductor": 1.5}})
     assert "cache" in start["refused"]
-    other_backend = started("warm", facts | {"compile_s": {"inductor": 0.0}})
+    other_backend = start_record("warm", facts | {"compile_s": {"inductor": 0.0}})
     assert other_backend["refused"] is None
 
 
@@ -190,7 +190,7 @@ def test_what_one_arm_sets_reaches_no_other(
 ) -> None:
     log = tmp_path / "log"
     monkeypatch.setenv("LYING_LOG", str(log))
-    asked = bench_plan.Questions(ablate=(("max_autotune", True),))
+    asked = bench_plan.BenchOptions(ablate=(("max_autotune", True),))
     found = session("leaving_traces", bench_plan.arms(asked, {}))
     assert [row.error for row in found.rows] == [None] * 3
     assert [row.variant.get("config") for row in found.rows] == [

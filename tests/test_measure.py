@@ -21,7 +21,7 @@ from torchproof.cli import main
 from torchproof.measure import bench_plan
 from torchproof.measure import rows as measure_rows
 from torchproof.measure.session import Session
-from torchproof.measure.specs import Measured
+from torchproof.measure.specs import MeasureResult
 from torchproof.records import store
 from torchproof.records.run import Observation, Run, UserError
 from torchproof.report import render
@@ -63,7 +63,7 @@ def test_without_eager_nothing_is_compared_with_it() -> None:
 # -- interruptions ---------------------------------------------------------------------
 
 
-def interrupted_at(words: str, **more: Any) -> Measured:
+def interrupted_at(words: str, **more: Any) -> MeasureResult:
     """Interrupted by the first line of progress that has these words, in order."""
 
     def progress(text: str) -> None:
@@ -82,9 +82,9 @@ def test_an_interruption_keeps_the_rounds_all_arms_have() -> None:
 
 
 def test_an_interruption_in_the_second_sitting_keeps_the_first() -> None:
-    found = interrupted_at(r"\bwarm\b", sittings=2)
+    found = interrupted_at(r"\bwarm\b", repeats=2)
     assert [len(row.rounds_ms) for row in found.rows] == [4, 4]
-    assert [row.sittings for row in found.rows] == [(4,), (4,)]
+    assert [row.repeats for row in found.rows] == [(4,), (4,)]
 
 
 @pytest.mark.parametrize("words", ["reference", "full, eager: warming"])
@@ -153,7 +153,7 @@ def test_arms_alternate_where_memory_is_short(monkeypatch: pytest.MonkeyPatch) -
     assert found.apart
     assert set(at_once) == {2}, "an arm and the judge of its answers"
     for row in found.rows:
-        assert len(row.sittings) == 3 and row.median_ms is not None
+        assert len(row.repeats) == 3 and row.median_ms is not None
         assert measure_rows._APART in row.notes
 
 
@@ -181,10 +181,10 @@ def test_recompiles_are_those_of_each_batch() -> None:
 def test_an_unknown_switch_is_refused_with_the_nearest() -> None:
     known = {"max_autotune": False, "cpp.threads": -1}
     with pytest.raises(UserError, match=r"max_autotune\b"):
-        bench_plan.settled([("max_autotun", None)], known)
+        bench_plan.resolve_ablation([("max_autotun", None)], known)
     with pytest.raises(UserError, match=r"cpp\.threads"):
-        bench_plan.settled([("cpp.threads", None)], known)
-    assert bench_plan.settled([("max_autotune", None)], known) == (
+        bench_plan.resolve_ablation([("cpp.threads", None)], known)
+    assert bench_plan.resolve_ablation([("max_autotune", None)], known) == (
         ("max_autotune", True),
     )
 
@@ -227,7 +227,7 @@ def test_switches_are_those_of_the_installed_inductor(command: Any) -> None:
 
 def test_a_compiled_target_is_compared_with_itself_in_eager(command: Any) -> None:
     target = f"{LYING}:compiled_already"
-    code, stdout, _ = command(target, "--sittings", "1", "--format", "json")
+    code, stdout, _ = command(target, "--repeats", "1", "--format", "json")
     assert code == 0
     eager, row = json.loads(stdout)["measurements"]
     assert [eager["strategy"], row["strategy"]] == ["eager", "as-written"]

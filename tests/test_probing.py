@@ -17,7 +17,7 @@ from torchproof.measure import profiling
 from torchproof.measure.model_facts import bottleneck, probe, structure, time_breakdown
 from torchproof.measure.model_facts.subjects import Subject
 from torchproof.measure.specs import EAGER
-from torchproof.measure.strategy_worker import Arm
+from torchproof.measure.strategy_worker import StrategyWorker
 from torchproof.records.run import Frame
 from torchproof.targets import calls
 from torchproof.targets.target import Loaded
@@ -355,7 +355,7 @@ def test_an_arm_is_probed_with_its_backward(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(calls, "fresh", fresh)
     counts = []
     for train in (False, True):
-        arm = Arm({**JOB, "train": train})
+        arm = StrategyWorker({**JOB, "train": train})
         arm.target = None  # type: ignore[assignment]
         arm._load({})
         arm.fn = arm.loaded.fn

@@ -162,6 +162,16 @@ def test_every_run_that_is_kept_still_loads() -> None:
         assert store.read(path).to_json()["id"] == plain[path]["id"]
 
 
+def test_the_older_name_of_a_field_is_read_and_checked() -> None:
+    older = {**BENCH["measurements"][0], "sittings": [3, 5]}
+    del older["repeats"]
+    row = Measurement.from_json(older)
+    assert row.repeats == (3, 5)
+    assert "sittings" not in row.to_json()
+    with pytest.raises(schema.Mismatch, match="sittings"):
+        schema.check(Measurement, older | {"sittings": "x"})
+
+
 def test_numbers_that_json_has_not_are_written_as_null(tmp_path: Path) -> None:
     """An infinite error of an answer was saved by earlier versions."""
     (tmp_path / "a.json").write_text(

@@ -13,7 +13,7 @@ import pytest
 from commands import PROGRAM, Done, all_of, torchproof
 
 from torchproof import api
-from torchproof.measure.bench_plan import Questions
+from torchproof.measure.bench_plan import BenchOptions
 from torchproof.records.run import UserError
 from torchproof.targets.options import Options
 
@@ -171,7 +171,7 @@ def test_equal_arms_are_not_called_different(answers: dict[str, Done]) -> None:
     assert compiled["verdict"] == "not significant"
     assert compiled["vs_eager"] == pytest.approx(1, rel=0.05)
     assert len(compiled["rounds_ms"]) >= 8
-    assert compiled["sittings"] == [len(compiled["rounds_ms"])]
+    assert compiled["repeats"] == [len(compiled["rounds_ms"])]
     assert run["exit_code"] == 0 and "--rate 3" in done.stderr
 
 
@@ -227,13 +227,13 @@ def test_a_script_that_sets_the_stance_itself_is_refused(
     assert "stance" in shown
 
 
-FLAGS: dict[str, tuple[Options, Questions, dict[str, Any]]] = {
-    "--strategies": (Options(), Questions(strategies=("full",)), {}),
-    "--dtype": (Options(), Questions(dtypes=("bfloat16",)), {}),
-    "--batch": (Options(), Questions(batch=(4,)), {}),
-    "--train": (Options(train=True), Questions(), {}),
-    "--compile": (Options(compile={"dynamic": True}), Questions(), {}),
-    "--profile": (Options(), Questions(), {"profile": True}),
+FLAGS: dict[str, tuple[Options, BenchOptions, dict[str, Any]]] = {
+    "--strategies": (Options(), BenchOptions(strategies=("full",)), {}),
+    "--dtype": (Options(), BenchOptions(dtypes=("bfloat16",)), {}),
+    "--batch": (Options(), BenchOptions(batch=(4,)), {}),
+    "--train": (Options(train=True), BenchOptions(), {}),
+    "--compile": (Options(compile={"dynamic": True}), BenchOptions(), {}),
+    "--profile": (Options(), BenchOptions(), {"profile": True}),
 }
 
 
@@ -243,5 +243,9 @@ def test_flags_that_a_script_cannot_follow(flag: str, tmp_path: Path) -> None:
     options, asked, more = FLAGS[flag]
     with pytest.raises(UserError, match=rf"script\.py .*: {flag} "):
         api.bench(
-            str(tmp_path / "script.py"), options, asked=asked, save_in=tmp_path, **more
+            str(tmp_path / "script.py"),
+            options,
+            bench_options=asked,
+            save_in=tmp_path,
+            **more,
         )

@@ -12,7 +12,7 @@ from facts import numbers
 
 from torchproof.measure import script_bench, script_bench_worker
 from torchproof.measure.specs import AS_WRITTEN, Plan
-from torchproof.measure.strategy_state import Seat
+from torchproof.measure.strategy_state import StrategyState
 from torchproof.observe.step_detector import StepDetector
 from torchproof.process.streams import Followed
 from torchproof.records.run import Measurement
@@ -23,9 +23,9 @@ from torchproof.targets.target import parse
 
 def judged(*entries: dict[str, Any], ending: str = "finished") -> list[Measurement]:
     target = parse(__file__)
-    seats = [Seat(spec, Path("none")) for spec in AS_WRITTEN]
+    states = [StrategyState(spec, Path("none")) for spec in AS_WRITTEN]
     plan = Plan(target, AS_WRITTEN)
-    return [*script_bench._rows(seats, plan, Followed(list(entries), ending, 0))]
+    return [*script_bench._rows(states, plan, Followed(list(entries), ending, 0))]
 
 
 def turns(count: int, eager_ms: float = 2.0) -> list[dict[str, Any]]:

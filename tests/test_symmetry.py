@@ -25,13 +25,13 @@ Drawn = st.DrawFn
 
 @st.composite
 def rows(draw: Drawn, strategy: str, eager_ms: float) -> Measurement:
-    """Near a threshold more often than not, with or without rounds and sittings."""
+    """Near a threshold more often than not, with or without rounds and repeats."""
     apart = draw(st.sampled_from([0.9, 0.95, 1.0, 1.05, 1.06, 1.1, 1.2]))
     ms = eager_ms * apart * draw(st.floats(0.98, 1.02))
     shape = {"seed": draw(st.integers(0, 99)), "count": draw(st.sampled_from([4, 12]))}
     more: dict[str, Any] = {"noise": draw(st.sampled_from([0.01, 0.1, 0.5])), **shape}
     if draw(st.booleans()):
-        more["sittings"] = (shape["count"] // 2,) * 2
+        more["repeats"] = (shape["count"] // 2,) * 2
     more["luck"] = draw(st.sampled_from([None, 0.0, 0.01, 0.1]))
     more["first_call_s"] = draw(st.sampled_from([1.0, 10.0, 12.0]))
     more["peak_bytes"] = draw(st.sampled_from([100, 105, 106, 200]))

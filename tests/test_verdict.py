@@ -92,7 +92,7 @@ def unlucky(full_ms: float, chance: random.Random) -> Run:
         ]
         samples = made[0].rounds_ms + made[1].rounds_ms
         median = (made[0].median_ms or 0) / 2 + (made[1].median_ms or 0) / 2
-        return replace(made[0], rounds_ms=samples, median_ms=median, sittings=(12, 12))
+        return replace(made[0], rounds_ms=samples, median_ms=median, repeats=(12, 12))
 
     eager, full = arm("eager", 1.0), arm("full", full_ms)
     assert eager.median_ms and full.median_ms

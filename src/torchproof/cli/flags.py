@@ -140,8 +140,8 @@ def bench_flags(parser: argparse.ArgumentParser) -> None:
             " args...]"
         ),
     )
-    arms = parser.add_argument_group("what to compare")
-    arms.add_argument(
+    group = parser.add_argument_group("what to compare")
+    group.add_argument(
         "--strategies",
         metavar="NAMES",
         default="",
@@ -152,27 +152,27 @@ def bench_flags(parser: argparse.ArgumentParser) -> None:
             " full+graph,regional+graph)"
         ),
     )
-    arms.add_argument(
+    group.add_argument(
         "--modes", action="store_true", help="compare all modes of torch.compile"
     )
-    arms.add_argument(
+    group.add_argument(
         "--latency",
         action="store_true",
         help="compare first calls of full, regional, and core:METHOD if given",
     )
-    arms.add_argument(
+    group.add_argument(
         "--guards",
         action="store_true",
         help="measure what guards cost per call, and ways to check fewer",
     )
-    arms.add_argument(
+    group.add_argument(
         "--ablate",
         metavar="SWITCHES",
         default="",
         help="change Inductor settings, one by one and all: 'max_autotune;NAME=VALUE'",
     )
     for flag, metavar, text in SWEEPS:
-        arms.add_argument(flag, metavar=metavar, default="", help=text)
+        group.add_argument(flag, metavar=metavar, default="", help=text)
     run_flags(parser)
     _measuring_flags(parser)
     output_flags(parser)
@@ -187,7 +187,7 @@ def _measuring_flags(parser: argparse.ArgumentParser) -> None:
         help="sampling time per strategy (default: 2.4)",
     )
     how.add_argument(
-        "--sittings",
+        "--repeats",
         type=int,
         choices=range(1, 10),
         metavar="N",

@@ -144,7 +144,7 @@ def bench(options: argparse.Namespace) -> int:
 
     output.assert_writable(options.output)
     baseline = store.load(options.baseline) if options.baseline else None
-    asked = api.Questions(
+    bench_options = api.BenchOptions(
         strategies=tuple(flags.names(options.strategies)),
         modes=options.modes,
         latency=options.latency,
@@ -159,9 +159,9 @@ def bench(options: argparse.Namespace) -> int:
         run = api.bench(
             api.parse(options.target, options.script),
             _run_options(options),
-            asked=asked,
+            bench_options=bench_options,
             seconds=options.seconds,
-            sittings=options.sittings,
+            repeats=options.repeats,
             profile=options.profile,
             progress=progress,
             command=options.command,
