@@ -388,8 +388,8 @@ def owner_of(code: types.CodeType) -> str:
         return "standard" if file.startswith("<frozen") else "user"
     if owner == "torch":
         return "internal" if "/_" in file.rpartition("-packages/")[2] else owner
-    if owner == "torchproof":  # what the witness itself does is not the step's
-        own = "/replay/witness.py" in file and code.co_name != "__torch_dispatch__"
+    if owner == "torchproof":  # what the eager recorder itself does is not the step's
+        own = "/cudagraph/eager_recorder.py" in file and code.co_name != "__torch_dispatch__"
         return "sink" if own else "internal"
     return owner
 
