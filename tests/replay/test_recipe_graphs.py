@@ -145,7 +145,7 @@ def test_a_recording_that_takes_too_long_is_refused(
         while time.monotonic() < until:
             pass
 
-    monkeypatch.setattr(recorder._Making, "_rehearsed", hangs)
+    monkeypatch.setattr(recorder._Attempt, "_rehearsed", hangs)
     plain, model = applied("full+graph", deadline=0.5)
     began = time.monotonic()
     with torch.no_grad(), caplog.at_level(logging.WARNING, "torchproof"):

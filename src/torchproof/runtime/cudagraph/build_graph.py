@@ -14,12 +14,12 @@ from torchproof import strategies
 from torchproof.records import UserError
 from torchproof.runtime.cudagraph import graph, preparation, recorded_step
 from torchproof.runtime.cudagraph.capture import Pool
-from torchproof.runtime.cudagraph.graph_recipe import Order, ordered
+from torchproof.runtime.cudagraph.graph_recipe import GraphOptions, ordered
 from torchproof.runtime.cudagraph.graph_status import Stop
 from torchproof.runtime.cudagraph.graphed_step import Graphed, Within
 from torchproof.runtime.cudagraph.padder import Padder
 from torchproof.runtime.cudagraph.preparation import Preparation
-from torchproof.runtime.cudagraph.state_snapshot import Sight
+from torchproof.runtime.cudagraph.state_snapshot import StateSnapshot
 from torchproof.strategies import Strategy, compile_arguments, source_lines, wrong
 
 
@@ -75,7 +75,9 @@ def made(
     """What `torchproof.graph` was asked for, by its arguments or by a recipe."""
     strategy, arguments = asked["strategy"], asked["arguments"]
     if asked["recipe"] is None:
-        order = Order(chosen(strategy or "eager", arguments), bool(asked["train"]))
+        order = GraphOptions(
+            chosen(strategy or "eager", arguments), bool(asked["train"])
+        )
     else:
         beside = {"strategy": strategy, **arguments}
         order = ordered(step, asked["recipe"], asked["train"], beside)
@@ -112,8 +114,8 @@ def graphed(
     elif isinstance(step, nn.Module):
         around = recorded_step.inference
 
-    def prepare(sight: Sight) -> Preparation:
-        return preparation.prepare(inner, around, strategy, sight.modules)
+    def prepare(state: StateSnapshot) -> Preparation:
+        return preparation.prepare(inner, around, strategy, state.modules)
 
     memory = Pool() if pool is None else pool.pool
     return Graphed(
