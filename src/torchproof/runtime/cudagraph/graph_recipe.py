@@ -25,7 +25,7 @@ class GraphOptions:
     refused: Stop | None = None
 
 
-def ordered(
+def options_from_recipe(
     step: Callable[..., Any],
     recipe: Any,
     train: bool | None,
