@@ -76,7 +76,7 @@ def build(
     strategy, arguments = asked["strategy"], asked["arguments"]
     if asked["recipe"] is None:
         options = GraphOptions(
-            chosen(strategy or "eager", arguments), bool(asked["train"])
+            parse_strategy(strategy or "eager", arguments), bool(asked["train"])
         )
     else:
         beside = {"strategy": strategy, **arguments}

@@ -388,13 +388,11 @@ def owner_of(code: types.CodeType) -> str:
         return "standard" if file.startswith("<frozen") else "user"
     if owner == "torch":
         return "internal" if "/_" in file.rpartition("-packages/")[2] else owner
-    if owner == "torchproof":  # what the eager recorder itself does is not the step's
-        own = (
-            "/cudagraph/eager_recorder.py" in file
-            and code.co_name != "__torch_dispatch__"
-        )
-        entry = code.co_name == "__torch_dispatch__"
-        return "sink" if is_recorder and not entry else "internal"
+    if owner == "torchproof":
+        # The eager recorder's own helpers are no code of the step.
+        in_recorder = file.endswith("/cudagraph/eager_recorder.py")
+        is_helper = in_recorder and code.co_name != "__torch_dispatch__"
+        return "sink" if is_helper else "internal"
     return owner
 
 
