@@ -167,7 +167,7 @@ def test_a_graph_that_cannot_be_made_is_no_error(
     def fails(*_: Any, **__: Any) -> None:
         raise RuntimeError("no graph today")
 
-    monkeypatch.setattr(build_graph, "graphed", fails)
+    monkeypatch.setattr(build_graph, "build_graphed", fails)
     plain, model = applied("full+graph")
     with torch.no_grad():
         for _ in range(2):
