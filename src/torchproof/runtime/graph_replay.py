@@ -76,7 +76,7 @@ def graphed(step: Call, strategy: Strategy, deadline_s: float) -> Graphed:
     """The model's own forward, compiled as the strategy says and recorded."""
     from torchproof.runtime.cudagraph import build_graph
 
-    return build_graph.graphed(
+    return build_graph.build_graphed(
         step,
         train=False,
         strategy=strategy,

@@ -47,7 +47,7 @@ def wrongly_taken(
 ) -> str | None:
     """The first change that is not noticed and matters, in words."""
     end = time.monotonic() + _SECONDS
-    with precompiled_calls.as_told(entry, told) as (fn, args, kwargs):
+    with precompiled_calls.packed_call(entry, told) as (fn, args, kwargs):
         plain = _Eager(entry, fn)
         expected = plain(args, kwargs)
         for change in _changes(entry, told, (args, kwargs)):

@@ -39,7 +39,7 @@ Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 @dataclass
-class InForce:
+class InstalledCalls:
     """The calls of a pack that are in force, by number, and why others are not."""
 
     calls: dict[int, InstalledCall] = field(default_factory=dict)
@@ -56,11 +56,11 @@ def why_none(entry: Entry) -> str | None:
     return None
 
 
-def put_in_force(
+def install(
     contents: Contents, entry: Entry, details: Mapping[str, Any]
-) -> InForce:
+) -> InstalledCalls:
     """What of the pack's calls fits; others are traced, as they are without a pack."""
-    found = InForce()
+    found = InstalledCalls()
     try:
         reason = why_none(entry) or _changed(entry, details.get("switches", {}))
     except Exception as error:
@@ -91,7 +91,7 @@ def _one(
 ) -> InstalledCall:
     """What takes this call: calls that differ in sizes alone may have it in common."""
     name = told["entry"]["file"]
-    with as_told(entry, told) as (fn, args, kwargs):
+    with packed_call(entry, told) as (fn, args, kwargs):
         if name not in by_file:
             by_file[name] = install_call(read(name), fn, args, kwargs)
         elif not by_file[name].accepts(args, kwargs):
@@ -100,7 +100,7 @@ def _one(
 
 
 @contextlib.contextmanager
-def as_told(
+def packed_call(
     entry: Entry, told: Mapping[str, Any]
 ) -> Iterator[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]]:
     """What is traced and a call of this kind, with the model in the state it was in."""
@@ -109,7 +109,7 @@ def as_told(
     if owner is not None and told["state"]:
         warm_up.set_training(owner, told["state"])
     try:
-        with warm_up.mode(told["gradients"]):
+        with warm_up.gradient_mode(told["gradients"]):
             yield frames.traceable(entry.eager), *arguments(entry, told["inputs"])
     finally:
         if owner is not None:
@@ -118,7 +118,7 @@ def as_told(
 
 def arguments(entry: Entry, told: Mapping[str, Any], seed: int = 0) -> Arguments:
     """A made call as it reaches compiled code, with the sizes marked that vary."""
-    given = example_inputs.made(dict(told), seed)
+    given = example_inputs.make(dict(told), seed)
     args, kwargs = ((), given) if isinstance(given, dict) else (tuple(given), {})
     varying = recipe_following.whole_varying(
         recipe_following.plan_of(entry.options.recipe)
@@ -134,7 +134,7 @@ def _as_given(*args: Any, **kwargs: Any) -> Arguments:
 # -- what guards do not ask for --------------------------------------------------------
 
 
-def put_on(entry: Entry) -> str | None:
+def module_override(entry: Entry) -> str | None:
     """A method or a hook that was put on a single module, which guards overlook."""
     owner = entry.owner
     for path, module in owner.named_modules() if owner is not None else ():
@@ -156,7 +156,7 @@ def _changed(entry: Entry, then: Mapping[str, str]) -> str | None:
         if here.get(name) != then.get(name):
             was = then.get(name, "not set")
             return f"{name} is {here.get(name, 'not set')} here, and was {was}"
-    return put_on(entry)
+    return module_override(entry)
 
 
 def switches() -> dict[str, str]:
