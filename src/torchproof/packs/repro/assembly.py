@@ -24,7 +24,7 @@ JUDGES: tuple[str, ...] = (
 _FOLDER = Path(__file__).parent / "oracles"
 _WIDTH = 88
 _BEFORE = "before_call"
-_SHARED = ("words", "prelude")
+_SHARED = ("error_text", "prelude")
 _USAGE = """\
 Run it with `python repro.py`; it needs torch alone. Its last line is the verdict:
     exit code 1  FAILS AS STATED
@@ -102,7 +102,7 @@ def _judge(name: str) -> tuple[list[str], list[str]]:
     assert name in JUDGES, name
     imports: dict[str, None] = {}
     own = _source(name)
-    parts = [part for part in _SHARED if f"judges.{part} import" in own]
+    parts = [part for part in _SHARED if f"oracles.{part} import" in own]
     bodies = [_body(_source(part), imports) for part in (*parts, name)]
     return sorted(imports, key=lambda line: (line == "import torch", line)), bodies
 
