@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from torchproof.packs.repro.candidate import Draft, Outcome, Settings
+from torchproof.packs.repro.candidate import Candidate, Outcome, Settings
 from torchproof.packs.repro.failure_signature import Symptom
 from torchproof.packs.repro.repro_runner import Court
 
 Judged = Callable[..., Outcome]
 
 
-def draft_of(source: str) -> Draft:
-    return Draft("program", textwrap.dedent(source), "", source.count("\n"))
+def draft_of(source: str) -> Candidate:
+    return Candidate("program", textwrap.dedent(source), "", source.count("\n"))
 
 
 @pytest.fixture(scope="session")

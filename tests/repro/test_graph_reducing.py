@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from torchproof.packs.repro.candidate import Draft
+from torchproof.packs.repro.candidate import Candidate
 from torchproof.packs.repro.graphs import cuts, minifier, smaller_shapes
 from torchproof.packs.repro.graphs.graph_ir import (
     Function,
@@ -174,6 +174,6 @@ def test_a_sketch_survives_json_and_a_draft_its_variants():
     sketch = replace(chain(), under=("torch.no_grad()",))
     assert Sketch.from_json(sketch.to_json()) == sketch
     draft = draft_of(sketch)
-    assert isinstance(draft, Draft)
+    assert isinstance(draft, Candidate)
     assert "@torch.no_grad()" in draft.source
     assert variants(draft) == [draft]  # no values were recorded

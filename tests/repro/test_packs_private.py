@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torchproof.packs import repro
-from torchproof.packs.repro.candidate import Draft, Outcome
+from torchproof.packs.repro.candidate import Candidate, Outcome
 from torchproof.packs.repro.target_recording import Captured
 from torchproof.records.run import Run
 from torchproof.targets.options import Options
@@ -79,10 +79,10 @@ class FakeCourt:
 
     def __exit__(self, *_: object) -> None: ...
 
-    def text(self, draft: Draft) -> str:
+    def text(self, draft: Candidate) -> str:
         return draft.source
 
-    def quick(self, draft: Draft) -> Outcome:
+    def quick(self, draft: Candidate) -> Outcome:
         return Outcome("same", f"FAILS AS STATED: {self.person.told}", 0.1)
 
     def clean_text(self, text: str, *_: Any) -> Outcome:
@@ -97,8 +97,8 @@ def packed(person: Person, folder: Path) -> tuple[Path, list[str]]:
         f"# {person.told}\nimport torch\n\nPLACE = {person.home + '/data'!r}\n"
         f"KEY = {person.secret!r}\n\n\ndef make():\n    return torch.sin, []\n"
     )
-    frame = Draft("frame", source, f"of {person.name}", 3, origin=person.told)
-    graph = Draft("graph", source, f"of {person.name}", 3, origin="0/0")
+    frame = Candidate("frame", source, f"of {person.name}", 3, origin=person.told)
+    graph = Candidate("graph", source, f"of {person.name}", 3, origin="0/0")
     seen = Captured(
         (frame, graph),
         (person.told,),

@@ -11,7 +11,7 @@ from torchproof.packs.redaction.redactor import Redactor
 from torchproof.packs.repro import pack_files, versions
 from torchproof.packs.repro import readme as report
 from torchproof.packs.repro.assembly import repro_text
-from torchproof.packs.repro.candidate import Draft, Outcome, Settings
+from torchproof.packs.repro.candidate import Candidate, Outcome, Settings
 from torchproof.packs.repro.failure_signature import Symptom
 from torchproof.packs.repro.target_recording import Captured
 
@@ -44,8 +44,8 @@ FACTS = {
 WRITTEN = pack_files.Written(
     symptom=SYMPTOM,
     settings=Settings(compile={"backend": "eager"}),
-    draft=Draft("frame", SOURCE, "one function, names replaced", 5),
-    first=Draft("frame", SOURCE, "the file", 40),
+    candidate=Candidate("frame", SOURCE, "one function, names replaced", 5),
+    first=Candidate("frame", SOURCE, "the file", 40),
     verified=Outcome("same", "FAILS AS STATED: GB0059", 3.21, "a\n```\nGB0059\n"),
     repro=SOURCE,
     facts=FACTS,
@@ -102,14 +102,14 @@ torch.compile = lambda fn, backend: print(backend) or fn
 
 
 def test_a_long_program_is_named_and_not_shown() -> None:
-    long = dataclasses.replace(WRITTEN.draft, source="x = 1\n" * 61)
-    assert "```python" not in readme(dataclasses.replace(WRITTEN, draft=long))
-    short = dataclasses.replace(WRITTEN.draft, source="x = 1\n" * 60)
-    assert "```python" in readme(dataclasses.replace(WRITTEN, draft=short))
+    long = dataclasses.replace(WRITTEN.candidate, source="x = 1\n" * 61)
+    assert "```python" not in readme(dataclasses.replace(WRITTEN, candidate=long))
+    short = dataclasses.replace(WRITTEN.candidate, source="x = 1\n" * 60)
+    assert "```python" in readme(dataclasses.replace(WRITTEN, candidate=short))
 
 
 def test_what_did_not_happen_is_not_told() -> None:
-    same = dataclasses.replace(WRITTEN, first=WRITTEN.draft)
+    same = dataclasses.replace(WRITTEN, first=WRITTEN.candidate)
     assert "made smaller" not in readme(same)
     bare = dataclasses.replace(SYMPTOM, ids=(), search="")
     text = readme(dataclasses.replace(WRITTEN, symptom=bare))
@@ -170,13 +170,13 @@ def test_facts_of_the_repetition_come_before_those_of_the_run() -> None:
 def test_the_header_can_stand_in_a_docstring() -> None:
     odd = dataclasses.replace(SYMPTOM, search='x """ \\q')
     header = pack_files.header(odd, FACTS | {"cpu": 'a """ \\q'})
-    text = repro_text(WRITTEN.draft, SYMPTOM, WRITTEN.settings, header)
+    text = repro_text(WRITTEN.candidate, SYMPTOM, WRITTEN.settings, header)
     told = ast.get_docstring(ast.parse(text)) or ""
     assert "torch 2.13.0+cpu" in told and "gb0059" in told
 
 
 def test_graphs_of_one_origin_get_files_of_their_own() -> None:
-    graph = Draft("graph", SOURCE, "operations", 3, origin="0/0")
+    graph = Candidate("graph", SOURCE, "operations", 3, origin="0/0")
     found = pack_files.files(WRITTEN, [graph, graph], "")
     assert {"graphs/graph_0_0.py", "graphs/graph_0_0_1.py"} <= set(found)
     assert "logs/torch.txt" not in found
@@ -190,10 +190,12 @@ def test_nothing_private_is_left_and_what_was_verified_is_untouched() -> None:
         secrets=(("A_TOKEN", "brox-4711-key"),),
     )
     private = "/home/zaphod/x brox-4711-key zaphod"
-    draft = dataclasses.replace(WRITTEN.draft, files={"inputs.pt": b"\xffraw"})
+    draft = dataclasses.replace(WRITTEN.candidate, files={"inputs.pt": b"\xffraw"})
     facts = FACTS | {"variables": {"TORCH_X": private, "A_TOKEN": "brox-4711-key"}}
-    written = dataclasses.replace(WRITTEN, draft=draft, facts=facts, command=private)
-    graph = Draft(
+    written = dataclasses.replace(
+        WRITTEN, candidate=draft, facts=facts, command=private
+    )
+    graph = Candidate(
         "graph", f"zaphod_net = 1  # {private}\n", "operations", 3, origin="0"
     )
     redactor = Redactor(known)

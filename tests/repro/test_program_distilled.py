@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from torchproof.packs.repro.candidate import Draft, Settings
+from torchproof.packs.repro.candidate import Candidate, Settings
 from torchproof.packs.repro.failure_signature import Symptom
 from torchproof.packs.repro.programs.anonymise import anonymous
 from torchproof.packs.repro.programs.program_reducer import reduced
-from torchproof.packs.repro.programs.whole_program import program_draft
+from torchproof.packs.repro.programs.whole_program import program_candidate
 from torchproof.packs.repro.repro_runner import Court
 from torchproof.targets.target import parse
 
@@ -85,10 +85,10 @@ SYMPTOM = Symptom(
 def test_a_break_is_left_alone_with_what_causes_it(tmp_path: Path) -> None:
     path = tmp_path / "acme.py"
     path.write_text(PROGRAM, encoding="utf-8")
-    whole = program_draft(parse(f"{path}:make"))
+    whole = program_candidate(parse(f"{path}:make"))
     with Court(SYMPTOM, Settings(compile={"backend": "eager"})) as court:
 
-        def fails(draft: Draft) -> bool:
+        def fails(draft: Candidate) -> bool:
             return court.quick(draft).is_same
 
         assert fails(whole)

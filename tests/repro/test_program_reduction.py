@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from torchproof.packs.repro.candidate import Draft
+from torchproof.packs.repro.candidate import Candidate
 from torchproof.packs.repro.programs.anonymise import anonymous
 from torchproof.packs.repro.programs.program_reducer import reduced
 from torchproof.packs.repro.programs.scopes import Names
@@ -58,15 +58,15 @@ def make():
 """
 
 
-def draft(source: str = PROGRAM) -> Draft:
-    return Draft("program", source, "", 0)
+def draft(source: str = PROGRAM) -> Candidate:
+    return Candidate("program", source, "", 0)
 
 
 def names_are_whole(source: str) -> bool:
     return not Names(ast.parse(source)).undefined()
 
 
-def reads_back(candidate: Draft) -> bool:
+def reads_back(candidate: Candidate) -> bool:
     assert names_are_whole(candidate.source), candidate.source
     last = next(
         node.body[-1]
@@ -98,7 +98,7 @@ def test_nothing_that_fails_otherwise_is_kept() -> None:
 def test_an_end_of_the_time_keeps_the_best_so_far() -> None:
     tried = []
 
-    def slow(candidate: Draft) -> bool:
+    def slow(candidate: Candidate) -> bool:
         time.sleep(0.05)
         tried.append(candidate)
         return reads_back(candidate)
@@ -113,7 +113,7 @@ def test_an_end_of_the_time_keeps_the_best_so_far() -> None:
 def test_no_text_is_tried_twice() -> None:
     tried: list[str] = []
 
-    def fails(candidate: Draft) -> bool:
+    def fails(candidate: Candidate) -> bool:
         tried.append(candidate.source)
         return reads_back(candidate)
 
@@ -132,7 +132,7 @@ def test_no_word_of_the_author_is_left() -> None:
 
 
 def test_what_the_failure_needs_is_kept_and_listed() -> None:
-    def fails(candidate: Draft) -> bool:
+    def fails(candidate: Candidate) -> bool:
         return "acme step" in candidate.source and "acme_norm" in candidate.source
 
     found = anonymous(draft(), fails, soon())
@@ -144,7 +144,7 @@ def test_numbers_in_words_are_kept_without_a_try() -> None:
     source = "LIMIT = float('inf')\ndef make(): return print, [('acme', LIMIT)]\n"
     tried: list[str] = []
 
-    def fails(candidate: Draft) -> bool:
+    def fails(candidate: Candidate) -> bool:
         tried.append(candidate.source)
         return True
 
@@ -162,7 +162,7 @@ def test_numbers_in_words_are_kept_without_a_try() -> None:
     ],
 )
 def test_what_is_not_needed_goes(before: str, gone: str) -> None:
-    def fails(candidate: Draft) -> bool:
+    def fails(candidate: Candidate) -> bool:
         return "def make" in candidate.source and runs(candidate.source)
 
     assert gone not in reduced(draft(before), fails, soon()).source

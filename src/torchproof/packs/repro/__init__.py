@@ -1,6 +1,6 @@
 """Repro packs: a failure of a target as one archive that anyone can run.
 
-Comes in: a run of `check` that saw the failure. The target is run once more and drafts
+Comes in: a run of `check` that saw the failure. The target is run once more and candidates
 of programs are written from what it compiles (`capturing`, `ordering`); each is run as
 the repro it would be (`trying`), the first that fails in the same way is made smaller
 (`graphs`, `programs`), and what is left is redacted, run once more and packed.
@@ -19,8 +19,8 @@ from torchproof.packs import writing
 from torchproof.packs.made import Made
 from torchproof.packs.redaction.redactor import Redactor
 from torchproof.packs.repro import pack_files
-from torchproof.packs.repro.candidate import Draft, Outcome, Settings
-from torchproof.packs.repro.candidate_order import Drafts
+from torchproof.packs.repro.candidate import Candidate, Outcome, Settings
+from torchproof.packs.repro.candidate_order import Candidates
 from torchproof.packs.repro.failure_signature import Symptom
 from torchproof.packs.repro.repro_runner import Court
 from torchproof.packs.repro.shrinking import smaller
@@ -104,7 +104,7 @@ class _Making:
         """Everything from the recording to the sealed pack."""
         with writing.scratch("torchproof-") as folder:
             seen = self._captured(Path(folder))
-            drafts = Drafts(
+            candidates = Candidates(
                 seen,
                 self._target,
                 arguments=self._arguments(),
@@ -114,17 +114,17 @@ class _Making:
             facts = pack_files.gathered(self._run.environment, seen)
             top = pack_files.header(self._symptom, facts)
             with Court(self._symptom, settings, header=top, folder=folder) as court:
-                first = self._found(drafts, court)
-                draft = self._smaller(first, court)
-                text = self._redactor.source(court.text(draft))
-                outcome = court.clean_text(text, draft.files)
+                first = self._found(candidates, court)
+                candidate = self._smaller(first, court)
+                text = self._redactor.source(court.text(candidate))
+                outcome = court.clean_text(text, candidate.files)
                 if not outcome.is_same:
-                    raise Unverified(_differs(self._symptom, [(draft, outcome)]))
-                log = self._logged(court, text, draft)
+                    raise Unverified(_differs(self._symptom, [(candidate, outcome)]))
+                log = self._logged(court, text, candidate)
         written = pack_files.Written(
             self._symptom,
             settings,
-            draft,
+            candidate,
             first,
             outcome,
             text,
@@ -133,7 +133,7 @@ class _Making:
             self._target.text,
             self._asked.minify,
         )
-        found = pack_files.files(written, drafts.graphs()[:_GRAPHS], log)
+        found = pack_files.files(written, candidates.graphs()[:_GRAPHS], log)
         return self._sealed(stage, written, found)
 
     def _captured(self, folder: Path) -> Captured:
@@ -177,32 +177,32 @@ class _Making:
             device=str(device),
         )
 
-    def _found(self, drafts: Drafts, court: Court) -> Draft:
-        """The first draft that fails as the target did."""
-        tried: list[tuple[Draft, Outcome]] = []
-        for draft in drafts.of(self._symptom):
-            what = f"{draft.form} {draft.origin}".strip()
-            self._progress(f"draft {len(tried) + 1}: {what}")
-            outcome = court.quick(draft)
+    def _found(self, candidates: Candidates, court: Court) -> Candidate:
+        """The first candidate that fails as the target did."""
+        tried: list[tuple[Candidate, Outcome]] = []
+        for candidate in candidates.of(self._symptom):
+            what = f"{candidate.form} {candidate.origin}".strip()
+            self._progress(f"candidate {len(tried) + 1}: {what}")
+            outcome = court.quick(candidate)
             if outcome.is_same:
-                return draft
-            tried.append((draft, outcome))
-        raise Unverified(_differs(self._symptom, tried, drafts.refused))
+                return candidate
+            tried.append((candidate, outcome))
+        raise Unverified(_differs(self._symptom, tried, candidates.refused))
 
-    def _smaller(self, draft: Draft, court: Court) -> Draft:
+    def _smaller(self, candidate: Candidate, court: Court) -> Candidate:
         """What shows the user's source is cut down and renamed, unless asked for."""
-        private = draft.form != "graph" and "source" not in self._asked.include
+        private = candidate.form != "graph" and "source" not in self._asked.include
         if not (private or self._asked.minify):
-            return draft
+            return candidate
         deadline = time.monotonic() + self._asked.budget_s
         return smaller(
-            draft, court, deadline, anonymous=private, progress=self._progress
+            candidate, court, deadline, anonymous=private, progress=self._progress
         )
 
-    def _logged(self, court: Court, text: str, draft: Draft) -> str:
+    def _logged(self, court: Court, text: str, candidate: Candidate) -> str:
         """What torch logs when the repro runs: of the target's own run nothing."""
         self._progress("the repro once more, with torch's logs")
-        return court.clean_text(text, draft.files, {"TORCH_LOGS": _LOGS}).output
+        return court.clean_text(text, candidate.files, {"TORCH_LOGS": _LOGS}).output
 
     def _sealed(
         self,
@@ -240,11 +240,13 @@ def _projects(target: Target) -> list[str]:
 
 def _differs(
     symptom: Symptom,
-    tried: list[tuple[Draft, Outcome]],
+    tried: list[tuple[Candidate, Outcome]],
     refused: list[str] | None = None,
 ) -> str:
     """What was wanted, and what came instead, in one line."""
-    came = [f"{draft.form}: {one_line(each.text, 160)}" for draft, each in tried[:4]]
+    came = [
+        f"{candidate.form}: {one_line(each.text, 160)}" for candidate, each in tried[:4]
+    ]
     came += [one_line(reason, 120) for reason in (refused or [])[:3]]
     wanted = one_line(symptom.headline, 160)
     return f"wanted: {wanted}; " + ("; ".join(came) or "nothing could be written")

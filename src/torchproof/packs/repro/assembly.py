@@ -1,4 +1,4 @@
-"""A draft, its symptom and the judge of it as one file that needs torch alone.
+"""A candidate, its symptom and the judge of it as one file that needs torch alone.
 
 Comes in: source that defines `make`. Goes out: the text of a `repro.py`, read top down:
 what fails, what makes it fail, how the failure is recognised.
@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from torchproof.packs.repro.candidate import Draft, Settings
+from torchproof.packs.repro.candidate import Candidate, Settings
 from torchproof.packs.repro.failure_signature import Symptom
 
 JUDGES: tuple[str, ...] = (
@@ -33,10 +33,10 @@ Run it with `python repro.py`; it needs torch alone. Its last line is the verdic
 
 
 def repro_text(
-    draft: Draft, symptom: Symptom, settings: Settings, header: str = ""
+    candidate: Candidate, symptom: Symptom, settings: Settings, header: str = ""
 ) -> str:
     """The whole of `repro.py`; `header` is put below the headline."""
-    body, futures = _without_futures(draft.source)
+    body, futures = _without_futures(candidate.source)
     taken = _names(body)
     before = _BEFORE if _BEFORE in taken else "None"
     entry = "recognise"

@@ -13,10 +13,10 @@ Form = Literal["graph", "frame", "program"]
 
 @dataclass(frozen=True)
 class Settings:
-    """How a repro compiles and runs what its draft makes."""
+    """How a repro compiles and runs what its candidate makes."""
 
     compile: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    as_written: bool = False  # the draft does its own compiling
+    as_written: bool = False  # the candidate does its own compiling
     train: bool = False
     device: str = "cpu"
     seed: int = 0
@@ -27,7 +27,7 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class Draft:
+class Candidate:
     """Source that needs torch alone and defines `make() -> (fn, calls)`.
 
     It may define `before_call(fn, index)` too. `size` counts what can be taken away:
@@ -48,14 +48,14 @@ class Draft:
         return {**vars(self), "files": files, "record": dict(self.record)}
 
     @classmethod
-    def from_json(cls, plain: Mapping[str, Any]) -> Draft:
+    def from_json(cls, plain: Mapping[str, Any]) -> Candidate:
         files = {k: base64.b64decode(v) for k, v in plain["files"].items()}
         return cls(**{**plain, "files": files})
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run of a draft showed, in the words of its judge."""
+    """What a run of a candidate showed, in the words of its judge."""
 
     verdict: Literal["same", "other", "none", "timeout", "broken"]
     text: str  # the judge's last line, or why there is none
@@ -67,4 +67,4 @@ class Outcome:
         return self.verdict == "same"
 
 
-Try = Callable[[Draft], Outcome]
+Try = Callable[[Candidate], Outcome]

@@ -1,15 +1,15 @@
-"""Which drafts of a target are tried for a symptom, and in which order."""
+"""Which candidates of a target are tried for a symptom, and in which order."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from torchproof.packs.repro.candidate import Draft, Form
+from torchproof.packs.repro.candidate import Candidate, Form
 from torchproof.packs.repro.failure_signature import Symptom
 from torchproof.packs.repro.graphs.variants import variants
 from torchproof.packs.repro.programs.file_merger import Unsuitable
-from torchproof.packs.repro.programs.whole_program import as_it_is, program_draft
+from torchproof.packs.repro.programs.whole_program import as_it_is, program_candidate
 from torchproof.packs.repro.target_recording import Captured
 from torchproof.targets import Target
 
@@ -38,8 +38,8 @@ _ORDER: dict[str, tuple[Form, ...]] = {
 }
 
 
-class Drafts:
-    """The drafts to try, in order; `refused` says why there are not more."""
+class Candidates:
+    """The candidates to try, in order; `refused` says why there are not more."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class Drafts:
         self._source = "source" in include
         self.refused = list(captured.refused)
 
-    def of(self, symptom: Symptom) -> Iterator[Draft]:
+    def of(self, symptom: Symptom) -> Iterator[Candidate]:
         if self._source:
             yield from self._programs()
         for form in _ORDER.get(symptom.kind, _AROUND):
@@ -63,21 +63,29 @@ class Drafts:
             else:
                 yield from self._recorded(form)
 
-    def graphs(self) -> list[Draft]:
-        return [draft for draft in self._captured.drafts if draft.form == "graph"]
+    def graphs(self) -> list[Candidate]:
+        return [
+            candidate
+            for candidate in self._captured.candidates
+            if candidate.form == "graph"
+        ]
 
-    def _recorded(self, form: Form) -> Iterator[Draft]:
+    def _recorded(self, form: Form) -> Iterator[Candidate]:
         """With made values first, for all of them: real ones only if they matter."""
-        found = [draft for draft in self._captured.drafts if draft.form == form]
+        found = [
+            candidate
+            for candidate in self._captured.candidates
+            if candidate.form == form
+        ]
         if form != "graph":
             yield from found
             return
-        several = [variants(draft) for draft in found]
+        several = [variants(candidate) for candidate in found]
         for depth in range(max(map(len, several), default=0)):
             yield from (each[depth] for each in several if depth < len(each))
 
-    def _programs(self) -> Iterator[Draft]:
-        program = as_it_is if self._source else program_draft
+    def _programs(self) -> Iterator[Candidate]:
+        program = as_it_is if self._source else program_candidate
         try:
             yield program(self._target, self._arguments)
         except Unsuitable as reason:

@@ -15,7 +15,7 @@ from typing import Any
 from torchproof.packs.redaction.redactor import Redactor
 from torchproof.packs.repro import readme as report
 from torchproof.packs.repro import versions
-from torchproof.packs.repro.candidate import Draft, Outcome, Settings
+from torchproof.packs.repro.candidate import Candidate, Outcome, Settings
 from torchproof.packs.repro.failure_signature import Symptom
 from torchproof.packs.repro.target_recording import Captured
 
@@ -26,8 +26,8 @@ class Written:
 
     symptom: Symptom
     settings: Settings
-    draft: Draft
-    first: Draft  # before it was made smaller
+    candidate: Candidate
+    first: Candidate  # before it was made smaller
     verified: Outcome
     repro: str
     facts: Mapping[str, Any]
@@ -77,10 +77,10 @@ def header(symptom: Symptom, facts: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def files(written: Written, graphs: Sequence[Draft], log: str) -> dict[str, Paper]:
+def files(written: Written, graphs: Sequence[Candidate], log: str) -> dict[str, Paper]:
     """Everything but the report itself, by name."""
     found = {
-        "repro.py": Paper(written.repro.encode(), written.draft.about, final=True),
+        "repro.py": Paper(written.repro.encode(), written.candidate.about, final=True),
         "environment.txt": Paper(
             versions.text(written.facts).encode(), "versions, machine and variables"
         ),
@@ -89,7 +89,7 @@ def files(written: Written, graphs: Sequence[Draft], log: str) -> dict[str, Pape
         ),
         "symptom.json": Paper(_plain(details(written)), "the failure as data"),
     }
-    for name, content in written.draft.files.items():
+    for name, content in written.candidate.files.items():
         found[name] = Paper(content, "values that the failure needs", final=True)
     if log.strip():
         found["logs/torch.txt"] = Paper(
@@ -132,7 +132,7 @@ def readme(written: Written, rows: Sequence[Row], counts: Mapping[str, int]) -> 
 
 def details(written: Written) -> dict[str, Any]:
     """What the manifest says of a repro pack."""
-    symptom, draft, first = written.symptom, written.draft, written.first
+    symptom, candidate, first = written.symptom, written.candidate, written.first
     return {
         "symptom": {
             "kind": symptom.kind,
@@ -144,9 +144,13 @@ def details(written: Written) -> dict[str, Any]:
             "code": symptom.finding.code if symptom.finding else None,
         },
         "settings": written.settings.to_json(),
-        "form": draft.form,
+        "form": candidate.form,
         "minified": written.minified,
-        "size": {"unit": report.unit(draft), "first": first.size, "last": draft.size},
+        "size": {
+            "unit": report.unit(candidate),
+            "first": first.size,
+            "last": candidate.size,
+        },
         "verified": {
             "verdict": written.verified.verdict,
             "line": written.verified.text,

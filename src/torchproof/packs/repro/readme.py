@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote_plus
 
 from torchproof.packs.repro import versions
-from torchproof.packs.repro.candidate import Draft, Settings
+from torchproof.packs.repro.candidate import Candidate, Settings
 from torchproof.packs.repro.failure_signature import Symptom
 
 if TYPE_CHECKING:
@@ -85,8 +85,8 @@ def query(search: str) -> str:
     return f"{_PYTORCH}?q={quote_plus(f'is:issue {search}')}"
 
 
-def unit(draft: Draft) -> str:
-    return "graph nodes" if draft.form == "graph" else "statements"
+def unit(candidate: Candidate) -> str:
+    return "graph nodes" if candidate.form == "graph" else "statements"
 
 
 def _described(written: Written) -> Iterator[str]:
@@ -95,7 +95,7 @@ def _described(written: Written) -> Iterator[str]:
     if expected:
         yield f"Expected: {expected}"
     yield f"Observed: {written.verified.text.removeprefix('FAILS AS STATED: ')}"
-    source = written.draft.source.strip("\n")
+    source = written.candidate.source.strip("\n")
     lines = source.count("\n") + 1
     if lines > INLINE_LINES:
         yield f"The program has {lines} lines; it is `make()` in repro.py, attached."
@@ -139,15 +139,15 @@ def _known(symptom: Symptom) -> Iterator[str]:
 
 
 def _verified(written: Written) -> str:
-    draft, first, last = written.draft, written.first, written.verified
+    candidate, first, last = written.candidate, written.first, written.verified
     text = (
         "Before this pack was written, repro.py was run in an empty folder, in a"
         " process of its own, with torch and without torchproof. It ended after"
         f" {last.seconds:.1f} s with: {last.text}"
     )
-    if draft.size < first.size:
+    if candidate.size < first.size:
         text += (
-            f"\n\nIt was made smaller, from {first.size} to {draft.size} {unit(draft)};"
+            f"\n\nIt was made smaller, from {first.size} to {candidate.size} {unit(candidate)};"
             " each step kept the failure."
         )
     return text
@@ -169,7 +169,7 @@ def _left_out(written: Written, counts: Mapping[str, int]) -> str:
         if times
     ]
     hidden = ", ".join(told) or "nothing"
-    about = written.draft.about.rstrip(".")
+    about = written.candidate.about.rstrip(".")
     return (
         f"Of the program that failed it holds: {about}. What is not listed here was"
         f" left out. Replaced by words in angle brackets: {hidden}."

@@ -1,4 +1,4 @@
-"""The child process: runs a target once, and writes drafts of what it compiles.
+"""The child process: runs a target once, and writes candidates of what it compiles.
 
 Runs as `python -m` with a job (JSON) and the path of a stream. Graphs
 run as they are captured, so that nothing fails or hangs in a backend here.
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from torchproof.packs.repro.candidate import Draft
+from torchproof.packs.repro.candidate import Candidate
 from torchproof.process import Stream, parent_death
 from torchproof.records import UserError, one_line
 from torchproof.targets import Target, calls, script
@@ -32,22 +32,22 @@ def main(arguments: list[str]) -> int:
                 return script.run(target, stream)
             with _recorded(stream, job):
                 _run_calls(target, job, stream)
-            _tell_frames(target, job, stream)
+            _write_frames(target, job, stream)
             return 0
         except UserError as error:
             stream.write("unusable", message=str(error))
             return 2
         finally:
             stream.write("environment", **environment.describe(job))
-            _tell_configs(stream)
+            _write_configs(stream)
 
 
 @contextlib.contextmanager
 def _recorded(stream: Stream, job: dict[str, Any]) -> Iterator[None]:
     from torchproof.packs.repro.graphs.graph_recorder import recorder
 
-    def write(draft: Draft) -> None:
-        stream.write("draft", **draft.to_json())
+    def write(candidate: Candidate) -> None:
+        stream.write("candidate", **candidate.to_json())
 
     with recorder(
         write,
@@ -83,12 +83,12 @@ def _run_calls(target: Target, job: dict[str, Any], stream: Stream) -> None:
             stream.write("call_error", call=index, error=told)
 
 
-def _tell_frames(target: Target, job: dict[str, Any], stream: Stream) -> None:
-    """Drafts of the function that fails and of those that call it."""
+def _write_frames(target: Target, job: dict[str, Any], stream: Stream) -> None:
+    """Candidates of the function that fails and of those that call it."""
     place = job["place"]
     if not place.get("file") or place.get("line") is None:
         return
-    from torchproof.packs.repro.programs.frames import frame_drafts
+    from torchproof.packs.repro.programs.frames import frame_candidates
 
     def run() -> None:
         loaded = calls.fresh(target, job)
@@ -101,14 +101,14 @@ def _tell_frames(target: Target, job: dict[str, Any], stream: Stream) -> None:
 
     torch.compiler.set_stance("force_eager")
     try:
-        for draft in frame_drafts(run, place["file"], place["line"]):
-            stream.write("draft", **draft.to_json())
-    except Exception as error:  # a draft less; there are others
+        for candidate in frame_candidates(run, place["file"], place["line"]):
+            stream.write("candidate", **candidate.to_json())
+    except Exception as error:  # a candidate less; there are others
         told = one_line(f"{type(error).__name__}: {error}", 200)
         stream.write("refused", why=f"the function that fails: {told}")
 
 
-def _tell_configs(stream: Stream) -> None:
+def _write_configs(stream: Stream) -> None:
     if "torch" in sys.modules:
         from torchproof.torch_private import configs
 

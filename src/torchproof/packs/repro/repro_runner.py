@@ -1,6 +1,6 @@
-"""Runs drafts as the repro that each would be, and says what they showed.
+"""Runs candidates as the repro that each would be, and says what they showed.
 
-Comes in: drafts of one symptom. Goes out: outcomes, in the words of the judge that is a
+Comes in: candidates of one symptom. Goes out: outcomes, in the words of the judge that is a
 part of each repro, so that "the same failure" means the same everywhere.
 """
 
@@ -21,7 +21,7 @@ from typing import Any, Literal, TypeAlias
 
 from torchproof.packs.repro import fork_server
 from torchproof.packs.repro.assembly import repro_text
-from torchproof.packs.repro.candidate import Draft, Outcome, Settings
+from torchproof.packs.repro.candidate import Candidate, Outcome, Settings
 from torchproof.packs.repro.failure_signature import Symptom
 from torchproof.packs.repro.fork_server import OUTPUT, PROGRAM, end_family, end_session
 from torchproof.process import parent_death
@@ -68,7 +68,7 @@ _RUNNER = (
 
 
 class Court:
-    """Tries drafts for one symptom; to be closed, or used as a context manager.
+    """Tries candidates for one symptom; to be closed, or used as a context manager.
 
     `variables` steer torch in each run, beside those of this process. Both ways of
     trying may be used from many threads at once.
@@ -104,12 +104,14 @@ class Court:
         with contextlib.suppress(OSError):
             self._scratch.cleanup()
 
-    def text(self, draft: Draft, settings: Settings | None = None) -> str:
-        return repro_text(draft, self.symptom, settings or self.settings, self.header)
+    def text(self, candidate: Candidate, settings: Settings | None = None) -> str:
+        return repro_text(
+            candidate, self.symptom, settings or self.settings, self.header
+        )
 
-    def clean(self, draft: Draft, settings: Settings | None = None) -> Outcome:
+    def clean(self, candidate: Candidate, settings: Settings | None = None) -> Outcome:
         """Runs it as a stranger would: a process of its own, nothing but torch."""
-        return self.clean_text(self.text(draft, settings), draft.files)
+        return self.clean_text(self.text(candidate, settings), candidate.files)
 
     def clean_text(
         self,
@@ -123,13 +125,13 @@ class Court:
             ending = self._run(command, folder, variables or {})
             return _outcome(*ending, folder / OUTPUT)
 
-    def quick(self, draft: Draft, settings: Settings | None = None) -> Outcome:
+    def quick(self, candidate: Candidate, settings: Settings | None = None) -> Outcome:
         """Runs it in a fork of a process that has torch loaded."""
         try:
-            text = self.text(draft, settings)
+            text = self.text(candidate, settings)
         except SyntaxError as error:
             return Outcome("broken", f"it is no Python: {error}", 0.0)
-        with self._seats, self._folder(text, draft.files) as folder:
+        with self._seats, self._folder(text, candidate.files) as folder:
             shared = self.symptom.judge not in _OF_TIME
             cache = Path(self._scratch.name, "cache") if shared else folder / "cache"
             job = {
@@ -139,10 +141,10 @@ class Court:
             }
             return _outcome(*self._in_nursery(job), folder / OUTPUT)
 
-    def quick_all(self, drafts: Sequence[Draft]) -> list[Outcome]:
+    def quick_all(self, candidates: Sequence[Candidate]) -> list[Outcome]:
         """Each tried, as many at a time as there are cores."""
         with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-            return list(pool.map(self.quick, drafts))
+            return list(pool.map(self.quick, candidates))
 
     # -- where it runs -----------------------------------------------------------------
 

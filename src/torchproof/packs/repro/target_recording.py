@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from torchproof.observe import job
-from torchproof.packs.repro.candidate import Draft
+from torchproof.packs.repro.candidate import Candidate
 from torchproof.process import Conditions, Entry, follow
 from torchproof.records import UserError
 from torchproof.targets import Options, Target
@@ -17,9 +17,9 @@ from torchproof.targets import Options, Target
 
 @dataclass(frozen=True)
 class Captured:
-    """The drafts of a run, the last one of each origin, and why there are not more."""
+    """The candidates of a run, the last one of each origin, and why there are not more."""
 
-    drafts: tuple[Draft, ...] = ()
+    candidates: tuple[Candidate, ...] = ()
     refused: tuple[str, ...] = ()
     environment: Mapping[str, Any] = field(default_factory=dict, hash=False)
     configs: Mapping[str, Any] = field(default_factory=dict, hash=False)
@@ -51,15 +51,15 @@ def captured(
         raise KeyboardInterrupt
     if unusable := seen.last("unusable"):
         raise UserError(unusable["message"])
-    drafts: dict[tuple[str, str], Draft] = {}
-    for entry in seen.of("draft"):
-        draft = Draft.from_json({k: v for k, v in entry.items() if k != "kind"})
-        drafts[draft.form, draft.origin] = draft
+    candidates: dict[tuple[str, str], Candidate] = {}
+    for entry in seen.of("candidate"):
+        candidate = Candidate.from_json({k: v for k, v in entry.items() if k != "kind"})
+        candidates[candidate.form, candidate.origin] = candidate
     reasons = [entry["why"] for entry in seen.of("refused")]
     if failure := seen.failure(script=target.kind == "script"):
         reasons.append(failure)
     return Captured(
-        tuple(drafts.values()),
+        tuple(candidates.values()),
         tuple(dict.fromkeys(reasons)),
         seen.last("environment"),
         seen.last("configs"),

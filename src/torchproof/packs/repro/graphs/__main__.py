@@ -1,6 +1,6 @@
-"""torch's minifier over the graph of a draft; candidates go out, answers come in.
+"""torch's minifier over the graph of a candidate; candidates go out, answers come in.
 
-One line of JSON each: first the draft's source comes in, then each candidate goes out
+One line of JSON each: first the candidate's source comes in, then each candidate goes out
 as a sketch and whether it fails comes in.
 """
 
@@ -50,7 +50,7 @@ def main() -> None:
 
 def _captured(source: str) -> tuple[fx.GraphModule, Sequence[Any]]:
     # Dynamo looks a function's module up by name.
-    module: Any = types.ModuleType("torchproof_draft")
+    module: Any = types.ModuleType("torchproof_candidate")
     sys.modules[module.__name__] = module
     exec(compile(source, module.__name__, "exec"), vars(module))
     fn, calls = module.make()

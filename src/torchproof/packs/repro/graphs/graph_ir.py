@@ -67,7 +67,7 @@ class Input:
     dynamic: tuple[int, ...] = ()  # dimensions that were symbols in the graph
     storage: str = ""
     offset: int = 0
-    file: str = ""  # beside the draft: real values
+    file: str = ""  # beside the candidate: real values
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Drafts of the graphs that Dynamo captures, written while a target runs."""
+"""Candidates of the graphs that Dynamo captures, written while a target runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from torchproof.packs.repro.candidate import Draft
+from torchproof.packs.repro.candidate import Candidate
 from torchproof.packs.repro.graphs.expressions import NotPortable
 from torchproof.packs.repro.graphs.fx_reader import Reader, Run, tensors_of
 from torchproof.packs.repro.graphs.graph_ir import Input, Sketch
@@ -24,7 +24,7 @@ _VALUES_BYTES = 2**26  # of the inputs of one graph; a pack is something to send
 
 
 def recorder(
-    write: Callable[[Draft], None],
+    write: Callable[[Candidate], None],
     folder: Path,
     *,
     weights: bool = False,
@@ -32,7 +32,7 @@ def recorder(
 ) -> AbstractContextManager[None]:
     """While it is entered, captured graphs are written out and run as they are.
 
-    A draft is written at a graph's first run, and again, of the same origin, when it is
+    A candidate is written at a graph's first run, and again, of the same origin, when it is
     called more often. Values of inputs go to `folder`, those of weights if asked for.
     """
 
@@ -52,7 +52,7 @@ class _Recording:
         gm: fx.GraphModule,
         origin: str,
         *,
-        write: Callable[[Draft], None],
+        write: Callable[[Candidate], None],
         folder: Path,
         weights: bool,
         refuse: Callable[[str], None],

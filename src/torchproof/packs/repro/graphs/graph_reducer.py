@@ -1,4 +1,4 @@
-"""Graph drafts made smaller, as long as they fail in the same way."""
+"""Graph candidates made smaller, as long as they fail in the same way."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from torchproof.packs.repro.candidate import Draft
+from torchproof.packs.repro.candidate import Candidate
 from torchproof.packs.repro.graphs import cuts, minifier, smaller_shapes
 from torchproof.packs.repro.graphs.graph_ir import Input, Sketch, Values, contiguous
 from torchproof.packs.repro.graphs.variants import Recorded, seeded
 
-Fails = Callable[[Draft], bool]
+Fails = Callable[[Candidate], bool]
 
 # Of the time there is. Halves come first, since they take a few tries; torch's minifier
 # gets what is left, and that is looked at again.
@@ -19,33 +19,33 @@ _TORCHS_SHARE = 0.35
 _SMALL = 8  # nodes: torch's minifier takes longer to start than this takes to reduce
 
 
-def reduced(draft: Draft, fails: Fails, deadline: float) -> Draft:
-    """The smallest draft found that still fails; `deadline` of the monotonic clock.
+def reduced(candidate: Candidate, fails: Fails, deadline: float) -> Candidate:
+    """The smallest candidate found that still fails; `deadline` of the monotonic clock.
 
-    After it no draft is tried any more, and the smallest so far is returned.
+    After it no candidate is tried any more, and the smallest so far is returned.
     """
-    search = _Search(draft, fails, deadline)
+    search = _Search(candidate, fails, deadline)
     _fewer_calls(search)
     search.attempt(cuts.inlined(search.sketch))
     _halves(search)
-    if search.draft.size > _SMALL and not search.draft.files:
+    if search.candidate.size > _SMALL and not search.candidate.files:
         ends = time.monotonic() + _TORCHS_SHARE * (deadline - time.monotonic())
         minifier.minify(search.best, search.fails, ends)
     _fewer_lines(search)
     _fewer_surroundings(search)
     _plainer_inputs(search)
     _smaller_sizes(search)
-    return search.draft
+    return search.candidate
 
 
 class _Search:
-    """The best draft so far, and every text that was tried."""
+    """The best candidate so far, and every text that was tried."""
 
-    def __init__(self, draft: Draft, fails: Fails, deadline: float) -> None:
-        self.draft = draft
-        self.best = Recorded.of(draft)
+    def __init__(self, candidate: Candidate, fails: Fails, deadline: float) -> None:
+        self.candidate = candidate
+        self.best = Recorded.of(candidate)
         self._fails, self._deadline = fails, deadline
-        self._tried = {draft.source: True}
+        self._tried = {candidate.source: True}
 
     @property
     def sketch(self) -> Sketch:
@@ -59,25 +59,25 @@ class _Search:
         """Whether it fails as well and was not tried before; then it is the best."""
         if sketch is None or self.is_over:
             return False
-        recorded, draft = self._written(sketch)
-        if draft.source in self._tried or not recorded.sketch.lines:
+        recorded, candidate = self._written(sketch)
+        if candidate.source in self._tried or not recorded.sketch.lines:
             return False
-        self._tried[draft.source] = self._fails(draft)
-        if self._tried[draft.source]:
-            self.best, self.draft = recorded, draft
-        return self._tried[draft.source]
+        self._tried[candidate.source] = self._fails(candidate)
+        if self._tried[candidate.source]:
+            self.best, self.candidate = recorded, candidate
+        return self._tried[candidate.source]
 
     def fails(self, sketch: Sketch) -> bool:
         """Whether it fails, tried before or not; only a smaller one is the best."""
-        recorded, draft = self._written(sketch)
-        if draft.source not in self._tried and not self.is_over:
-            self._tried[draft.source] = self._fails(draft)
-        found = self._tried.get(draft.source, False)
-        if found and draft.size < self.draft.size:
-            self.best, self.draft = recorded, draft
+        recorded, candidate = self._written(sketch)
+        if candidate.source not in self._tried and not self.is_over:
+            self._tried[candidate.source] = self._fails(candidate)
+        found = self._tried.get(candidate.source, False)
+        if found and candidate.size < self.candidate.size:
+            self.best, self.candidate = recorded, candidate
         return found
 
-    def _written(self, sketch: Sketch) -> tuple[Recorded, Draft]:
+    def _written(self, sketch: Sketch) -> tuple[Recorded, Candidate]:
         recorded = replace(self.best, sketch=cuts.pruned(sketch))
         return recorded, seeded(recorded)
 

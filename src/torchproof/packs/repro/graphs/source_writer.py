@@ -1,4 +1,4 @@
-"""A sketch as the source of a draft: torch code, read from top to bottom."""
+"""A sketch as the source of a candidate: torch code, read from top to bottom."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torchproof.packs.repro.graphs.graph_ir import (
     renamed,
 )
 
-# Numbers are made on the CPU, so that they are the same wherever a draft runs.
+# Numbers are made on the CPU, so that they are the same wherever a candidate runs.
 _MAKERS = {
     "normal": """\
 def normal(shape, mean=0.0, std=1.0, dtype=torch.float32, device="cpu"):
@@ -50,7 +50,7 @@ _ORDINARY |= {"whole": "int64"}
 
 
 def source(sketch: Sketch) -> str:
-    """The source of a draft: `make()` and what it needs, torch and the stdlib alone."""
+    """The source of a candidate: `make()` and what it needs, torch and the stdlib alone."""
     state = [entry for entry in sketch.inputs if entry.role != "input"]
     arguments = [entry for entry in sketch.inputs if entry.role == "input"]
     made = "\n\n".join([_program(sketch, state, arguments), _make(sketch, arguments)])

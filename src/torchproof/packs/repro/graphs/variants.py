@@ -1,4 +1,4 @@
-"""The drafts of one recorded graph: made numbers first, then real ones."""
+"""The candidates of one recorded graph: made numbers first, then real ones."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from torchproof.packs.repro.candidate import Draft
+from torchproof.packs.repro.candidate import Candidate
 from torchproof.packs.repro.graphs.graph_ir import Input, Sketch
 from torchproof.packs.repro.graphs.source_writer import source
 
@@ -31,29 +31,31 @@ class Recorded:
         }
 
     @classmethod
-    def of(cls, draft: Draft) -> Recorded:
-        told = draft.record
+    def of(cls, candidate: Candidate) -> Recorded:
+        told = candidate.record
         sketch = Sketch.from_json(told["sketch"])
-        return cls(sketch, draft.origin, told["folder"], told["files"])
+        return cls(sketch, candidate.origin, told["folder"], told["files"])
 
 
-def variants(draft: Draft) -> list[Draft]:
-    """The draft with made numbers, with real inputs, and with real weights if kept."""
-    recorded = Recorded.of(draft)
+def variants(candidate: Candidate) -> list[Candidate]:
+    """The candidate with made numbers, with real inputs, and with real weights if kept."""
+    recorded = Recorded.of(candidate)
     plain = tuple(replace(entry, file="") for entry in recorded.sketch.inputs)
-    drafts = [_with(recorded, plain)]
+    candidates = [_with(recorded, plain)]
     for roles in (("input",), ("input", "weight", "buffer")):
         filled = tuple(_filled(entry, recorded, roles) for entry in plain)
-        if filled != plain and filled not in [_inputs(draft) for draft in drafts]:
-            drafts.append(_with(recorded, filled))
-    return drafts
+        if filled != plain and filled not in [
+            _inputs(candidate) for candidate in candidates
+        ]:
+            candidates.append(_with(recorded, filled))
+    return candidates
 
 
-def seeded(recorded: Recorded) -> Draft:
-    """A draft of what was recorded; files beside it for inputs that name one."""
+def seeded(recorded: Recorded) -> Candidate:
+    """A candidate of what was recorded; files beside it for inputs that name one."""
     sketch = recorded.sketch
     needed = [entry for entry in sketch.inputs if entry.file]
-    return Draft(
+    return Candidate(
         form="graph",
         source=source(sketch),
         about=about(needed),
@@ -68,7 +70,7 @@ def seeded(recorded: Recorded) -> Draft:
 
 
 def about(real: Sequence[Input]) -> str:
-    """What a draft holds of the user's, as one sentence."""
+    """What a candidate holds of the user's, as one sentence."""
     if not real:
         return f"{_ABOUT}, with made inputs and made weights"
     if all(entry.role == "input" for entry in real):
@@ -76,7 +78,7 @@ def about(real: Sequence[Input]) -> str:
     return f"{_ABOUT}, with real values of its inputs and of its weights"
 
 
-def _with(recorded: Recorded, inputs: tuple[Input, ...]) -> Draft:
+def _with(recorded: Recorded, inputs: tuple[Input, ...]) -> Candidate:
     return seeded(replace(recorded, sketch=replace(recorded.sketch, inputs=inputs)))
 
 
@@ -87,5 +89,5 @@ def _filled(entry: Input, recorded: Recorded, roles: tuple[str, ...]) -> Input:
     return replace(entry, file=file, storage="", offset=0)
 
 
-def _inputs(draft: Draft) -> tuple[Input, ...]:
-    return Recorded.of(draft).sketch.inputs
+def _inputs(candidate: Candidate) -> tuple[Input, ...]:
+    return Recorded.of(candidate).sketch.inputs

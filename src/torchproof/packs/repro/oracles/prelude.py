@@ -1,6 +1,6 @@
 """What every judge shares: a program made, compiled and called as the failing one was.
 
-Comes in: what a draft defines, the settings of a repro. Goes out: a verdict and one
+Comes in: what a candidate defines, the settings of a repro. Goes out: a verdict and one
 sentence, printed as the last line.
 """
 

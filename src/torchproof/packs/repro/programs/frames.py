@@ -1,7 +1,7 @@
 """Functions taken out of a running program, with the values they were called with.
 
 Comes in: a way to run the target's calls in eager, and the place that fails. Goes out:
-drafts, the innermost function first, then the one that called it, and so on. This side
+candidates, the innermost function first, then the one that called it, and so on. This side
 needs torch and runs where the target runs.
 """
 
@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from torchproof.packs.repro.candidate import Draft
+from torchproof.packs.repro.candidate import Candidate
 from torchproof.packs.repro.programs.file_merger import Unsuitable
 from torchproof.packs.repro.programs.objects import is_foreign
 from torchproof.packs.repro.programs.stand_ins import Scribe
@@ -33,8 +33,10 @@ OUTWARDS = 6
 _Tracer = Callable[[types.FrameType, str, Any], Any]
 
 
-def frame_drafts(run: Callable[[], object], file: str, line: int) -> Iterator[Draft]:
-    """Drafts of the function at a line and of those that call it.
+def frame_candidates(
+    run: Callable[[], object], file: str, line: int
+) -> Iterator[Candidate]:
+    """Candidates of the function at a line and of those that call it.
 
     `run` makes the target anew, seeds it and runs its calls in eager; it is run twice.
     A function that cannot be written down is left out.
@@ -48,10 +50,10 @@ def frame_drafts(run: Callable[[], object], file: str, line: int) -> Iterator[Dr
     seen: set[str] = set()
     for record in (each for code in chain for each in records[code]):
         with contextlib.suppress(Unsuitable):
-            draft = record.draft()
-            if draft.source not in seen and draft.size <= STATEMENTS:
-                seen.add(draft.source)
-                yield draft
+            candidate = record.candidate()
+            if candidate.source not in seen and candidate.size <= STATEMENTS:
+                seen.add(candidate.source)
+                yield candidate
 
 
 class _Survey:
@@ -260,7 +262,7 @@ class _Record:
 
     # -- the whole ---------------------------------------------------------------------
 
-    def draft(self) -> Draft:
+    def candidate(self) -> Candidate:
         if self._trouble is not None:
             raise self._trouble
         if not self._calls:
@@ -284,7 +286,7 @@ class _Record:
         source = "\n\n\n".join(parts) + "\n"
         size = size_of(ast.parse(source))
         place = f"{self._code.co_filename}:{self._code.co_firstlineno}"
-        return Draft("frame", source, ABOUT, size, origin=place)
+        return Candidate("frame", source, ABOUT, size, origin=place)
 
     def _function(self) -> tuple[str, list[str]]:
         """What is compiled, and its calls: a module itself where it is one."""
