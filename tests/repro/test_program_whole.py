@@ -6,7 +6,10 @@ from pathlib import Path
 import pytest
 
 from torchproof.packs.repro.programs.file_merger import Unsuitable
-from torchproof.packs.repro.programs.whole_program import as_it_is, program_candidate
+from torchproof.packs.repro.programs.whole_program import (
+    program_candidate,
+    unmodified_program,
+)
 from torchproof.targets.target import parse
 
 
@@ -142,6 +145,6 @@ def test_a_script_becomes_a_function_that_runs_it(tmp_path: Path) -> None:
 def test_with_its_source_asked_for_a_file_stays_as_it_is(tmp_path: Path) -> None:
     text = "def build():  # why\n    return len, [([],)]\n"
     (tmp_path / "whole.py").write_text(text, encoding="utf-8")
-    source = as_it_is(parse(f"{tmp_path}/whole.py:build")).source
+    source = unmodified_program(parse(f"{tmp_path}/whole.py:build")).source
     assert source.startswith(text)
     assert run(source)["make"]() == (len, [([],)])  # type: ignore[operator]

@@ -8,39 +8,39 @@ from pathlib import Path
 from typing import Any
 
 from torchproof.packs.repro.candidate import Candidate
-from torchproof.packs.repro.graphs.graph_ir import Input, Sketch
+from torchproof.packs.repro.graphs.graph_ir import GraphIR, Input
 from torchproof.packs.repro.graphs.source_writer import source
 
 _ABOUT = "torch operations of one captured graph under neutral names"
 
 
 @dataclass(frozen=True)
-class Recorded:
+class RecordedGraph:
     """A graph and where real values of its inputs lie, by input."""
 
-    sketch: Sketch
+    graph: GraphIR
     origin: str
     folder: str = ""
     files: Mapping[str, str] | None = None
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "sketch": self.sketch.to_json(),
+            "graph": self.graph.to_json(),
             "folder": self.folder,
             "files": dict(self.files or {}),
         }
 
     @classmethod
-    def of(cls, candidate: Candidate) -> Recorded:
+    def of(cls, candidate: Candidate) -> RecordedGraph:
         told = candidate.record
-        sketch = Sketch.from_json(told["sketch"])
-        return cls(sketch, candidate.origin, told["folder"], told["files"])
+        graph = GraphIR.from_json(told["graph"])
+        return cls(graph, candidate.origin, told["folder"], told["files"])
 
 
 def variants(candidate: Candidate) -> list[Candidate]:
     """The candidate with made numbers, with real inputs, and with real weights if kept."""
-    recorded = Recorded.of(candidate)
-    plain = tuple(replace(entry, file="") for entry in recorded.sketch.inputs)
+    recorded = RecordedGraph.of(candidate)
+    plain = tuple(replace(entry, file="") for entry in recorded.graph.inputs)
     candidates = [_with(recorded, plain)]
     for roles in (("input",), ("input", "weight", "buffer")):
         filled = tuple(_filled(entry, recorded, roles) for entry in plain)
@@ -51,15 +51,15 @@ def variants(candidate: Candidate) -> list[Candidate]:
     return candidates
 
 
-def seeded(recorded: Recorded) -> Candidate:
+def to_candidate(recorded: RecordedGraph) -> Candidate:
     """A candidate of what was recorded; files beside it for inputs that name one."""
-    sketch = recorded.sketch
-    needed = [entry for entry in sketch.inputs if entry.file]
+    graph = recorded.graph
+    needed = [entry for entry in graph.inputs if entry.file]
     return Candidate(
         form="graph",
-        source=source(sketch),
+        source=source(graph),
         about=about(needed),
-        size=sketch.size,
+        size=graph.size,
         files={
             entry.file: (Path(recorded.folder) / entry.file).read_bytes()
             for entry in needed
@@ -78,11 +78,11 @@ def about(real: Sequence[Input]) -> str:
     return f"{_ABOUT}, with real values of its inputs and of its weights"
 
 
-def _with(recorded: Recorded, inputs: tuple[Input, ...]) -> Candidate:
-    return seeded(replace(recorded, sketch=replace(recorded.sketch, inputs=inputs)))
+def _with(recorded: RecordedGraph, inputs: tuple[Input, ...]) -> Candidate:
+    return to_candidate(replace(recorded, graph=replace(recorded.graph, inputs=inputs)))
 
 
-def _filled(entry: Input, recorded: Recorded, roles: tuple[str, ...]) -> Input:
+def _filled(entry: Input, recorded: RecordedGraph, roles: tuple[str, ...]) -> Input:
     file = (recorded.files or {}).get(entry.name, "")
     if not file or entry.role not in roles:
         return entry
@@ -90,4 +90,4 @@ def _filled(entry: Input, recorded: Recorded, roles: tuple[str, ...]) -> Input:
 
 
 def _inputs(candidate: Candidate) -> tuple[Input, ...]:
-    return Recorded.of(candidate).sketch.inputs
+    return RecordedGraph.of(candidate).graph.inputs

@@ -23,7 +23,7 @@ EXCUSE, ROUNDINGS, SHORT_ROUNDINGS = 8, 64, 8
 INFINITE = ("nan", "infinity")
 
 
-def judge(make, settings, expected, before_call=None):
+def run_oracle(make, settings, expected, before_call=None):
     """Expected: `how` it differs, and the `error` that was seen, relative or None.
 
     With `random`, answers that depend on the seed are compared as well; with `later`,

@@ -20,7 +20,7 @@ _SKIPS = (
 _SOFT = ("Unsupported", "UserError", "SkipFrame")
 
 
-def judge(make, settings, expected, before_call=None):
+def run_oracle(make, settings, expected, before_call=None):
     """Expected: `type`, `id` and `names` of the reason, and whether it `skips`."""
     with traced() as trace:
         error = run_compiled(make, settings, before_call, backend="eager")

@@ -14,7 +14,7 @@ SHARE = 0.25  # of the seconds that are stated: other machines are faster
 TIMES = 4.0  # what a small function takes
 
 
-def judge(make, settings, expected, before_call=None):
+def run_oracle(make, settings, expected, before_call=None):
     """Expected: the `seconds` that compiling it took."""
     with tempfile.TemporaryDirectory() as folder:
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder

@@ -19,7 +19,7 @@ from torchproof.packs.repro.oracles.prelude import (
 )
 
 
-def judge(make, settings, expected, before_call=None):
+def run_oracle(make, settings, expected, before_call=None):
     """Expected: the `error` class, its `message`, torch's `id` or None, and `names`.
 
     `backend` is the one that is enough to see it, or None.

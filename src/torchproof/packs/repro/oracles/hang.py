@@ -21,7 +21,7 @@ from torchproof.packs.repro.oracles.prelude import (
 )
 
 
-def judge(make, settings, expected, before_call=None):
+def run_oracle(make, settings, expected, before_call=None):
     """Expected: `seconds`, and where it stands then: a module of torch, or None."""
     with tempfile.TemporaryDirectory() as folder:
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder

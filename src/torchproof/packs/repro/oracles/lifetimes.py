@@ -17,7 +17,7 @@ from torchproof.packs.repro.oracles.prelude import (
 )
 
 
-def judge(make, settings, expected, before_call=None):
+def run_oracle(make, settings, expected, before_call=None):
     """Expected: nothing. What the program itself keeps must still be there.
 
     No output is kept here: then every program would fail.

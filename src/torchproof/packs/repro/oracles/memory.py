@@ -20,7 +20,7 @@ from torchproof.packs.repro.oracles.prelude import (
 SHARE, LEAST_BYTES = 0.1, 2**24  # less is no difference
 
 
-def judge(make, settings, expected, before_call=None):
+def run_oracle(make, settings, expected, before_call=None):
     """Expected: `ratio`, compiled to eager, of the largest amounts in use."""
     if not torch.cuda.is_available():
         return OTHER, "there is no CUDA device whose memory could be measured"

@@ -77,7 +77,7 @@ class Asked:
         return "compiled code is called" if called is False and self.calls else None
 
 
-def judge(make, settings, expected, before_call=None):
+def run_oracle(make, settings, expected, before_call=None):
     """Expected: `because`, the type of the break that left nothing, or None.
 
     `called`: whether what torch.compile gave is called at all; None if unknown.

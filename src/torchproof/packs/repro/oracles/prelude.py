@@ -208,7 +208,7 @@ def traced():
         log.removeHandler(handler)
 
 
-def conclude(verdict):
+def report_and_exit(verdict):
     """Says the verdict, as the last line, and ends the process with its code."""
     code, sentence = verdict
     sys.stderr.flush()

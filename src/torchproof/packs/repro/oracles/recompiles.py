@@ -21,7 +21,7 @@ _LIMIT = "Dynamo recompile limit exceeded"
 _DECIDES = r"[=!<>]=|[<>]|\b(?:if|assert|for|while|range)\b|%"
 
 
-def judge(make, settings, expected, before_call=None):
+def run_oracle(make, settings, expected, before_call=None):
     """Expected: `kind` of the guard, `times` or the `limit`; or `specialized`."""
     with traced() as trace:
         error = run_compiled(make, settings, before_call, backend="eager")

@@ -26,7 +26,7 @@ class Lines(logging.Handler):
         self.lines.append(record.getMessage())
 
 
-def judge(make, settings, expected, before_call=None):
+def run_oracle(make, settings, expected, before_call=None):
     """Expected: the `reason` torch gives for a skip, or `recordings` of one graph."""
     handler = Lines()
     logs = [logging.getLogger(name) for name in (_LOG, _RECORDS)]

@@ -22,7 +22,7 @@ ROUNDS, LEAST_S, WARM_UP, LIMIT_S = 21, 0.005, 3, 20.0
 NOTICEABLE = 0.05  # slower by less is no slowdown
 
 
-def judge(make, settings, expected, before_call=None):
+def run_oracle(make, settings, expected, before_call=None):
     """Expected: `what`, "slower" or "no gain", and the `ratio` that was seen."""
     own = failure_in_eager(make, settings, before_call)
     if own is not None:

@@ -17,7 +17,7 @@ from torchproof.packs.repro.oracles.prelude import (
 )
 
 
-def judge(make, settings, expected, before_call=None):
+def run_oracle(make, settings, expected, before_call=None):
     """Expected: nothing. Waits are counted once everything is compiled."""
     if not torch.cuda.is_available():
         return OTHER, "there is no CUDA device to wait for"

@@ -30,7 +30,7 @@ _POOLS: dict[str, tuple[str, ...]] = {
 _Definition = ast.FunctionDef | ast.AsyncFunctionDef
 
 
-def anonymous(
+def anonymise(
     candidate: Candidate, fails: Fails, deadline: float | None = None
 ) -> Candidate:
     """The candidate without names and texts of the user's, as far as it still fails.

@@ -21,7 +21,7 @@ import torch
 from torchproof.packs.repro.candidate import Candidate
 from torchproof.packs.repro.programs.file_merger import Unsuitable
 from torchproof.packs.repro.programs.objects import is_foreign
-from torchproof.packs.repro.programs.stand_ins import Scribe
+from torchproof.packs.repro.programs.stand_ins import SourceWriter
 from torchproof.packs.repro.programs.whole_program import size_of
 from torchproof.records import whose
 
@@ -87,12 +87,14 @@ class _Survey:
 
     def records(self, code: types.CodeType) -> tuple[_Record, ...]:
         """To write the function alone, and with the modules that it calls."""
-        alone = Scribe(self._beneath(code, self._calls), shallow=True)
+        alone = SourceWriter(self._beneath(code, self._calls), shallow=True)
         edges = {
             each: self._calls.get(each, set()) | self._inner.get(each, set())
             for each in {*self._calls, *self._inner}
         }
-        return _Record(code, alone), _Record(code, Scribe(self._beneath(code, edges)))
+        return _Record(code, alone), _Record(
+            code, SourceWriter(self._beneath(code, edges))
+        )
 
     def _beneath(
         self, code: types.CodeType, edges: dict[types.CodeType, set[types.CodeType]]
@@ -168,8 +170,8 @@ def _traced(trace: _Tracer) -> Iterator[None]:
 class _Record:
     """What one function was called with, written down as it happens."""
 
-    def __init__(self, code: types.CodeType, scribe: Scribe) -> None:
-        self._code, self._scribe = code, scribe
+    def __init__(self, code: types.CodeType, writer: SourceWriter) -> None:
+        self._code, self._writer = code, writer
         self._calls: list[str] = []
         self._owners: list[Any] = []
         self._names: Any = None
@@ -203,10 +205,10 @@ class _Record:
             return
         self._seen = self._state()
         try:
-            for name, module in self._scribe.returning.items():
+            for name, module in self._writer.returning.items():
                 if id(module) in outputs and name not in self._given:
-                    output = self._scribe.value(outputs[id(module)])
-                    self._scribe.lines.append(f"{name}.output = {output}")
+                    output = self._writer.value(outputs[id(module)])
+                    self._writer.lines.append(f"{name}.output = {output}")
                     self._given.add(name)
         except Unsuitable as trouble:
             self._trouble = trouble
@@ -217,18 +219,18 @@ class _Record:
         names = list(code.co_varnames[: count + code.co_kwonlyargcount])
         owned = bool(names) and names[0] == "self"
         self._owners.append(values["self"] if owned else None)
-        self._scribe.whole = self._owners[-1]
+        self._writer.whole = self._owners[-1]
         if self._names is None:
             closed = {n: values[n] for n in code.co_freevars if n in values}
             self._names = frame.f_globals, closed
-        given = [self._scribe.value(values[name]) for name in names]
+        given = [self._writer.value(values[name]) for name in names]
         starred = list(code.co_varnames[len(names) :])
         more: list[str] = []
         if code.co_flags & inspect.CO_VARARGS:
-            more = [self._scribe.value(item) for item in values[starred.pop(0)]]
+            more = [self._writer.value(item) for item in values[starred.pop(0)]]
         extra: dict[str, str] = {}
         if code.co_flags & inspect.CO_VARKEYWORDS:
-            extra = {k: self._scribe.value(v) for k, v in values[starred[0]].items()}
+            extra = {k: self._writer.value(v) for k, v in values[starred[0]].items()}
         if code.co_kwonlyargcount or extra:
             if more:
                 raise Unsuitable("it is called with *args and keywords")
@@ -241,10 +243,10 @@ class _Record:
 
     def _state(self) -> dict[tuple[str, str], Any]:
         found: dict[tuple[str, str], Any] = {}
-        for name, thing in self._scribe.objects.items():
+        for name, thing in self._writer.objects.items():
             if isinstance(thing, torch.Tensor):
                 continue
-            known = set(self._scribe.attributes(thing))
+            known = set(self._writer.attributes(thing))
             known |= {"training"} if isinstance(thing, torch.nn.Module) else set()
             for attribute in known:
                 mark = _mark(getattr(thing, attribute, None))
@@ -256,8 +258,8 @@ class _Record:
         index = len(self._calls)
         for (name, attribute), mark in self._state().items():
             if self._seen.get((name, attribute), mark) != mark:
-                thing = getattr(self._scribe.objects[name], attribute)
-                line = f"{name}.{attribute} = {self._scribe.value(thing)}"
+                thing = getattr(self._writer.objects[name], attribute)
+                line = f"{name}.{attribute} = {self._writer.value(thing)}"
                 self._before.setdefault(index, []).append(line)
 
     # -- the whole ---------------------------------------------------------------------
@@ -268,7 +270,7 @@ class _Record:
         if not self._calls:
             raise Unsuitable(f"{self._code.co_name} was not called")
         fn, calls = self._function()
-        scribe = self._scribe
+        writer = self._writer
         changed = sorted(
             {
                 line.partition(".")[0]
@@ -276,10 +278,10 @@ class _Record:
                 for line in lines
             }
         )
-        shared = list(dict.fromkeys([*scribe.shared, *changed]))
+        shared = list(dict.fromkeys([*writer.shared, *changed]))
         make = [f"global {', '.join(shared)}"] if shared else []
-        make += [*scribe.lines, f"return {fn}, [{', '.join(calls)}]"]
-        parts = ["\n".join(scribe.imports), *filter(None, scribe.definitions.values())]
+        make += [*writer.lines, f"return {fn}, [{', '.join(calls)}]"]
+        parts = ["\n".join(writer.imports), *filter(None, writer.definitions.values())]
         parts.append("def make():\n" + "\n".join(f"    {line}" for line in make))
         if self._before:
             parts.append(_before_call(self._before))
@@ -294,15 +296,15 @@ class _Record:
         owner = self._owners[0]
         module = isinstance(owner, torch.nn.Module) and self._code.co_name == "forward"
         if module and len(owners) == 1:
-            name = self._scribe.value(owner)
+            name = self._writer.value(owner)
             return name, [_without_first(call, name) for call in self._calls]
         if owner is not None:
             return (
-                f"{self._scribe.class_(type(owner))}.{self._code.co_name}",
+                f"{self._writer.class_(type(owner))}.{self._code.co_name}",
                 self._calls,
             )
         names, closed = self._names
-        return self._scribe.code(self._code, names, closed), self._calls
+        return self._writer.code(self._code, names, closed), self._calls
 
 
 def _without_first(call: str, name: str) -> str:

@@ -49,7 +49,7 @@ _AT_ONCE = min(os.cpu_count() or 1, 4)
 _ROOTS = ("make", "before_call")
 
 
-def reduced(candidate: Candidate, fails: Fails, deadline: float) -> Candidate:
+def reduce_program(candidate: Candidate, fails: Fails, deadline: float) -> Candidate:
     """The smallest program found by `deadline` (of `time.monotonic`) that still fails.
 
     `fails` is called from several threads at once. Each pass goes over the program

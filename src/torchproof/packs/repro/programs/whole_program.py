@@ -36,7 +36,9 @@ def program_candidate(
     return program_from_tree(tree, origin=str(path))
 
 
-def as_it_is(target: Target, arguments: Mapping[str, Any] | None = None) -> Candidate:
+def unmodified_program(
+    target: Target, arguments: Mapping[str, Any] | None = None
+) -> Candidate:
     """The program with its comments, if one file is all of it."""
     path = own_file(target)
     candidate = program_candidate(target, arguments)
