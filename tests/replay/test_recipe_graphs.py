@@ -17,7 +17,7 @@ from torch import nn
 
 import torchproof
 from torchproof.records.run import UserError
-from torchproof.runtime.production import entry_of
+from torchproof.runtime.production import compiled_forward_of
 from torchproof.strategies.recipe import Recipe, loads
 from torchproof.strategies.recipe.fingerprint import fingerprint
 from torchproof.strategies.recipe.matching import environment_here
@@ -226,7 +226,7 @@ def test_a_training_step_is_for_graph_and_compile_says_so() -> None:
     assert not found.fallbacks
     assert found.strategy == "full" and found.compiled_calls == 1
     assert any("torchproof.graph(model, recipe=" in note for note in found.notes)
-    assert entry_of(model)._replaying is None
+    assert compiled_forward_of(model)._replaying is None
 
 
 # -- torchproof.graph ------------------------------------------------------------------

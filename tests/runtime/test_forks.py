@@ -250,7 +250,7 @@ def test_parts_that_a_thread_turned_eager_are_compiled_in_a_fork(held: Any) -> N
     with torch.no_grad():
         model(x)
         model(x)
-    entry = torchproof.runtime.entry_of(model)
+    entry = torchproof.runtime.compiled_forward_of(model)
     runs = [part.run for part in entry._parts]
     parent, pause = os.getpid(), [lambda: None]
     model.blocks[1].inner.register_forward_pre_hook(
@@ -314,7 +314,7 @@ def test_events_that_the_parent_delivers_are_not_the_forks() -> None:
     model = torchproof.compile(
         Net(), backend="eager", on_event=lambda kind, record: told.append(kind)
     )
-    telemetry = torchproof.runtime.entry_of(model).telemetry
+    telemetry = torchproof.runtime.compiled_forward_of(model).telemetry
     telemetry.tell("drift", {})
     assert holds_in_a_fork(lambda: torchproof.status(model) and told == [])
     torchproof.status(model)

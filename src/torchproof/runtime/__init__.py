@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from torchproof.records.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from torchproof.runtime.compiled_forward import Entry as Entry
+    from torchproof.runtime.compiled_forward import CompiledForward as CompiledForward
     from torchproof.runtime.cudagraph import graph as graph
     from torchproof.runtime.forward_state import saved as saved
     from torchproof.runtime.loading import PackRefused as PackRefused
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from torchproof.runtime.pack_format.refusal import Unverified as Unverified
     from torchproof.runtime.pack_format.trust import assert_trusted as assert_trusted
     from torchproof.runtime.production import compile as compile
-    from torchproof.runtime.production import entry_of as entry_of
+    from torchproof.runtime.production import compiled_forward_of as compiled_forward_of
     from torchproof.runtime.production import plan as plan
     from torchproof.runtime.production import retry as retry
     from torchproof.runtime.production import status as status
@@ -67,7 +67,7 @@ if TYPE_CHECKING:
 __getattr__, __all__ = lazy_exports(
     __name__,
     {
-        ".compiled_forward": ["Entry"],
+        ".compiled_forward": ["CompiledForward"],
         ".cudagraph": ["graph"],
         ".forward_state": ["saved"],
         ".loading": ["PackRefused", "load"],
@@ -91,7 +91,7 @@ __getattr__, __all__ = lazy_exports(
         ".pack_format.trust": ["assert_trusted"],
         ".production": [
             "compile",
-            "entry_of",
+            "compiled_forward_of",
             "plan",
             "retry",
             "status",

@@ -43,7 +43,7 @@ from torchproof.strategies import (
 from torchproof.torch_private import backends, frames
 
 
-class Entry(Part):
+class CompiledForward(Part):
     """The model's own `forward`: counts calls, and puts the strategy in force."""
 
     def __init__(
@@ -402,7 +402,7 @@ class Entry(Part):
                 del held[part.name]
                 held |= {part.name: part.plain} if part.plain is not None else {}
 
-    def for_timing(self, module: nn.Module | None) -> Entry:
+    def for_timing(self, module: nn.Module | None) -> CompiledForward:
         """One of its own for the module, or for a copy of it, with this one's engine.
 
         Its calls are no traffic: they are not counted, verified or listened to.
@@ -464,7 +464,7 @@ class Entry(Part):
         self.run = self._begin
 
 
-class FunctionEntry(Entry):
+class CompiledFunction(CompiledForward):
     """The entry of a function, which is a method in the body of a class.
 
     Only of functions: Dynamo of torch 2.11 asks attributes of an instance for it, too.

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 from torchproof.runtime.status_report import Fallback
 
 if TYPE_CHECKING:
-    from torchproof.runtime.compiled_forward import Entry
+    from torchproof.runtime.compiled_forward import CompiledForward
 
 
 class Verifying:
     """Stands before what each call runs: compares the first one, or every n-th."""
 
-    def __init__(self, entry: Entry, run: Callable[..., Any]) -> None:
+    def __init__(self, entry: CompiledForward, run: Callable[..., Any]) -> None:
         self._entry, self._run = entry, run
         self._left = 0
 

@@ -16,7 +16,7 @@ from torch import nn
 
 from torchproof.records import one_line
 from torchproof.runtime import recipe_following
-from torchproof.runtime.compiled_forward import Entry
+from torchproof.runtime.compiled_forward import CompiledForward
 from torchproof.runtime.loading import example_inputs, warm_up
 from torchproof.runtime.method_replacement import Part
 from torchproof.runtime.pack_format.contents import Contents
@@ -40,7 +40,7 @@ class InForce:
     notes: list[str] = field(default_factory=list)
 
 
-def why_none(entry: Entry) -> str | None:
+def why_none(entry: CompiledForward) -> str | None:
     """Why a model compiled in this way has no such calls."""
     strategy = entry.options.asked
     if strategy.graph:
@@ -51,7 +51,7 @@ def why_none(entry: Entry) -> str | None:
 
 
 def put_in_force(
-    contents: Contents, entry: Entry, details: Mapping[str, Any]
+    contents: Contents, entry: CompiledForward, details: Mapping[str, Any]
 ) -> InForce:
     """What of the pack's calls fits; others are traced, as they are without a pack."""
     found = InForce()
@@ -79,7 +79,7 @@ def put_in_force(
 
 def _one(
     read: Callable[[str], bytes],
-    entry: Entry,
+    entry: CompiledForward,
     told: Mapping[str, Any],
     by_file: dict[str, precompiled.InForce],
 ) -> precompiled.InForce:
@@ -95,7 +95,7 @@ def _one(
 
 @contextlib.contextmanager
 def as_told(
-    entry: Entry, told: Mapping[str, Any]
+    entry: CompiledForward, told: Mapping[str, Any]
 ) -> Iterator[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]]:
     """What is traced and a call of this kind, with the model in the state it was in."""
     owner = entry.owner
@@ -110,7 +110,9 @@ def as_told(
             warm_up.set_training(owner, before)
 
 
-def arguments(entry: Entry, told: Mapping[str, Any], seed: int = 0) -> Arguments:
+def arguments(
+    entry: CompiledForward, told: Mapping[str, Any], seed: int = 0
+) -> Arguments:
     """A made call as it reaches compiled code, with the sizes marked that vary."""
     given = example_inputs.made(dict(told), seed)
     args, kwargs = ((), given) if isinstance(given, dict) else (tuple(given), {})
@@ -128,7 +130,7 @@ def _as_given(*args: Any, **kwargs: Any) -> Arguments:
 # -- what guards do not ask for --------------------------------------------------------
 
 
-def put_on(entry: Entry) -> str | None:
+def put_on(entry: CompiledForward) -> str | None:
     """A method or a hook that was put on a single module, which guards overlook."""
     owner = entry.owner
     for path, module in owner.named_modules() if owner is not None else ():
@@ -144,7 +146,7 @@ def put_on(entry: Entry) -> str | None:
     return None
 
 
-def _changed(entry: Entry, then: Mapping[str, str]) -> str | None:
+def _changed(entry: CompiledForward, then: Mapping[str, str]) -> str | None:
     here = switches()
     for name in sorted({*here, *then}):
         if here.get(name) != then.get(name):
