@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from torchproof.runtime.production import retry as retry
     from torchproof.runtime.production import status as status
     from torchproof.runtime.steps import step as step
-    from torchproof.runtime.tensors.compare import Likeness as Likeness
+    from torchproof.runtime.tensors.compare import ValueComparison as ValueComparison
     from torchproof.runtime.tensors.compare import allowance as allowance
     from torchproof.runtime.tensors.compare import compare_parts as compare_parts
     from torchproof.runtime.tensors.compare import parts_of as parts_of
@@ -98,7 +98,7 @@ __getattr__, __all__ = lazy_exports(
         ],
         ".steps": ["step"],
         ".tensors.compare": [
-            "Likeness",
+            "ValueComparison",
             "allowance",
             "compare_parts",
             "parts_of",

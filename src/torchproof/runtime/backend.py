@@ -51,7 +51,7 @@ class Backend:
     def __init__(self, owner: Owner, arguments: Mapping[str, Any]) -> None:
         self._owner = owner
         self._compile = backends.compiler(arguments)
-        self.shelf = graph_cache.Shelf()
+        self.shelf = graph_cache.GraphCache()
         self._numbers = itertools.count(1)
 
     def __call__(self, gm: Any, inputs: Sequence[Any]) -> Callable[..., Any]:
@@ -92,7 +92,7 @@ class Backend:
         if job is not None:
             job.compiled.append(name)
             job.varies = key is None
-            self.shelf.put(key, graph_cache.Shelved(name, compiled, changed(), gm))
+            self.shelf.put(key, graph_cache.CachedGraph(name, compiled, changed(), gm))
         return first_runs.guarded_forward(
             name, compiled, eager, self, changed=changed()
         )
@@ -145,8 +145,8 @@ class Backend:
         job = compile_job.current()
         try:
             compiled = compile_it() if job else self._compile_late(name, compile_it)
-        except (Exception, interruptible_thread.GivenUp) as error:
-            if isinstance(error, interruptible_thread.GivenUp) and job is not None:
+        except (Exception, interruptible_thread.Interrupted) as error:
+            if isinstance(error, interruptible_thread.Interrupted) and job is not None:
                 raise  # not this one alone is given up
             self._failed(failure(name, error, job), job)
             return eager
@@ -161,11 +161,11 @@ class Backend:
         late = functools.partial(end_compilers, job)
         try:
             with (
-                interruptible_thread.interrupted(job.until, late),
+                interruptible_thread.interrupt_after(job.until, late),
                 compile_job.under_way(job),
             ):
                 compiled = compile_it()
-        except interruptible_thread.GivenUp as error:
+        except interruptible_thread.Interrupted as error:
             error.phase = job.phase
             raise
         self._owner.graph_compiled(job.compilation(name))
@@ -185,7 +185,7 @@ def failure(what: str, error: BaseException, job: compile_job.Job | None) -> Fal
     root = root_cause(error)
     is_late = job is not None and time.monotonic() >= job.until
     if (
-        isinstance(root, codegen_worker.ChildHung | interruptible_thread.GivenUp)
+        isinstance(root, codegen_worker.ChildHung | interruptible_thread.Interrupted)
         or is_late
     ):
         phase = getattr(root, "phase", None) or (job.phase if job else None)
@@ -201,7 +201,9 @@ def root_cause(error: BaseException) -> BaseException:
     while (link := _inside(chain[-1])) is not None and link not in chain:
         chain.append(link)
     for link in chain:
-        if isinstance(link, codegen_worker.ChildError | interruptible_thread.GivenUp):
+        if isinstance(
+            link, codegen_worker.ChildError | interruptible_thread.Interrupted
+        ):
             return link
     return next((e for e in chain if type(e).__name__ not in _WRAPPERS), error)
 

@@ -43,7 +43,7 @@ class Background:
         self._prepare = prepare
         self._deliver = deliver
         self._lock = forks.lock()
-        self._running: dict[CodeType, interruptible_thread.Attempt] = {}
+        self._running: dict[CodeType, interruptible_thread.InterruptibleThread] = {}
         self._done: dict[CodeType, deque[Prepared]] = {}
         forks.register(self)
 
@@ -78,7 +78,7 @@ class Background:
             if code in self._running:
                 return
             work = functools.partial(self._work, conversion.kept(), state, call)
-            self._running[code] = interruptible_thread.Attempt(
+            self._running[code] = interruptible_thread.InterruptibleThread(
                 work, "torchproof-background"
             )
 
@@ -90,7 +90,7 @@ class Background:
     ) -> None:
         code, item = conversion.code, None
         try:
-            with interruptible_thread.short_turns():
+            with interruptible_thread.short_switch_interval():
                 item = self._prepare(conversion, state, call)
         finally:
             with self._lock:

@@ -98,7 +98,9 @@ class Job:
         if time.monotonic() >= self.until:
             stack = interruptible_thread.stack_of(threading.get_ident())
             frames = [(f.filename, f.name) for f in stack]
-            raise interruptible_thread.GivenUp(compile_phases.phase_of_frames(frames))
+            raise interruptible_thread.Interrupted(
+                compile_phases.phase_of_frames(frames)
+            )
 
     def end_compilers(self, thread_id: int) -> bool:
         """Ends the compilers that this process itself has started for it, if any."""

@@ -24,12 +24,12 @@ from torchproof.process import forks
 from torchproof.runtime import compile_job, recipe_following
 from torchproof.runtime.backend import one_line
 from torchproof.runtime.engine import Engine, Settings
-from torchproof.runtime.graph_replay import Replaying, graphed
-from torchproof.runtime.method_replacement import Options, Part, method_of
+from torchproof.runtime.graph_replay import GraphReplayer, graphed
+from torchproof.runtime.method_replacement import MethodReplacement, Options, method_of
 from torchproof.runtime.monitor import Monitor
 from torchproof.runtime.status_report import Fallback, Status
 from torchproof.runtime.telemetry import Telemetry
-from torchproof.runtime.verified_calls import Verifying
+from torchproof.runtime.verified_calls import CallVerifier
 from torchproof.strategies import (
     AGAIN,
     BLOCKS,
@@ -43,7 +43,7 @@ from torchproof.strategies import (
 from torchproof.torch_private import backends, frames
 
 
-class CompiledForward(Part):
+class CompiledForward(MethodReplacement):
     """The model's own `forward`: counts calls, and puts the strategy in force."""
 
     def __init__(
@@ -65,10 +65,10 @@ class CompiledForward(Part):
         self.pack: Mapping[str, Any] | None = None  # what `torchproof.load` found
         self.adoption = Adoption()
         self._plan = recipe_following.plan_of(options.recipe)
-        self._replaying: Replaying | None = None
+        self._replaying: GraphReplayer | None = None
         self.monitor = Monitor(self.telemetry) if options.monitor else None
         self._engine: Engine | None = None
-        self._parts: list[Part] = []
+        self._parts: list[MethodReplacement] = []
         self._switching = forks.rlock()  # one thread at a time turns parts eager
         self._beginning = forks.rlock()
         self.compiled: Callable[..., Any] | None = None
@@ -78,7 +78,7 @@ class CompiledForward(Part):
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         if is_dynamo_compiling():
-            # Part of something larger that is compiled: it would guard on counters.
+            # An outer compilation traces this call: it would guard on the counters.
             return self.__wrapped__(*args, **kwargs)
         run, owner, _, seen, numbers, here, undelivered = self._of_each_call
         if type(owner).forward is not seen:
@@ -217,7 +217,7 @@ class CompiledForward(Part):
             assert self.owner is not None and strategy.method is not None
             place = method_of(self.owner, strategy.method)
             if place != (self.owner, self.name):
-                return self._with_parts([(Part.put(*place), varying)])
+                return self._with_parts([(MethodReplacement.put(*place), varying)])
         if strategy.form == "regional":
             return self._with_parts(self._blocks())
         if strategy.form == "eager":
@@ -228,13 +228,13 @@ class CompiledForward(Part):
             recipe_following.mark_regions(self._parts, train=trained)
         return recipe_following.marked(self._compiled(self), varying)
 
-    def _blocks(self) -> Iterator[tuple[Part, Varying]]:
+    def _blocks(self) -> Iterator[tuple[MethodReplacement, Varying]]:
         """Stands in for the forward of each block, with the sizes to mark there."""
         for region in self._plan.regions:
             for path in region.paths:
                 assert self.owner is not None
                 block = self.owner.get_submodule(path)
-                yield Part.put(block, "forward"), region.varying
+                yield MethodReplacement.put(block, "forward"), region.varying
 
     def _find_regions(self, /, *args: Any, **kwargs: Any) -> Any:
         """Runs the first call eager and watches which blocks feed one another."""
@@ -275,7 +275,7 @@ class CompiledForward(Part):
         if inner.form == "core":  # its method is compiled before all is recorded
             run, inner = self._in_force(inner), parse("eager")
         make = functools.partial(graphed, self.eager, inner, self.options.deadline_s)
-        self._replaying = Replaying(self.owner, make, run, self.telemetry.note)
+        self._replaying = GraphReplayer(self.owner, make, run, self.telemetry.note)
         return self._replaying
 
     def _begin_inner(self, /, *args: Any, **kwargs: Any) -> Any:
@@ -294,7 +294,9 @@ class CompiledForward(Part):
                     return answer
         return replaying.inner(*args, **kwargs)
 
-    def _with_parts(self, parts: Iterable[tuple[Part, Varying]]) -> Callable[..., Any]:
+    def _with_parts(
+        self, parts: Iterable[tuple[MethodReplacement, Varying]]
+    ) -> Callable[..., Any]:
         found = list(parts)
         for part, varying in found:
             part.rebuild = functools.partial(self._compile_part, part, varying)
@@ -302,10 +304,10 @@ class CompiledForward(Part):
         self._parts = [part for part, _ in found]
         return self.eager
 
-    def _compile_part(self, part: Part, varying: Varying) -> None:
+    def _compile_part(self, part: MethodReplacement, varying: Varying) -> None:
         part.run = recipe_following.marked(self._compiled(part), varying)
 
-    def _compiled(self, part: Part) -> Callable[..., Any]:
+    def _compiled(self, part: MethodReplacement) -> Callable[..., Any]:
         dynamic = self.options.compile_with.get("dynamic")
         fn = frames.traceable(part.eager)
         name = frames.place(fn.__code__)
@@ -323,7 +325,7 @@ class CompiledForward(Part):
         self.compiled = compiled
         run = compiled if self.monitor is None else self.monitor.timing(compiled)
         if self.options.verify is not False:
-            run = Verifying(self, run)
+            run = CallVerifier(self, run)
         self._all_eager(False)
         if why := frames.why_nothing_is_compiled():
             self.telemetry.note(f"nothing is compiled: {why}")

@@ -249,8 +249,8 @@ class Engine:
         job.generalise = self._generalises(code, self._cause(conversion))
         try:
             answer = carried_out(conversion, state, job, self.telemetry)
-        except (Exception, interruptible_thread.GivenUp) as error:
-            if interruptible_thread.process_ends.is_set():
+        except (Exception, interruptible_thread.Interrupted) as error:
+            if interruptible_thread.process_is_exiting.is_set():
                 raise  # nobody is left to be told
             self._refuse(code, backend.failure(self.name_of(code), error, job), call)
             return None
@@ -308,8 +308,8 @@ class Engine:
             cause, shapes = self._cause(conversion), conversion.shapes()
             job.generalise = self._generalises(code, cause)
             answer = carried_out(conversion, state, job, self.telemetry)
-        except (Exception, interruptible_thread.GivenUp) as error:
-            if interruptible_thread.process_ends.is_set() or job.is_left:
+        except (Exception, interruptible_thread.Interrupted) as error:
+            if interruptible_thread.process_is_exiting.is_set() or job.is_left:
                 raise  # nobody is left to be told
             if isinstance(backend.root_cause(error), backend.NotPrepared):
                 return self._eager_meanwhile(conversion, state)

@@ -28,7 +28,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchproof.runtime.tensors.rng_state import Chance
+from torchproof.runtime.tensors.rng_state import RngState
 from torchproof.runtime.tensors.storages import Key, copy_all, key_of, regions_of
 from torchproof.runtime.tensors.tree import attributes, plain_tensors, walk
 
@@ -67,7 +67,7 @@ class Saved:
             copy_all(self._regions.values(), parameters, refused)
         self.unprotected: tuple[str, ...] = tuple(refused)
         devices = {device for device, _ in self._regions}
-        self.chance = Chance.taken(devices, _generators(owner, args, kwargs))
+        self.chance = RngState.taken(devices, _generators(owner, args, kwargs))
 
     def restore(self) -> tuple[str, ...]:
         """Puts everything back. Returns the labels of tensors it could not."""

@@ -52,7 +52,7 @@ def carried_out(
         why_not = "what it depends on is another thing in each thread"
     telemetry.note(f"compiled in the calling thread: {why_not}")
     late = functools.partial(backend.end_compilers, job)
-    with interruptible_thread.interrupted(job.until, late):
+    with interruptible_thread.interrupt_after(job.until, late):
         return _carry_out(conversion.kept(), job)
 
 
@@ -64,8 +64,10 @@ def _in_helper(
 ) -> Any:
     work = functools.partial(_carry_out, conversion.kept(), job)
     name = f"torchproof-{conversion.code.co_name}"
-    attempt = interruptible_thread.Attempt(functools.partial(state.run, work), name)
-    with gil_watchdog.named(job.until - time.monotonic() + _DUMP_AFTER_S):
+    attempt = interruptible_thread.InterruptibleThread(
+        functools.partial(state.run, work), name
+    )
+    with gil_watchdog.dump_stacks_after(job.until - time.monotonic() + _DUMP_AFTER_S):
         _wait(attempt, job, telemetry)
     if attempt.error is None:
         return attempt.value
@@ -90,7 +92,9 @@ def _carry_out(conversion: frames.Conversion, job: compile_job.Job) -> Any:
 
 
 def _wait(
-    attempt: interruptible_thread.Attempt, job: compile_job.Job, telemetry: Telemetry
+    attempt: interruptible_thread.InterruptibleThread,
+    job: compile_job.Job,
+    telemetry: Telemetry,
 ) -> None:
     """Until it has ended, or the deadline has passed and nothing of it is left."""
     try:
@@ -121,7 +125,7 @@ def _wait(
         thread_state.free_compile_lock(attempt.thread_id)
         telemetry.is_stuck(Stuck(attempt.name, _innermost(stack), phase))
     attempt.error = None  # which holds frames, and they hold tensors of the call
-    raise interruptible_thread.GivenUp(
+    raise interruptible_thread.Interrupted(
         phase
     )  # by no name, with which this frame would hold it
 

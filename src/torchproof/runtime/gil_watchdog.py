@@ -43,7 +43,7 @@ class _Times(ctypes.Structure):
 
 
 @contextlib.contextmanager
-def named(after_s: float) -> Iterator[None]:
+def dump_stacks_after(after_s: float) -> Iterator[None]:
     """Prints where every thread is if the body takes longer than this."""
     number = _registered()
     timer = None

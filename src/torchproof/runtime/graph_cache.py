@@ -18,7 +18,7 @@ _KEPT = 64  # graphs
 
 
 @dataclass(frozen=True)
-class Shelved:
+class CachedGraph:
     """`graph` keeps alive what its key names by identity."""
 
     name: str
@@ -27,19 +27,19 @@ class Shelved:
     graph: fx.GraphModule
 
 
-class Shelf:
+class GraphCache:
     """The graphs that were compiled last; None as a key is never found."""
 
     def __init__(self) -> None:
-        self._items: dict[Hashable, Shelved] = {}
+        self._items: dict[Hashable, CachedGraph] = {}
 
-    def put(self, key: Hashable, item: Shelved) -> None:
+    def put(self, key: Hashable, item: CachedGraph) -> None:
         if key is not None:
             self._items[key] = item
             for oldest in list(self._items)[:-_KEPT]:
                 self._items.pop(oldest, None)
 
-    def get(self, key: Hashable) -> Shelved | None:
+    def get(self, key: Hashable) -> CachedGraph | None:
         return None if key is None else self._items.get(key)
 
     def clear(self) -> None:

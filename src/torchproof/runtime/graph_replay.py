@@ -30,7 +30,7 @@ _NOT_REPLAYED = (
 )
 
 
-class Replaying:
+class GraphReplayer:
     """`inner` runs one call by the strategy without a graph, from its first call on."""
 
     def __init__(
@@ -95,9 +95,9 @@ def _in_time(deadline_s: float) -> Iterator[None]:
     job = compile_job.Job(until=time.monotonic() + deadline_s)
     late = functools.partial(backend.end_compilers, job)
     try:
-        with interruptible_thread.interrupted(job.until, late):
+        with interruptible_thread.interrupt_after(job.until, late):
             yield
-    except interruptible_thread.GivenUp:
+    except interruptible_thread.Interrupted:
         phase = f", in {job.phase}" if job.phase else ""
         told = f"recording took longer than the deadline of {deadline_s:g} s{phase}"
         raise Stopped(Stop("capture", told, "compiling")) from None

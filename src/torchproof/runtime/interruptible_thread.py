@@ -49,7 +49,7 @@ def seconds_until(until: float) -> float:
     return min(max(0.0, until - time.monotonic()), threading.TIMEOUT_MAX)
 
 
-class GivenUp(BaseException):
+class Interrupted(BaseException):
     """Raised inside work whose caller no longer waits for it.
 
     Not an `Exception`: the compiler catches those, and would go on. `phase` says what
@@ -61,7 +61,7 @@ class GivenUp(BaseException):
         self.phase = phase
 
 
-class Attempt:
+class InterruptibleThread:
     """Work in a thread, from when it is made; `value` or `error` once it has ended."""
 
     def __init__(self, work: Callable[[], Any], name: str) -> None:
@@ -114,8 +114,8 @@ class Attempt:
         return stack_of(self.thread_id)
 
 
-process_ends = threading.Event()
-_under_way: weakref.WeakSet[Attempt] = weakref.WeakSet()
+process_is_exiting = threading.Event()
+_under_way: weakref.WeakSet[InterruptibleThread] = weakref.WeakSet()
 
 
 def _wait_for_imports() -> None:
@@ -140,7 +140,7 @@ os.register_at_fork(
 @atexit.register
 def _stop_all() -> None:
     """A thread that comes back from C into an interpreter that is gone would crash."""
-    process_ends.set()
+    process_is_exiting.set()
     until = time.monotonic() + _AT_EXIT_S
     for attempt in list(_under_way):
         attempt.stop(until - time.monotonic())
@@ -161,8 +161,8 @@ def stack_of(thread_id: int) -> list[traceback.FrameSummary]:
 
 
 @contextlib.contextmanager
-def interrupted(until: float, is_late: Callable[[int], bool]) -> Iterator[None]:
-    """Raises `GivenUp` in this thread if the body has not ended by then.
+def interrupt_after(until: float, is_late: Callable[[int], bool]) -> Iterator[None]:
+    """Raises `Interrupted` in this thread if the body has not ended by then.
 
     For work that only this thread can do. `is_late` gets the thread's id and has the
     last word.
@@ -204,7 +204,7 @@ def _settle() -> None:
         _raise_in(threading.get_ident())
         while True:
             pass
-    except GivenUp:
+    except Interrupted:
         pass
 
 
@@ -214,7 +214,7 @@ _usual_turn_s = 0.0
 
 
 @contextlib.contextmanager
-def short_turns() -> Iterator[None]:
+def short_switch_interval() -> Iterator[None]:
     """Threads take turns more often, so that work behind a caller delays it little.
 
     An operation gives up the interpreter while it computes, and by default waits 5 ms
@@ -242,7 +242,7 @@ def _end_short_turns() -> None:
 
 
 def _interrupt(thread_id: int) -> bool:
-    """Raises `GivenUp` in a thread that is in a loop in Python; False in all else.
+    """Raises `Interrupted` in a thread that is in a loop in Python; False in all else.
 
     An exception set from outside is raised at the next instruction of Python that the
     thread runs. If it is in C++, that can be a function which C++ calls back where
@@ -288,5 +288,5 @@ def _plain_waits(code: CodeType) -> frozenset[int]:
 
 def _raise_in(thread_id: int) -> None:
     ctypes.pythonapi.PyThreadState_SetAsyncExc(
-        ctypes.c_ulong(thread_id), ctypes.py_object(GivenUp)
+        ctypes.c_ulong(thread_id), ctypes.py_object(Interrupted)
     )

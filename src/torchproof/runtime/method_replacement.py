@@ -55,7 +55,7 @@ class _Documentation:
     def __init__(self, text: str | None) -> None:
         self._text = text
 
-    def __get__(self, part: Part | None, kind: type) -> str | None:
+    def __get__(self, part: MethodReplacement | None, kind: type) -> str | None:
         return self._text if part is None else part.eager.__doc__
 
 
@@ -68,7 +68,7 @@ class _Nobody:
 _NOBODY = _Nobody()
 
 
-class Part:
+class MethodReplacement:
     """A method of a module, or a function, that can run compiled or as it is.
 
     Attributes that it does not have itself are those of what it stands for: they are
@@ -84,8 +84,8 @@ class Part:
         self.plain = plain
         self._remember_class()
         self.rebuild: Callable[[], None] = self.rebuild_eager
-        self._is_made = type(self) is Part
-        scripting.read_source_of(Part, _eager_of)
+        self._is_made = type(self) is MethodReplacement
+        scripting.read_source_of(MethodReplacement, _eager_of)
         if owner is not None:
             _live.add(self)
 
@@ -101,7 +101,7 @@ class Part:
             dynamic: Any = getattr(kind, "__getattr__")  # noqa: B009
             found: Callable[..., Any] = dynamic(self.owner, self.name)
             return found
-        if isinstance(method, Part):  # compiled in the body of the class
+        if isinstance(method, MethodReplacement):  # compiled in the body of the class
             method = method.plain
         bind = getattr(type(method), "__get__", None)
         return method if bind is None else bind(method, self.owner, kind)
@@ -196,22 +196,22 @@ class Part:
         """Takes back what it had others put in place of their own."""
 
     @classmethod
-    def put(cls, owner: nn.Module, name: str, *rest: Any) -> Part:
+    def put(cls, owner: nn.Module, name: str, *rest: Any) -> MethodReplacement:
         """Stands in for a method of this one module from here on."""
         known = owner.__dict__.get(name)
-        plain = known.plain if isinstance(known, Part) else known
-        if isinstance(known, Part):
+        plain = known.plain if isinstance(known, MethodReplacement) else known
+        if isinstance(known, MethodReplacement):
             known.remove_parts()
         part = cls(owner, name, plain, *rest)
         owner.__dict__[name] = part
         return part
 
 
-def _eager_of(part: Part) -> Callable[..., Any]:
+def _eager_of(part: MethodReplacement) -> Callable[..., Any]:
     return part.eager
 
 
-_live: weakref.WeakSet[Part] = weakref.WeakSet()
+_live: weakref.WeakSet[MethodReplacement] = weakref.WeakSet()
 _looking = threading.RLock()
 
 

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torchproof.records import one_line
 from torchproof.runtime.forward_state import Saved, saved, tensors_of
 from torchproof.runtime.tensors import compare
-from torchproof.runtime.tensors.compare import Likeness, parts_of
+from torchproof.runtime.tensors.compare import ValueComparison, parts_of
 from torchproof.runtime.tensors.tree import walk
 from torchproof.runtime.vector_jacobian import (
     Differentiated,
@@ -240,7 +240,7 @@ class _Run:
         expected: _Outcome,
         types: AbstractSet[torch.dtype],
         notes: list[str],
-    ) -> list[Likeness]:
+    ) -> list[ValueComparison]:
         mine, others = given.gradients, expected.gradients
         if mine is None or others is None:
             return []
@@ -249,7 +249,7 @@ class _Run:
             return []
         if mine.failed:
             why = f"backward of compiled code: {mine.refused}"
-            return [Likeness("wrong", None, "gradients", why)]
+            return [ValueComparison("wrong", None, "gradients", why)]
         values = [each for each in others.found.values() if each is not None]
         allowed = compare.allowance(types, values, gradients=True)
         return [compare.compare_parts(mine.found, others.found, allowed)]
@@ -263,7 +263,7 @@ class _Run:
 _ORDER = {"same": 0, "rounding": 1, "wrong": 2}
 
 
-def _verification(found: Likeness, tolerance: str | None = None) -> Verification:
+def _verification(found: ValueComparison, tolerance: str | None = None) -> Verification:
     return Verification(
         found.verdict, found.error, found.where, found.why, tolerance=tolerance
     )

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from torchproof.runtime.compiled_forward import CompiledForward
 
 
-class Verifying:
+class CallVerifier:
     """Stands before what each call runs: compares the first one, or every n-th."""
 
     def __init__(self, entry: CompiledForward, run: Callable[..., Any]) -> None:

@@ -67,7 +67,7 @@ def _decide(
         entry.go_eager(Fallback("gain", "the model", _too_little(found, min_gain)))
 
 
-def _too_little(found: speed_trial.Worth, min_gain: float) -> str:
+def _too_little(found: speed_trial.SpeedTrial, min_gain: float) -> str:
     if found.gain < min_gain:
         return f"{found}: less than the minimum of {min_gain:.0%}"
     return f"{found}: not certain enough to count"

@@ -38,8 +38,8 @@ from torchproof.runtime.cudagraph.recorded_step import Forward
 from torchproof.runtime.cudagraph.replay_check import Answer, compared
 from torchproof.runtime.cudagraph.state_snapshot import Sight
 from torchproof.runtime.cudagraph.step_gradients import Gradients
-from torchproof.runtime.tensors.compare import Likeness
-from torchproof.runtime.tensors.rng_state import Chance
+from torchproof.runtime.tensors.compare import ValueComparison
+from torchproof.runtime.tensors.rng_state import RngState
 
 _REHEARSALS = 3  # compile, allocate, and one as it will be
 # What a model makes at its first call is there at the second; and what the first run
@@ -101,7 +101,7 @@ class Recording:
         self.inputs, self.tape = inputs, tape
         self.handout: Handout
         self.gradients: Gradients
-        self.verdict = Likeness("same")
+        self.verdict = ValueComparison("same")
         self.random = False
         self.changed_python = False  # something was made at this first call
         self.writes = False  # into memory that was there before and is read elsewhere
@@ -148,7 +148,7 @@ class _Making:
         self.gradients = Gradients(maker.sight.parameters)
         self.inputs = Buffers(call)
         self.tape = Tape(self.device, maker.pool)
-        self.chance = Chance.taken({self.device})
+        self.chance = RngState.taken({self.device})
         self.witness = Witness(self.device)
 
     @contextlib.contextmanager

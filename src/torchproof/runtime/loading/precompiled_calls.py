@@ -18,7 +18,7 @@ from torchproof.records import one_line
 from torchproof.runtime import recipe_following
 from torchproof.runtime.compiled_forward import CompiledForward
 from torchproof.runtime.loading import example_inputs, warm_up
-from torchproof.runtime.method_replacement import Part
+from torchproof.runtime.method_replacement import MethodReplacement
 from torchproof.runtime.pack_format.contents import Contents
 from torchproof.torch_private import cache_lookups, frames, precompiled
 
@@ -135,7 +135,9 @@ def put_on(entry: CompiledForward) -> str | None:
     owner = entry.owner
     for path, module in owner.named_modules() if owner is not None else ():
         for name, value in module.__dict__.items():
-            own = isinstance(value, Part | nn.Module | type) or not callable(value)
+            own = isinstance(
+                value, MethodReplacement | nn.Module | type
+            ) or not callable(value)
             if not own and hasattr(type(module), name):
                 return f"{name} of {path or 'the model'} is not that of its class"
         for name in _HOOKS:

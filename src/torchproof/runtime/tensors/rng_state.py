@@ -1,6 +1,6 @@
 """The state of everything random: taken, compared, put back.
 
-In come the devices and generators in use. Out goes a `Chance`. Covered are torch's
+In come the devices and generators in use. Out goes a `RngState`. Covered are torch's
 generators on the CPU and on CUDA devices, generators passed around as objects, Python's
 `random`, and numpy's global one where numpy is loaded.
 """
@@ -23,7 +23,7 @@ from torchproof.process import forks
 
 
 @dataclass(frozen=True)
-class Chance:
+class RngState:
     """Where each source of random numbers stood."""
 
     host: torch.Tensor
@@ -37,7 +37,7 @@ class Chance:
         cls,
         devices: Iterable[torch.device] = (),
         generators: Iterable[torch.Generator] = (),
-    ) -> Chance:
+    ) -> RngState:
         cuda = {device for device in devices if device.type == "cuda"}
         if torch.cuda.is_initialized():
             cuda.add(torch.device("cuda", torch.cuda.current_device()))
@@ -50,9 +50,9 @@ class Chance:
             numpy.random.get_state() if numpy is not None else None,
         )
 
-    def again(self) -> Chance:
+    def again(self) -> RngState:
         """Where the same sources stand at this moment."""
-        return Chance.taken(
+        return RngState.taken(
             [device for device, _ in self.devices],
             [generator for generator, _ in self.generators],
         )
@@ -67,7 +67,7 @@ class Chance:
         if self.numpy is not None:
             sys.modules["numpy"].random.set_state(self.numpy)
 
-    def moved(self, later: Chance) -> set[str]:
+    def moved(self, later: RngState) -> set[str]:
         """Which of "torch", "numpy" and "python" have been drawn from since."""
         here, there = self._digests(), later._digests()
         return {name for name in here if here[name] != there.get(name, here[name])}
