@@ -272,7 +272,10 @@ def test_random_numbers_and_turns_are_the_usual_ones_in_a_fork(held: Any) -> Non
     usual, setters = sys.getswitchinterval(), (random.setstate, torch.set_rng_state)
 
     def act(pause: Callable[[], None]) -> None:
-        with interruptible_thread.short_switch_interval(), rng_state.left_alone():
+        with (
+            interruptible_thread.short_switch_interval(),
+            rng_state.restores_suppressed(),
+        ):
             pause()
 
     held(act)
@@ -315,7 +318,7 @@ def test_events_that_the_parent_delivers_are_not_the_forks() -> None:
         Net(), backend="eager", on_event=lambda kind, record: told.append(kind)
     )
     telemetry = torchproof.runtime.compiled_forward_of(model).telemetry
-    telemetry.tell("drift", {})
+    telemetry.emit("drift", {})
     assert holds_in_a_fork(lambda: torchproof.status(model) and told == [])
     torchproof.status(model)
     assert told == ["drift"]

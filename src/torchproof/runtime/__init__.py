@@ -12,7 +12,7 @@ from torchproof.records.lazy import lazy_exports
 if TYPE_CHECKING:
     from torchproof.runtime.compiled_forward import CompiledForward as CompiledForward
     from torchproof.runtime.cudagraph import graph as graph
-    from torchproof.runtime.forward_state import saved as saved
+    from torchproof.runtime.forward_state import save_state as save_state
     from torchproof.runtime.loading import PackRefused as PackRefused
     from torchproof.runtime.loading import cache_install as cache_install
     from torchproof.runtime.loading import compatibility as compatibility
@@ -69,7 +69,7 @@ __getattr__, __all__ = lazy_exports(
     {
         ".compiled_forward": ["CompiledForward"],
         ".cudagraph": ["graph"],
-        ".forward_state": ["saved"],
+        ".forward_state": ["save_state"],
         ".loading": ["PackRefused", "load"],
         ".loading.aoti_package": ["AOTI_FILE"],
         ".loading.deployed_model": ["Deployed"],

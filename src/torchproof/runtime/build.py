@@ -21,7 +21,7 @@ def make(model: Any, settings: Mapping[str, Any], arguments: Mapping[str, Any]) 
     arguments = {k: v for k, v in arguments.items() if v is not None}
     if isinstance(model, nn.Module):
         inner = _unwrapped(model)
-        entry = CompiledForward.put(
+        entry = CompiledForward.install(
             inner, "forward", _options(inner, settings, arguments)
         )
     elif callable(model):

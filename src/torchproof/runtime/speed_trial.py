@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from torchproof.records import one_line
-from torchproof.runtime.forward_state import saved, tensors_of
+from torchproof.runtime.forward_state import save_state, tensors_of
 from torchproof.runtime.tensors.storages import free_bytes
 from torchproof.runtime.tensors.tree import walk
 
@@ -93,7 +93,7 @@ def measured(
     """
     subject, notes = _copied(owner)
     on_copy = subject is not None and subject is not owner
-    state = saved(None if on_copy else owner, args, kwargs)
+    state = save_state(None if on_copy else owner, args, kwargs)
     if not on_copy:
         notes += [f"not protected: {each}" for each in state.unprotected]
     try:

@@ -24,7 +24,7 @@ from torchproof.runtime import (
     compare_parts,
     parts_of,
     precompiled_calls,
-    saved,
+    save_state,
     types_in_use,
 )
 from torchproof.torch_private import InForce
@@ -78,7 +78,7 @@ class _Eager:
         return self.run(self.fn, args, kwargs)
 
     def run(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        before = saved(self.owner, args, kwargs, parameters=False)
+        before = save_state(self.owner, args, kwargs, parameters=False)
         try:
             torch.manual_seed(0)
             return _detached(fn(*args, **kwargs))

@@ -148,7 +148,7 @@ class _Making:
         self.gradients = Gradients(maker.sight.parameters)
         self.inputs = Buffers(call)
         self.tape = Tape(self.device, maker.pool)
-        self.chance = RngState.taken({self.device})
+        self.chance = RngState.capture({self.device})
         self.witness = Witness(self.device)
 
     @contextlib.contextmanager
@@ -199,7 +199,7 @@ class _Making:
             sight.refresh()
             numbers, states = rates.numbers(), rates.states()
             answer = self._watched_run()
-            moved = self.chance.moved(self.chance.again())
+            moved = self.chance.drawn_since(self.chance.current())
             new = sight.forget_foreign_changes() | sight.ran.add(self.ran)
             told = [f"changes {change}" for change in sight.changes()]
             if rates.numbers() != numbers:

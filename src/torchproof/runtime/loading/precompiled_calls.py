@@ -42,7 +42,7 @@ class InForce:
 
 def why_none(entry: CompiledForward) -> str | None:
     """Why a model compiled in this way has no such calls."""
-    strategy = entry.options.asked
+    strategy = entry.options.requested
     if strategy.graph:
         return f"strategy {strategy.name} records whole calls at start"
     if strategy.form != "full":
