@@ -13,7 +13,7 @@ INSTALLED := .venv/.installed
 # those come from the default index in the second step.
 TORCH_FROM = $(if $(TORCH_INDEX),--no-deps --index-url $(TORCH_INDEX))
 
-.PHONY: demo test lint format docs prove clean
+.PHONY: demo test lint format docs site prove clean
 
 demo: $(INSTALLED)
 	@rm -f $(DEMO)/check.html $(DEMO)/bench.html $(DEMO)/tune.html; mkdir -p $(DEMO)
@@ -50,7 +50,13 @@ format: $(INSTALLED)
 	$(BIN)/ruff format .
 
 docs: $(INSTALLED)
-	$(BIN)/python docs/generate.py
+	$(BIN)/python scripts/docs/generate.py
+
+# Strict: a dead link or anchor fails. NO_MKDOCS_2_WARNING mutes an announcement.
+site: $(INSTALLED)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "Built $(CURDIR)/site/index.html. To search in it, serve it:"
+	@echo "  python3 -m http.server --directory site"
 
 prove: $(INSTALLED)
 	@echo "Proves: the slow tests pass, those of the workloads under Inductor, of searches"
@@ -89,10 +95,10 @@ prove: $(INSTALLED)
 	$(BIN)/python benchmarks/precision.py
 	$(BIN)/python benchmarks/library_scripts.py --write
 	$(BIN)/python benchmarks/repro_packs.py --write
-	$(BIN)/python docs/generate.py
+	$(BIN)/python scripts/docs/generate.py
 
 clean:
-	rm -rf .venv .torchproof .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist
+	rm -rf .venv .torchproof .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist site
 
 $(INSTALLED): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv

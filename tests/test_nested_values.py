@@ -13,6 +13,7 @@ from torch import Tensor, nn
 import torchproof
 from torchproof.runtime import vector_jacobian
 from torchproof.runtime.cudagraph import call_inputs, output_copies
+from torchproof.runtime.forward_state import save_state
 from torchproof.runtime.loading import pytree_json
 from torchproof.runtime.steps import output_tensors
 from torchproof.runtime.tensors.tree import walk

@@ -19,9 +19,9 @@ from torchproof.targets.target import keywords
 from torchproof.targets.target import parse as parse_target
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "docs")]
+sys.path[:0] = [str(ROOT), str(ROOT / "scripts" / "docs")]
 
-import whole_step as tables  # noqa: E402
+import whole_step_tables as tables  # noqa: E402
 
 from benchmarks import replays, side_by_side, whole_step  # noqa: E402
 

@@ -105,14 +105,15 @@ def test_nothing_is_put_on_a_plain_model() -> None:
 def test_a_hook_inside_is_seen() -> None:
     model = Net()
     model.inner.register_forward_pre_hook(lambda *_: None)
-    assert precompiled_calls.put_on(entry_of(model)) == "inner has hooks"
+    why = precompiled_calls.put_on(entry_of(model)) or ""
+    assert "inner" in why and "hooks" in why
 
 
 def test_a_method_of_one_module_is_seen() -> None:
     model = Net()
     model.inner.forward = torch.tanh  # type: ignore[method-assign]
-    told = precompiled_calls.put_on(entry_of(model))
-    assert told == "forward of inner is not that of its class"
+    why = precompiled_calls.put_on(entry_of(model)) or ""
+    assert "inner" in why and "forward" in why
 
 
 def test_a_switch_that_is_another_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,7 +123,7 @@ def test_a_switch_that_is_another_is_told(monkeypatch: pytest.MonkeyPatch) -> No
     config: Any = torch._inductor.config
     with config.patch(max_autotune=True):
         told = precompiled_calls._changed(entry, then)
-    assert told == "torch._inductor.config.max_autotune is True here, and was not set"
+    assert told is not None and "torch._inductor.config.max_autotune is True" in told
     assert precompiled_calls._changed(entry, then) is None  # set back, it is as it was
 
 

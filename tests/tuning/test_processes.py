@@ -77,7 +77,7 @@ def test_a_process_that_hung_up_and_stays_is_not_waited_for(
 ) -> None:
     arm, child = pair
     child.hangs_up()
-    with pytest.raises(ArmError, match="stopped answering"):
+    with pytest.raises(ArmError, match="answer"):
         arm.ask("prepare", None)
 
 
@@ -85,7 +85,7 @@ def test_who_was_late_can_be_asked_again_and_has_ended(
     pair: tuple[Process, Puppet],
 ) -> None:
     arm, _ = pair
-    with pytest.raises(ArmError, match="no answer within 0 s"):
+    with pytest.raises(ArmError, match=r"\b0 s\b"):
         arm.ask("judge", 0.01)
     with pytest.raises(ArmError, match="was ended"):
         arm.ask("judge", 0.01)
