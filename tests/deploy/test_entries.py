@@ -11,7 +11,7 @@ from torch import nn
 
 from torchproof.packs.deploy import precompiled_trials
 from torchproof.runtime import production
-from torchproof.runtime.compiled_forward import Entry
+from torchproof.runtime.compiled_forward import CompiledForward
 from torchproof.runtime.loading import example_inputs, precompiled_calls
 from torchproof.torch_private.dynamo.size_marks import marks_of
 from torchproof.torch_private.precompile import guard_expressions, install_call
@@ -28,8 +28,8 @@ class Net(nn.Module):
         return self.inner(x) * self.scale
 
 
-def entry_of(model: nn.Module) -> Entry:
-    return production.entry_of(
+def entry_of(model: nn.Module) -> CompiledForward:
+    return production.compiled_forward_of(
         production.compile(model, strategy="full", backend="eager")
     )
 

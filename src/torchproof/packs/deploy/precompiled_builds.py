@@ -30,7 +30,7 @@ def write(
     stage = Path(job["stage"])
     loaded = calls.fresh(target, job)  # as it is before its first call
     compiled = runtime.compile(loaded.fn, recipe=recipe.load(stage / recipe.FILE))
-    entry = runtime.entry_of(compiled)
+    entry = runtime.compiled_forward_of(compiled)
     reason = precompiled_calls.why_none(entry) or precompiled_calls.module_override(
         entry
     )
@@ -76,7 +76,7 @@ def _file(number: int) -> str:
 
 def unnoticed(contents: Contents, compiled: Any) -> dict[str, str]:
     """For each file whose call takes what it should not, what that is."""
-    entry, details = runtime.entry_of(compiled), contents.manifest.details
+    entry, details = runtime.compiled_forward_of(compiled), contents.manifest.details
     found = precompiled_calls.install(contents, entry, details)
     wrong: dict[str, str] = {}
     for number, held in found.calls.items():

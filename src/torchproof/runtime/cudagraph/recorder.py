@@ -38,8 +38,8 @@ from torchproof.runtime.cudagraph.recorded_step import Forward
 from torchproof.runtime.cudagraph.replay_check import StepResult, compared
 from torchproof.runtime.cudagraph.state_snapshot import StateSnapshot
 from torchproof.runtime.cudagraph.step_gradients import Gradients
-from torchproof.runtime.tensors.compare import Likeness
-from torchproof.runtime.tensors.rng_state import Chance
+from torchproof.runtime.tensors.compare import ValueComparison
+from torchproof.runtime.tensors.rng_state import RngState
 
 _REHEARSALS = 3  # compile, allocate, and one as it will be
 # What a model makes at its first call is there at the second; and what the first run
@@ -103,7 +103,7 @@ class Recording:
         self.inputs, self.capture = inputs, capture
         self.output_copies: OutputCopies
         self.gradients: Gradients
-        self.verdict = Likeness("same")
+        self.verdict = ValueComparison("same")
         self.random = False
         self.changed_python = False  # something was made at this first call
         self.writes = False  # into memory that was there before and is read elsewhere
@@ -150,7 +150,7 @@ class _Attempt:
         self.gradients = Gradients(recorder.state.parameters)
         self.inputs = Buffers(call)
         self.capture = Capture(self.device, recorder.pool)
-        self.chance = Chance.taken({self.device})
+        self.chance = RngState.capture({self.device})
         self.eager_recorder = EagerRecorder(self.device)
 
     @contextlib.contextmanager
@@ -201,7 +201,7 @@ class _Attempt:
             state.refresh()
             numbers, states = learning_rates.numbers(), learning_rates.states()
             answer = self._watched_run()
-            moved = self.chance.moved(self.chance.again())
+            moved = self.chance.drawn_since(self.chance.current())
             new = state.forget_foreign_changes() | state.ran.add(self.ran)
             told = [f"changes {change}" for change in state.changes()]
             if learning_rates.numbers() != numbers:

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from torchproof.runtime.tensors import compare
-from torchproof.runtime.tensors.compare import Likeness
+from torchproof.runtime.tensors.compare import ValueComparison
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ def _copy(part: Any) -> Any:
 
 def compared(
     given: StepResult, expected: StepResult, weights: Collection[Tensor]
-) -> Likeness:
+) -> ValueComparison:
     """The worse of outputs and gradients; `weights` took part in computing them."""
     found = [
         _compared(given.output, expected.output, weights, gradients=False),
@@ -52,7 +52,7 @@ def _compared(
     weights: Collection[Tensor],
     *,
     gradients: bool,
-) -> Likeness:
+) -> ValueComparison:
     tensors = [each for each in expected.values() if isinstance(each, Tensor)]
     types = compare.types_in_use([*tensors, *weights], weights)
     allowed = compare.allowance(types, tensors, gradients=gradients)

@@ -75,7 +75,7 @@ def compile_without_pack(model: Any, path: str, why: str) -> Any:
     """The model compiled as if there were no pack, which the log says once."""
     log.warning("the pack is not used, and compiling starts cold: %s", why)
     compiled = production.compile(model)
-    entry = production.entry_of(compiled)
+    entry = production.compiled_forward_of(compiled)
     entry.pack = {"path": path, "used": False, "why_not": why}
     return compiled
 
@@ -99,7 +99,7 @@ def _from_caches(contents: Contents, model: Any, *, warm: bool) -> Any:
         raise Refused(f"{path} is refused: its papers are damaged: {reason}") from None
     cache_install.install(contents)
     compiled = production.compile(model, recipe=recipe)
-    entry = production.entry_of(compiled)
+    entry = production.compiled_forward_of(compiled)
     report: dict[str, Any] = {
         "path": path,
         "used": True,

@@ -16,9 +16,9 @@ from torch import nn
 
 from torchproof.records import one_line
 from torchproof.runtime import recipe_following
-from torchproof.runtime.compiled_forward import Entry
+from torchproof.runtime.compiled_forward import CompiledForward
 from torchproof.runtime.loading import example_inputs, warm_up
-from torchproof.runtime.method_replacement import Part
+from torchproof.runtime.method_replacement import MethodReplacement
 from torchproof.runtime.pack_format.contents import Contents
 from torchproof.torch_private import (
     InstalledCall,
@@ -46,9 +46,9 @@ class InstalledCalls:
     notes: list[str] = field(default_factory=list)
 
 
-def why_none(entry: Entry) -> str | None:
+def why_none(entry: CompiledForward) -> str | None:
     """Why a model compiled in this way has no such calls."""
-    strategy = entry.options.asked
+    strategy = entry.options.requested
     if strategy.graph:
         return f"strategy {strategy.name} records whole calls at start"
     if strategy.form != "full":
@@ -57,7 +57,7 @@ def why_none(entry: Entry) -> str | None:
 
 
 def install(
-    contents: Contents, entry: Entry, details: Mapping[str, Any]
+    contents: Contents, entry: CompiledForward, details: Mapping[str, Any]
 ) -> InstalledCalls:
     """What of the pack's calls fits; others are traced, as they are without a pack."""
     found = InstalledCalls()
@@ -85,7 +85,7 @@ def install(
 
 def _one(
     read: Callable[[str], bytes],
-    entry: Entry,
+    entry: CompiledForward,
     told: Mapping[str, Any],
     by_file: dict[str, InstalledCall],
 ) -> InstalledCall:
@@ -101,7 +101,7 @@ def _one(
 
 @contextlib.contextmanager
 def packed_call(
-    entry: Entry, told: Mapping[str, Any]
+    entry: CompiledForward, told: Mapping[str, Any]
 ) -> Iterator[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]]:
     """What is traced and a call of this kind, with the model in the state it was in."""
     owner = entry.owner
@@ -116,7 +116,9 @@ def packed_call(
             warm_up.set_training(owner, before)
 
 
-def arguments(entry: Entry, told: Mapping[str, Any], seed: int = 0) -> Arguments:
+def arguments(
+    entry: CompiledForward, told: Mapping[str, Any], seed: int = 0
+) -> Arguments:
     """A made call as it reaches compiled code, with the sizes marked that vary."""
     given = example_inputs.make(dict(told), seed)
     args, kwargs = ((), given) if isinstance(given, dict) else (tuple(given), {})
@@ -134,12 +136,14 @@ def _as_given(*args: Any, **kwargs: Any) -> Arguments:
 # -- what guards do not ask for --------------------------------------------------------
 
 
-def module_override(entry: Entry) -> str | None:
+def module_override(entry: CompiledForward) -> str | None:
     """A method or a hook that was put on a single module, which guards overlook."""
     owner = entry.owner
     for path, module in owner.named_modules() if owner is not None else ():
         for name, value in module.__dict__.items():
-            own = isinstance(value, Part | nn.Module | type) or not callable(value)
+            own = isinstance(
+                value, MethodReplacement | nn.Module | type
+            ) or not callable(value)
             if not own and hasattr(type(module), name):
                 return f"{name} of {path or 'the model'} is not that of its class"
         for name in _HOOKS:
@@ -150,7 +154,7 @@ def module_override(entry: Entry) -> str | None:
     return None
 
 
-def _changed(entry: Entry, then: Mapping[str, str]) -> str | None:
+def _changed(entry: CompiledForward, then: Mapping[str, str]) -> str | None:
     here = switches()
     for name in sorted({*here, *then}):
         if here.get(name) != then.get(name):

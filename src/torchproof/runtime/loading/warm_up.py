@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from torchproof.records import one_line
-from torchproof.runtime.forward_state import saved
+from torchproof.runtime.forward_state import save_state
 from torchproof.runtime.loading import example_inputs
 from torchproof.runtime.tensors.tree import walk
 
@@ -45,7 +45,7 @@ def warm(model: Any, run: Any, details: Mapping[str, Any]) -> list[str]:
     notes: list[str] = []
     owner = model if isinstance(model, nn.Module) else None
     held = owner is not None and any(p.grad is not None for p in owner.parameters())
-    before = saved(owner, (), {}, parameters=held)
+    before = save_state(owner, (), {}, parameters=held)
     try:
         for number, call in enumerate(details["calls"]):
             if why := call["inputs"].get("why_not"):
