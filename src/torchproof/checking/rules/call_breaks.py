@@ -6,7 +6,7 @@ import re
 
 from torchproof.checking.rules import torch_pages
 from torchproof.checking.rules.breaks import GraphBreak, own_hints
-from torchproof.checking.rules.rule import Subject, sentence
+from torchproof.checking.rules.rule import EventGroup, sentence
 from torchproof.records import Severity, Status, module_of
 
 _CALLS = (
@@ -60,9 +60,9 @@ _OUTSIDE = frozenset(
 )
 
 
-def _callee(subject: Subject) -> str:
+def _callee(group: EventGroup) -> str:
     """The function Dynamo would not call, as torch names it."""
-    told = f"{subject.data['explanation']} {subject.data['context']}"
+    told = f"{group.data['explanation']} {group.data['context']}"
     named = re.search(r"module: ([\w.]+|<unknown module>), qualname: ([\w.<>]+)", told)
     if named:
         return named[2] if named[1].startswith("<") else f"{named[1]}.{named[2]}"
@@ -90,48 +90,46 @@ class OutputCall(GraphBreak):
     code = "GB104"
     types = (*_CALLS, r"builtin operator")
 
-    def matches(self, subject: Subject) -> bool:
-        written = re.search(r"(\w+)\(", subject.expression)
+    def matches(self, group: EventGroup) -> bool:
+        written = re.search(r"(\w+)\(", group.expression)
         calls = written is not None and written[1] in {
             "print",
             "pprint",
             "warn",
             "write",
         }
-        told = f"{subject.data['type']} {subject.data['context']}"
+        told = f"{group.data['type']} {group.data['context']}"
         named = re.search(
             r"\bprint\b|logg(ing|er)|\bwarn|sys\.std(out|err)|TextIO|tqdm", told
         )
-        return self.of_type(subject) and (calls or named is not None)
+        return self.of_type(group) and (calls or named is not None)
 
-    def why(self, subject: Subject) -> str:
-        return f"`{subject.expression}` writes output in the middle of the region"
+    def why(self, group: EventGroup) -> str:
+        return f"`{group.expression}` writes output in the middle of the region"
 
-    def remedy(self, subject: Subject) -> str:
-        what = f"`{subject.expression}`"
+    def remedy(self, group: EventGroup) -> str:
+        what = f"`{group.expression}`"
         hook = (
-            " (or remove the hook that holds it)"
-            if "hook" in _functions(subject)
-            else ""
+            " (or remove the hook that holds it)" if "hook" in _functions(group) else ""
         )
-        if re.search(r"\bprint\b", f"{subject.data['context']} {subject.expression}"):
+        if re.search(r"\bprint\b", f"{group.data['context']} {group.expression}"):
             return (
                 f"remove {what}{hook}, print after the compiled call, or keep it behind"
                 " `if not torch.compiler.is_compiling():`; to keep the output, add"
                 " print to torch._dynamo.config.reorderable_logging_functions"
             )
-        call = subject.expression.split("(")[0]
+        call = group.expression.split("(")[0]
         return (
             f"remove {what}{hook} or keep it behind `if not"
             " torch.compiler.is_compiling():`; or let Dynamo drop it:"
             f" torch._dynamo.config.ignore_logging_functions.add({call})"
         )
 
-    def elsewhere(self, subject: Subject) -> str:
-        module = module_of(subject.frame.file) if subject.frame else None
-        call = re.match(r"[A-Za-z_][\w.]*(?=\()", subject.expression)
+    def elsewhere(self, group: EventGroup) -> str:
+        module = module_of(group.frame.file) if group.frame else None
+        call = re.match(r"[A-Za-z_][\w.]*(?=\()", group.expression)
         if module is None or call is None or call[0].startswith("self."):
-            return super().elsewhere(subject)
+            return super().elsewhere(group)
         if call[0] == "print":
             return (
                 "before the first call, let Dynamo print after the graph:"
@@ -144,8 +142,8 @@ class OutputCall(GraphBreak):
         )
 
 
-def _functions(subject: Subject) -> str:
-    return " ".join(f.function for f in subject.first.frames) + subject.function
+def _functions(group: EventGroup) -> str:
+    return " ".join(f.function for f in group.first.frames) + group.function
 
 
 class OutsideWorld(GraphBreak):
@@ -175,29 +173,27 @@ class OutsideWorld(GraphBreak):
         r"distributed|P2P",
     )
 
-    def matches(self, subject: Subject) -> bool:
-        if re.search(
-            r"Import failure|Bad import|torch\.Generator", subject.data["type"]
-        ):
+    def matches(self, group: EventGroup) -> bool:
+        if re.search(r"Import failure|Bad import|torch\.Generator", group.data["type"]):
             return True
-        if "(Generator)" in subject.data["context"]:
+        if "(Generator)" in group.data["context"]:
             return True
-        callee = _callee(subject)
-        if re.search(r"seed|rng", f"{callee} {subject.expression}"):
-            return self.of_type(subject) or "torch" in callee
-        written = re.search(r"[A-Za-z_]\w*(?=[.(])", subject.expression)
+        callee = _callee(group)
+        if re.search(r"seed|rng", f"{callee} {group.expression}"):
+            return self.of_type(group) or "torch" in callee
+        written = re.search(r"[A-Za-z_]\w*(?=[.(])", group.expression)
         roots = {callee.split(".")[0], written[0] if written else ""}
         return bool(roots & _OUTSIDE)
 
-    def why(self, subject: Subject) -> str:
+    def why(self, group: EventGroup) -> str:
         return (
-            f"`{subject.expression}` reaches outside the tensor program"
-            f" ({_callee(subject) or subject.data['type']})"
+            f"`{group.expression}` reaches outside the tensor program"
+            f" ({_callee(group) or group.data['type']})"
         )
 
-    def remedy(self, subject: Subject) -> str:
+    def remedy(self, group: EventGroup) -> str:
         return (
-            f"do `{subject.expression}` outside the compiled function and pass its"
+            f"do `{group.expression}` outside the compiled function and pass its"
             " result in as an argument; or put it in a function marked"
             " @torch.compiler.disable"
         )
@@ -224,21 +220,21 @@ class DisabledCall(GraphBreak):
     reference = torch_pages.DISABLE
     types = (r"torch\.compiler\.disable",)
 
-    def why(self, subject: Subject) -> str:
+    def why(self, group: EventGroup) -> str:
         return (
-            f"`{subject.expression}` calls a function that is excluded from compilation"
+            f"`{group.expression}` calls a function that is excluded from compilation"
             " with torch.compiler.disable"
         )
 
-    def remedy(self, subject: Subject) -> str:
+    def remedy(self, group: EventGroup) -> str:
         return (
             "if the break is not wanted, remove @torch.compiler.disable from the"
-            f" function called in `{subject.expression}`, move the call outside the"
+            f" function called in `{group.expression}`, move the call outside the"
             " compiled function, or make it a custom op (torch.library.custom_op)"
         )
 
-    def status(self, subject: Subject) -> Status:
-        return _asked_for(subject)
+    def status(self, group: EventGroup) -> Status:
+        return _asked_for(group)
 
 
 class ExplicitBreak(GraphBreak):
@@ -265,21 +261,21 @@ class ExplicitBreak(GraphBreak):
         r"ComptimeContext",
     )
 
-    def why(self, subject: Subject) -> str:
-        inner = subject.first.frames[-1] if subject.first.frames else None
-        by = " by torch itself" if inner is not None and inner != subject.frame else ""
-        return f"`{subject.expression}` reaches an explicit graph_break(){by}"
+    def why(self, group: EventGroup) -> str:
+        inner = group.first.frames[-1] if group.first.frames else None
+        by = " by torch itself" if inner is not None and inner != group.frame else ""
+        return f"`{group.expression}` reaches an explicit graph_break(){by}"
 
-    def remedy(self, subject: Subject) -> str:
-        return f"remove the graph break at `{subject.expression}` if it is not wanted"
+    def remedy(self, group: EventGroup) -> str:
+        return f"remove the graph break at `{group.expression}` if it is not wanted"
 
-    def status(self, subject: Subject) -> Status:
-        return _asked_for(subject)
+    def status(self, group: EventGroup) -> Status:
+        return _asked_for(group)
 
 
-def _asked_for(subject: Subject) -> Status:
+def _asked_for(group: EventGroup) -> Status:
     """A break was asked for; that its whole frame runs eagerly was not."""
-    return "open" if subject.extra["kind"] == "skipped_frame" else "intentional"
+    return "open" if group.extra["kind"] == "skipped_frame" else "intentional"
 
 
 class UntraceableCall(GraphBreak):
@@ -303,61 +299,61 @@ class UntraceableCall(GraphBreak):
     reference = torch_pages.CUSTOM_OPERATORS
     types = (*_CALLS, r"numpy function|numpy\.\*")
 
-    def matches(self, subject: Subject) -> bool:
+    def matches(self, group: EventGroup) -> bool:
         containers = r"`(deque|dict|list|set|str|tuple|OrderedDict|defaultdict)\.\w+`"
-        told = f"{subject.data['explanation']} {' '.join(subject.data['hints'])}"
-        excluded = re.search(containers, told) or "(delayed)" in subject.data["type"]
-        return super().matches(subject) and not excluded
+        told = f"{group.data['explanation']} {' '.join(group.data['hints'])}"
+        excluded = re.search(containers, told) or "(delayed)" in group.data["type"]
+        return super().matches(group) and not excluded
 
-    def why(self, subject: Subject) -> str:
-        callee = _callee(subject) or "a function"
+    def why(self, group: EventGroup) -> str:
+        callee = _callee(group) or "a function"
         if callee.startswith("Tensor."):
             return (
                 f"{callee} was looked up before a break among its arguments, and"
                 " Dynamo cannot call a tensor's method that it did not look up itself"
             )
-        return f"`{subject.expression}` calls {callee}, which Dynamo cannot trace"
+        return f"`{group.expression}` calls {callee}, which Dynamo cannot trace"
 
-    def remedy(self, subject: Subject) -> str:
-        callee = _callee(subject)
+    def remedy(self, group: EventGroup) -> str:
+        callee = _callee(group)
         if callee.startswith("torch.optim"):
             return (
-                f"call `{subject.expression}` outside the compiled function, or compile"
+                f"call `{group.expression}` outside the compiled function, or compile"
                 " the optimizer's step on its own, without a scheduler wrapped around"
                 " it; the break is torch's own and costs one extra graph"
             )
         if callee.startswith(("Optimizer.", "LRScheduler.")):
             return (
-                f"call `{subject.expression}` outside the compiled function: it works"
+                f"call `{group.expression}` outside the compiled function: it works"
                 " on Python state around the tensors"
             )
         if callee.startswith("Tensor."):
             return (
-                f"compute the arguments of `{subject.expression}` in a statement of"
+                f"compute the arguments of `{group.expression}` in a statement of"
                 " their own; this break goes with the one among them"
             )
-        if "numpy" in subject.data["type"]:
+        if "numpy" in group.data["type"]:
             return (
-                f"write `{subject.expression}` with torch operations, or compute it"
+                f"write `{group.expression}` with torch operations, or compute it"
                 " outside the compiled function (or in a custom op,"
                 " torch.library.custom_op) and pass the tensor in"
             )
-        hints = own_hints(subject)
+        hints = own_hints(group)
         advice = (
-            f"move out `{subject.expression}`: compute it outside the compiled function"
+            f"move out `{group.expression}`: compute it outside the compiled function"
             " and pass the value in; if it works on tensors, wrap it as a custom op"
             " (torch.library.custom_op); if the break is wanted, mark it with"
             " @torch.compiler.disable"
         )
         return f"{advice}; torch adds: {sentence(hints)}" if hints else advice
 
-    def severity(self, subject: Subject) -> Severity:
-        if subject.extra["kind"] == "graph_break" and _callee(subject).startswith(
+    def severity(self, group: EventGroup) -> Severity:
+        if group.extra["kind"] == "graph_break" and _callee(group).startswith(
             "torch.optim"
         ):
             # Torch breaks around its optimizers itself: no remedy, one extra graph.
             return "low"
-        return super().severity(subject)
+        return super().severity(group)
 
 
 class DeepCopy(GraphBreak):
@@ -379,12 +375,12 @@ class DeepCopy(GraphBreak):
     code = "GB109"
     types = (r"deepcopy",)
 
-    def why(self, subject: Subject) -> str:
-        return f"`{subject.expression}` copies an object in a way Dynamo does not trace"
+    def why(self, group: EventGroup) -> str:
+        return f"`{group.expression}` copies an object in a way Dynamo does not trace"
 
-    def remedy(self, subject: Subject) -> str:
+    def remedy(self, group: EventGroup) -> str:
         return (
             "copy tensors with .clone() (or .detach().clone()) instead of"
-            f" `{subject.expression}`, and copy other objects once, outside the"
+            f" `{group.expression}`, and copy other objects once, outside the"
             " compiled function"
         )

@@ -8,12 +8,12 @@ from collections.abc import Iterable, Iterator
 from torchproof.checking.rules import torch_pages
 from torchproof.checking.rules.breaks import GraphBreak, is_error
 from torchproof.checking.rules.python_breaks import OtherBreak
-from torchproof.checking.rules.rule import Facts, Rule, Subject, shorten
+from torchproof.checking.rules.rule import EventGroup, Facts, Rule, shorten
 from torchproof.records import Event, Place, definition, place_of, whose
 
 
-def subjects(facts: Facts) -> Iterator[Subject]:
-    """One subject a place and error."""
+def event_groups(facts: Facts) -> Iterator[EventGroup]:
+    """One group a place and error."""
     groups: dict[tuple[Place, str], list[Event]] = {}
     failures = [e for e in facts.events("compile_failure") if is_error(e)]
     for event in [*failures, *facts.events("call_error")]:
@@ -25,7 +25,7 @@ def subjects(facts: Facts) -> Iterator[Subject]:
         runs = [e.data["skip_runs"] for e in group if e.data.get("skip_runs")]
         count = sum(r[0] for r in runs) if runs else len(group)
         steps = sum(r[1] for r in runs) if runs else None
-        yield Subject(tuple(group), place, facts, count, steps)
+        yield EventGroup(tuple(group), place, facts, count, steps)
 
 
 def _place(event: Event) -> Place:
@@ -43,46 +43,45 @@ class CompileError(Rule):
     errors: tuple[str, ...] = ()
     told: str | None = None
 
-    def matches(self, subject: Subject) -> bool:
-        if subject.data["error"] not in self.errors:
+    def matches(self, group: EventGroup) -> bool:
+        if group.data["error"] not in self.errors:
             return False
         return (
-            self.told is None
-            or re.search(self.told, subject.data["message"]) is not None
+            self.told is None or re.search(self.told, group.data["message"]) is not None
         )
 
-    def message(self, subject: Subject) -> str:
-        what = f"`{subject.expression}`" if subject.expression else subject.function
-        often = f" ({subject.often})" if subject.often else ""
+    def message(self, group: EventGroup) -> str:
+        what = f"`{group.expression}`" if group.expression else group.function
+        often = f" ({group.often})" if group.often else ""
         return (
-            f"compiling fails at {what} in {subject.function}{often}, though eager runs"
-            f" it: {self.short(subject)}"
+            f"compiling fails at {what} in {group.function}{often}, though eager runs"
+            f" it: {self.short(group)}"
         )
 
-    def short(self, subject: Subject) -> str:
+    def short(self, group: EventGroup) -> str:
         """The shortest true sentence about the error."""
-        return shorten(_innermost_error(subject.data["message"]), 160)
+        return shorten(_innermost_error(group.data["message"]), 160)
 
-    def cause(self, subject: Subject) -> str:
-        return f"{subject.data['error']}: {self.short(subject)}"
+    def cause(self, group: EventGroup) -> str:
+        return f"{group.data['error']}: {self.short(group)}"
 
-    def fix(self, subject: Subject) -> str:
-        what = f"`{subject.expression}`" if subject.expression else subject.function
+    def fix(self, group: EventGroup) -> str:
+        what = f"`{group.expression}`" if group.expression else group.function
         return (
             f"rewrite {what}, or move it into a function marked @torch.compiler.disable"
             " so that it runs eagerly"
         )
 
-    def evidence(self, subject: Subject) -> Iterable[str]:
-        yield shorten(f"{subject.data['error']}: {subject.data['message']}", 400)
-        if subject.data.get("gb_id"):
-            yield f"{subject.data['gb_id']} {subject.data['page']}"
-        yield from user_stack(subject)
+    def evidence(self, group: EventGroup) -> Iterable[str]:
+        yield shorten(f"{group.data['error']}: {group.data['message']}", 400)
+        if group.data.get("gb_id"):
+            yield f"{group.data['gb_id']} {group.data['page']}"
+        yield from user_stack(group)
 
 
-def user_stack(subject: Subject) -> Iterator[str]:
+def user_stack(group: EventGroup) -> Iterator[str]:
     """The innermost frames of the stack torch recorded, outermost first."""
-    for frame in subject.first.frames[-4:]:
+    for frame in group.first.frames[-4:]:
         yield f"in {frame.file}:{frame.line} {frame.function}: {frame.code}"
 
 
@@ -124,10 +123,10 @@ class FailsOnFakeTensors(CompileError):
     reference = torch_pages.FAKE_TENSORS
     errors = ("TorchRuntimeError", "IndexError", "RuntimeError")
 
-    def fix(self, subject: Subject) -> str:
+    def fix(self, group: EventGroup) -> str:
         return (
             "check the shape first, e.g. `if x.numel() == n:` before"
-            f" `{subject.expression}`, instead of catching the error; or move the"
+            f" `{group.expression}`, instead of catching the error; or move the"
             " try/except into a function marked @torch.compiler.disable"
         )
 
@@ -163,15 +162,13 @@ class MissingFakeKernel(CompileError):
         r" kernel|NotImplementedError"
     )
 
-    def fix(self, subject: Subject) -> str:
-        operator = re.search(
-            r"[\w]+(?:\.|::)[\w]+(?=\.default)", subject.data["message"]
-        )
+    def fix(self, group: EventGroup) -> str:
+        operator = re.search(r"[\w]+(?:\.|::)[\w]+(?=\.default)", group.data["message"])
         name = operator[0].replace(".", "::") if operator else "the operator"
         return (
             f'give {name} a fake implementation: @torch.library.register_fake("{name}")'
             " def _(x): return torch.empty_like(x); it is called at"
-            f" `{subject.expression}`"
+            f" `{group.expression}`"
         )
 
 
@@ -194,20 +191,20 @@ class BackendError(CompileError):
     code = "CE703"
     errors = ("BackendCompilerFailed", "InductorError", "LoweringException")
 
-    def message(self, subject: Subject) -> str:
-        backend = re.search(r"backend='(.+?)'", subject.data["message"])
+    def message(self, group: EventGroup) -> str:
+        backend = re.search(r"backend='(.+?)'", group.data["message"])
         name = backend[1] if backend else "the backend"
         return (
-            f"the backend {name} fails on the graph of {subject.compiled}:"
-            f" {self.short(subject)}"
+            f"the backend {name} fails on the graph of {group.compiled}:"
+            f" {self.short(group)}"
         )
 
-    def fix(self, subject: Subject) -> str:
-        backend = re.search(r"backend='(.+?)'", subject.data["message"])
+    def fix(self, group: EventGroup) -> str:
+        backend = re.search(r"backend='(.+?)'", group.data["message"])
         name = backend[1] if backend else "the backend"
         return (
-            f"fix the error in the backend {name} ({self.short(subject)}), or compile "
-            f'{subject.compiled} with another one (backend="inductor", "aot_eager",'
+            f"fix the error in the backend {name} ({self.short(group)}), or compile "
+            f'{group.compiled} with another one (backend="inductor", "aot_eager",'
             ' "eager")'
         )
 
@@ -233,17 +230,17 @@ class BreakUnderFullgraph(CompileError):
     errors = ("Unsupported", "UserError", "UncapturedHigherOrderOpError")
     breaks: tuple[GraphBreak, ...] = (OtherBreak(),)
 
-    def cause(self, subject: Subject) -> str:
+    def cause(self, group: EventGroup) -> str:
         return (
             "with fullgraph=True a graph break is an error, and"
-            f" {self._behind(subject).why(subject)}"
+            f" {self._behind(group).why(group)}"
         )
 
-    def fix(self, subject: Subject) -> str:
-        return f"{self._behind(subject).remedy(subject)}; or drop fullgraph=True"
+    def fix(self, group: EventGroup) -> str:
+        return f"{self._behind(group).remedy(group)}; or drop fullgraph=True"
 
-    def _behind(self, subject: Subject) -> GraphBreak:
-        return next(rule for rule in self.breaks if rule.matches(subject))
+    def _behind(self, group: EventGroup) -> GraphBreak:
+        return next(rule for rule in self.breaks if rule.matches(group))
 
 
 class OtherError(CompileError):
@@ -264,5 +261,5 @@ class OtherError(CompileError):
 
     code = "CE799"
 
-    def matches(self, subject: Subject) -> bool:
+    def matches(self, group: EventGroup) -> bool:
         return True

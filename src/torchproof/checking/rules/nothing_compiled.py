@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from torchproof.checking.rules import torch_pages
 from torchproof.checking.rules.breaks import is_error
 from torchproof.checking.rules.no_ops import NoOp, by_site
-from torchproof.checking.rules.rule import Facts, Subject, plural
+from torchproof.checking.rules.rule import EventGroup, Facts, plural
 from torchproof.records import Event, Place, Severity, place_of, whose
 
 
@@ -31,7 +31,7 @@ class NothingCompiled(NoOp):
     code = "NC805"
     reference = torch_pages.SKIPPED
 
-    def subjects(self, facts: Facts) -> Iterator[Subject]:
+    def event_groups(self, facts: Facts) -> Iterator[EventGroup]:
         failed = {e.function for e in facts.events("compile_failure") if is_error(e)}
         errors = facts.events("call_error")
         yield from by_site(
@@ -48,16 +48,16 @@ class NothingCompiled(NoOp):
             facts,
         )
 
-    def message(self, subject: Subject) -> str:
-        calls = sum(e.data["calls"] for e in subject.events)
+    def message(self, group: EventGroup) -> str:
+        calls = sum(e.data["calls"] for e in group.events)
         return (
-            f"{subject.data['name']} is compiled and called {plural(calls, 'time')},"
+            f"{group.data['name']} is compiled and called {plural(calls, 'time')},"
             " but no compiled code ever ran"
         )
 
-    def cause(self, subject: Subject) -> str:
-        breaks, name = self._breaks(subject), subject.data["name"]
-        if self._torch_own(subject):
+    def cause(self, group: EventGroup) -> str:
+        breaks, name = self._breaks(group), group.data["name"]
+        if self._torch_own(group):
             return (
                 f"{name}.forward is torch's own code, which compiling in place does not"
                 " trace"
@@ -75,9 +75,9 @@ class NothingCompiled(NoOp):
             )
         return f"every frame was skipped, first because of: {breaks[0].data['type']}"
 
-    def fix(self, subject: Subject) -> str:
-        breaks, name = self._breaks(subject), subject.data["name"]
-        if self._torch_own(subject):
+    def fix(self, group: EventGroup) -> str:
+        breaks, name = self._breaks(group), group.data["name"]
+        if self._torch_own(group):
             return f"use model = torch.compile(model) for a {name}, not model.compile()"
         if not breaks:
             return (
@@ -103,18 +103,18 @@ class NothingCompiled(NoOp):
             " after it"
         )
 
-    def _torch_own(self, subject: Subject) -> bool:
+    def _torch_own(self, group: EventGroup) -> bool:
         """Module.compile() on a class of torch.nn compiles nothing, silently."""
-        function = subject.first.function
+        function = group.first.function
         own = function is not None and whose(function.file) == "torch"
-        return own and bool(subject.data["in_place"]) and not self._breaks(subject)
+        return own and bool(group.data["in_place"]) and not self._breaks(group)
 
-    def severity(self, subject: Subject) -> Severity:
-        known = self._breaks(subject) or self._torch_own(subject)
+    def severity(self, group: EventGroup) -> Severity:
+        known = self._breaks(group) or self._torch_own(group)
         return "high" if known else "medium"
 
-    def _breaks(self, subject: Subject) -> list[Event]:
-        return subject.facts.events("graph_break", "compile_failure")
+    def _breaks(self, group: EventGroup) -> list[Event]:
+        return group.facts.events("graph_break", "compile_failure")
 
 
 class NoCompileCall(NoOp):
@@ -136,20 +136,20 @@ class NoCompileCall(NoOp):
 
     code = "NC806"
 
-    def subjects(self, facts: Facts) -> Iterator[Subject]:
+    def event_groups(self, facts: Facts) -> Iterator[EventGroup]:
         live = facts.calls is not None
         if live and facts.complete and not facts.events("wrapper"):
-            yield Subject(
+            yield EventGroup(
                 (Event("nothing"),), Place(None, None, None), facts, None, None
             )
 
-    def message(self, subject: Subject) -> str:
+    def message(self, group: EventGroup) -> str:
         return "the program never calls torch.compile: everything runs eagerly"
 
-    def cause(self, subject: Subject) -> str:
+    def cause(self, group: EventGroup) -> str:
         return "no call of torch.compile was made, by the program or what it imports"
 
-    def fix(self, subject: Subject) -> str:
+    def fix(self, group: EventGroup) -> str:
         return (
             "compile the model (model.compile(), or model = torch.compile(model)); for"
             " a factory, leave out --as-written"

@@ -6,7 +6,7 @@ import re
 
 from torchproof.checking.rules import torch_pages
 from torchproof.checking.rules.breaks import GraphBreak, move_out, own_hints
-from torchproof.checking.rules.rule import Subject, shorten
+from torchproof.checking.rules.rule import EventGroup, shorten
 
 
 class ContextManager(GraphBreak):
@@ -34,20 +34,20 @@ class ContextManager(GraphBreak):
         r"[Cc]ontext manager|ContextWrapping|contextlib|contextmanager|WITH_EXCEPT",
     )
 
-    def matches(self, subject: Subject) -> bool:
-        entered = subject.frame is not None and subject.frame.code.startswith("with ")
-        return entered or super().matches(subject)
+    def matches(self, group: EventGroup) -> bool:
+        entered = group.frame is not None and group.frame.code.startswith("with ")
+        return entered or super().matches(group)
 
-    def why(self, subject: Subject) -> str:
+    def why(self, group: EventGroup) -> str:
         return (
-            f"`{subject.expression}` is inside, or is, a context manager Dynamo cannot"
-            f" handle: {shorten(subject.data['explanation'], 160)}"
+            f"`{group.expression}` is inside, or is, a context manager Dynamo cannot"
+            f" handle: {shorten(group.data['explanation'], 160)}"
         )
 
-    def remedy(self, subject: Subject) -> str:
+    def remedy(self, group: EventGroup) -> str:
         return (
             "put the `with` outside the compiled function, or take what breaks out of"
-            f" the block; here it is `{subject.expression}`"
+            f" the block; here it is `{group.expression}`"
         )
 
 
@@ -75,24 +75,24 @@ class SymbolicArgument(GraphBreak):
         r"argument '(\w+)'.* must be (\w+), not Sym\w+|(\w+)=Sym(?:Bool|Int|Float)\b"
     )
 
-    def matches(self, subject: Subject) -> bool:
-        data = subject.data
+    def matches(self, group: EventGroup) -> bool:
+        data = group.data
         return "fake tensor call" in data["type"] and bool(
             self.symbol.search(data["context"])
         )
 
-    def _argument(self, subject: Subject) -> str:
-        found = self.symbol.search(subject.data["context"])
+    def _argument(self, group: EventGroup) -> str:
+        found = self.symbol.search(group.data["context"])
         return (found and (found[1] or found[3])) or "the argument"
 
-    def why(self, subject: Subject) -> str:
+    def why(self, group: EventGroup) -> str:
         return (
-            f"`{self._argument(subject)}` comes from a size that is dynamic here: it is"
+            f"`{self._argument(group)}` comes from a size that is dynamic here: it is"
             " a symbol while tracing, and the operator takes a plain value only"
         )
 
-    def remedy(self, subject: Subject) -> str:
-        name = self._argument(subject)
+    def remedy(self, group: EventGroup) -> str:
+        name = self._argument(group)
         return (
             f"give `{name}` as a plain value (`{name}=True`, or an attribute set"
             " once); or choose it with a condition, which becomes a guard: `True if"
@@ -127,23 +127,23 @@ class ExceptionFlow(GraphBreak):
         ),
     )
 
-    def matches(self, subject: Subject) -> bool:
+    def matches(self, group: EventGroup) -> bool:
         # The line itself, or one near that raises what is being built here.
-        file = subject.frame.file if subject.frame else ""
-        near = [frame for frame in subject.first.frames[-4:] if frame.file == file]
+        file = group.frame.file if group.frame else ""
+        near = [frame for frame in group.first.frames[-4:] if frame.file == file]
         raising = any(re.match(r"(try|except|raise)\b", frame.code) for frame in near)
-        return raising or "traceback." in subject.expression or super().matches(subject)
+        return raising or "traceback." in group.expression or super().matches(group)
 
-    def why(self, subject: Subject) -> str:
+    def why(self, group: EventGroup) -> str:
         return (
-            f"`{subject.expression}` raises or handles an exception while it is traced:"
-            f" {shorten(subject.data['explanation'], 200)}"
+            f"`{group.expression}` raises or handles an exception while it is traced:"
+            f" {shorten(group.data['explanation'], 200)}"
         )
 
-    def remedy(self, subject: Subject) -> str:
+    def remedy(self, group: EventGroup) -> str:
         return (
             "test the condition with an `if` on shapes or Python values instead of"
-            f" relying on an exception at `{subject.expression}`, or move the"
+            f" relying on an exception at `{group.expression}`, or move the"
             " try/except outside the compiled function"
         )
 
@@ -169,20 +169,20 @@ class GeneratorUse(GraphBreak):
     code = "GB113"
     types = (r"[Gg]enerator|async|BUILD_CLASS|build_class|YIELD|SEND|\byield\b",)
 
-    def matches(self, subject: Subject) -> bool:
-        iterates = re.search(r"tp_iter(next)?\b", subject.data["type"])
-        written = re.match(r"class |for |async |yield\b|next\(", subject.expression)
-        return bool(iterates or written) or super().matches(subject)
+    def matches(self, group: EventGroup) -> bool:
+        iterates = re.search(r"tp_iter(next)?\b", group.data["type"])
+        written = re.match(r"class |for |async |yield\b|next\(", group.expression)
+        return bool(iterates or written) or super().matches(group)
 
-    def why(self, subject: Subject) -> str:
+    def why(self, group: EventGroup) -> str:
         return (
-            f"`{subject.expression}` uses a generator, a coroutine or a class body:"
-            f" {shorten(subject.data['explanation'], 160)}"
+            f"`{group.expression}` uses a generator, a coroutine or a class body:"
+            f" {shorten(group.data['explanation'], 160)}"
         )
 
-    def remedy(self, subject: Subject) -> str:
+    def remedy(self, group: EventGroup) -> str:
         return (
-            f"build a list instead of a generator at `{subject.expression}`, and define"
+            f"build a list instead of a generator at `{group.expression}`, and define"
             " classes outside the compiled function"
         )
 
@@ -216,14 +216,14 @@ class UnsupportedPython(GraphBreak):
         r"comparison|slot|constant",
     )
 
-    def remedy(self, subject: Subject) -> str:
-        if re.search(r"\b(sorted|max|min|\.sort)\(", subject.expression):
+    def remedy(self, group: EventGroup) -> str:
+        if re.search(r"\b(sorted|max|min|\.sort)\(", group.expression):
             return (
                 "order tensors with tensor operations (torch.sort, torch.argsort,"
-                f" topk) instead of `{subject.expression}`; or {move_out(subject)}"
+                f" topk) instead of `{group.expression}`; or {move_out(group)}"
             )
-        hints = own_hints(subject)
-        advice = move_out(subject)
+        hints = own_hints(group)
+        advice = move_out(group)
         return f"{hints}; or {advice}" if hints else advice
 
 
@@ -245,14 +245,14 @@ class OtherBreak(GraphBreak):
 
     code = "GB199"
 
-    def matches(self, subject: Subject) -> bool:
+    def matches(self, group: EventGroup) -> bool:
         return True
 
-    def remedy(self, subject: Subject) -> str:
-        if re.search(r"torch\.jit|Script", subject.data["type"]):
+    def remedy(self, group: EventGroup) -> str:
+        if re.search(r"torch\.jit|Script", group.data["type"]):
             return (
                 "use the original module instead of its torch.jit.script version at"
-                f" `{subject.expression}`: TorchScript does not go into a graph"
+                f" `{group.expression}`: TorchScript does not go into a graph"
             )
-        hints = own_hints(subject)
-        return f"{hints}; or {move_out(subject)}" if hints else move_out(subject)
+        hints = own_hints(group)
+        return f"{hints}; or {move_out(group)}" if hints else move_out(group)

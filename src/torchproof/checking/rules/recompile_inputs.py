@@ -17,7 +17,7 @@ from torchproof.checking.rules.recompiles import (
     sources_passed_by_library,
     values_seen,
 )
-from torchproof.checking.rules.rule import Subject, expression_of, shorten
+from torchproof.checking.rules.rule import EventGroup, expression_of, shorten
 from torchproof.checking.rules.shapes import fixed_sizes
 from torchproof.observe import Argument, Guard
 from torchproof.records import Frame, shown_briefly
@@ -44,28 +44,28 @@ class SizeChange(Recompile):
     reference = torch_pages.DYNAMIC_SHAPES
     causes = ("size",)
 
-    def changed(self, guard: Guard, subject: Subject) -> str:
-        return f"size {guard.dim} of `{guard.source}` changed ({values_seen(subject)})"
+    def changed(self, guard: Guard, group: EventGroup) -> str:
+        return f"size {guard.dim} of `{guard.source}` changed ({values_seen(group)})"
 
-    def why(self, guard: Guard, subject: Subject) -> str:
-        static = " and stays static" if _stays_static(guard, subject) else ""
+    def why(self, guard: Guard, group: EventGroup) -> str:
+        static = " and stays static" if _stays_static(guard, group) else ""
         return (
             f"size {guard.dim} of `{guard.source}` was compiled in as"
             f" {guard.expected}{static}"
         )
 
-    def remedy(self, guard: Guard, subject: Subject) -> str:
-        if is_marked_at_call(subject.first):
-            return _at_the_call(subject)
-        if sources := sources_passed_by_library(subject):
+    def remedy(self, guard: Guard, group: EventGroup) -> str:
+        if is_marked_at_call(group.first):
+            return _at_the_call(group)
+        if sources := sources_passed_by_library(group):
             return (
                 "before the first call: torch.compiler.config.dynamic_sources ="
                 f' "{",".join(sources)}"; or pad to a few bucket sizes where the'
                 " batches are made"
             )
-        sizes = [size for each in marks(subject)[:1] for size in each.sizes]
+        sizes = [size for each in marks(group)[:1] for size in each.sizes]
         marked = _marked(sizes) or _mark(guard.source, guard.dim)
-        if _stays_static(guard, subject):
+        if _stays_static(guard, group):
             return (
                 f"let size {guard.dim} of `{guard.source}` be dynamic: drop"
                 " dynamic=False (dynamic=None and dynamic=True allow it), call"
@@ -77,23 +77,23 @@ class SizeChange(Recompile):
         )
 
 
-def _at_the_call(subject: Subject) -> str:
+def _at_the_call(group: EventGroup) -> str:
     """What to write before each call of the compiled function."""
-    changing = marks(subject)
+    changing = marks(group)
     if not any(each.sizes for each in changing):  # a trace does not record sizes
-        changing = [_guarded(subject)]
-    fixed = _fixed(changing, subject)
+        changing = [_guarded(group)]
+    fixed = _fixed(changing, group)
     marked = [each for m in changing if (each := _without(m, fixed)).sizes]
-    guards = [event.data["guard"] for event in subject.events]
+    guards = [event.data["guard"] for event in group.events]
     if all((guard.source, guard.dim) in fixed for guard in guards):
         marked = []
-    steps = [_before(each, subject) for each in marked]
+    steps = [_before(each, group) for each in marked]
     every = [mark for each in marked for mark in each.sizes]
     computed = [mark.argument.words for mark in every if not mark.argument.fixed]
     if computed:
         named = ", ".join(f"`{shorten(words)}`" for words in dict.fromkeys(computed))
         steps.insert(0, f"give {named} a name before the call and pass that")
-    if subject.facts.compile_arguments.get("dynamic") == "False":
+    if group.facts.compile_arguments.get("dynamic") == "False":
         steps.insert(0, "drop dynamic=False")
     if every[1:]:
         steps[-1] += " (all of them: one fixed size fixes the others)"
@@ -105,10 +105,10 @@ def _at_the_call(subject: Subject) -> str:
     return "; ".join(steps if fixed else [*steps, "or pad to a few bucket sizes"])
 
 
-def _fixed(changing: list[Marks], subject: Subject) -> dict[tuple[str, int], Frame]:
+def _fixed(changing: list[Marks], group: EventGroup) -> dict[tuple[str, int], Frame]:
     """The sizes that a line of the compiled code fixes, whether marked or not."""
     sizes = [(m.argument.words, m.dim) for each in changing for m in each.sizes]
-    lines = fixed_sizes(subject.facts)
+    lines = fixed_sizes(group.facts)
     return {size: lines[size] for size in sizes if size in lines}
 
 
@@ -118,17 +118,17 @@ def _without(marks: Marks, fixed: Mapping[tuple[str, int], Frame]) -> Marks:
     return Marks(marks.call, tuple(kept))
 
 
-def _guarded(subject: Subject) -> Marks:
-    guard: Guard = subject.data["guard"]
-    argument = Argument(guard.source, fixed=subject.data["fixed"])
+def _guarded(group: EventGroup) -> Marks:
+    guard: Guard = group.data["guard"]
+    argument = Argument(guard.source, fixed=group.data["fixed"])
     seen = (1,) if guard.cause == "size_one" else ()
-    return Marks(subject.data["entry_call"], (Mark(argument, guard.dim or 0, seen),))
+    return Marks(group.data["entry_call"], (Mark(argument, guard.dim or 0, seen),))
 
 
-def _before(marks: Marks, subject: Subject) -> str:
+def _before(marks: Marks, group: EventGroup) -> str:
     frame = call_frame(marks.call)
     call = f"`{expression_of(frame)}`" if frame else "the call"
-    at, place = (marks.call.file, marks.call.line), subject.frame
+    at, place = (marks.call.file, marks.call.line), group.frame
     here = place is not None and (place.file, place.line) == at
     where = "" if here else f" at {shown_briefly(at[0])}:{at[1]}"
     return f"before {call}{where}, each time: {_marked(marks.sizes)}"
@@ -160,12 +160,12 @@ def _mark(words: str, dim: int | None) -> str:
     return f"torch._dynamo.maybe_mark_dynamic({words}, {dim})"
 
 
-def _stays_static(guard: Guard, subject: Subject) -> bool:
+def _stays_static(guard: Guard, group: EventGroup) -> bool:
     """A size that changed once is dynamic from then on, unless something forbids it."""
     same = [
         event
-        for event in subject.facts.events("recompile", "recompile_limit")
-        if event.function == subject.first.function
+        for event in group.facts.events("recompile", "recompile_limit")
+        if event.function == group.first.function
         and event.data["guard"] is not None
         and event.data["guard"].cause == "size"
         and (event.data["guard"].source, event.data["guard"].dim)
@@ -196,21 +196,21 @@ class SizeOne(Recompile):
     reference = torch_pages.DYNAMIC_SHAPES
     causes = ("size_one",)
 
-    def changed(self, guard: Guard, subject: Subject) -> str:
+    def changed(self, guard: Guard, group: EventGroup) -> str:
         return (
             f"size {guard.dim} of `{guard.source}` is 0 or 1 on some calls (0/1"
             " specialisation)"
         )
 
-    def why(self, guard: Guard, subject: Subject) -> str:
+    def why(self, guard: Guard, group: EventGroup) -> str:
         return (
             f"torch compiles sizes 0 and 1 of `{guard.source}` apart from all others,"
             f" even when dimension {guard.dim} is dynamic"
         )
 
-    def remedy(self, guard: Guard, subject: Subject) -> str:
-        if is_marked_at_call(subject.first):
-            return _at_the_call(subject)
+    def remedy(self, guard: Guard, group: EventGroup) -> str:
+        if is_marked_at_call(group.first):
+            return _at_the_call(group)
         return (
             f"warm up with both kinds before serving: one call with size {guard.dim} of"
             f" `{guard.source}` at 1 and a first call with size >= 2; or one graph for"
@@ -239,19 +239,19 @@ class EqualSizes(Recompile):
     reference = torch_pages.DYNAMIC_SHAPES
     causes = ("equal_sizes",)
 
-    def changed(self, guard: Guard, subject: Subject) -> str:
+    def changed(self, guard: Guard, group: EventGroup) -> str:
         return (
             f"size {guard.dim} of `{guard.source}` and {guard.other} were equal at"
             " first, and are not any more (duck sizing)"
         )
 
-    def why(self, guard: Guard, subject: Subject) -> str:
+    def why(self, guard: Guard, group: EventGroup) -> str:
         return (
             f"duck sizing gave `{guard.source}`.size({guard.dim}) and {guard.other} one"
             f" symbol because both were {guard.expected}"
         )
 
-    def remedy(self, guard: Guard, subject: Subject) -> str:
+    def remedy(self, guard: Guard, group: EventGroup) -> str:
         return (
             "make the first call with sizes that differ, or switch duck sizing off:"
             " torch.fx.experimental._config.use_duck_shape = False;"
@@ -281,15 +281,15 @@ class ShapeCondition(Recompile):
     reference = torch_pages.DYNAMIC_SHAPES
     causes = ("shape_condition",)
 
-    def changed(self, guard: Guard, subject: Subject) -> str:
+    def changed(self, guard: Guard, group: EventGroup) -> str:
         return f"the condition `{guard.other}` on a size changed"
 
-    def why(self, guard: Guard, subject: Subject) -> str:
+    def why(self, guard: Guard, group: EventGroup) -> str:
         by = f" at `{guard.code}`" if guard.code else ""
         told = f"the code decides by a size{by}, and each answer is a graph"
         return f"{told}; so are the sizes 0 and 1" if _from_two(guard) else told
 
-    def remedy(self, guard: Guard, subject: Subject) -> str:
+    def remedy(self, guard: Guard, group: EventGroup) -> str:
         by = f"`{guard.code}`" if guard.code else f"`{guard.other}`"
         told = (
             f"avoid deciding by the size at {by}: pad `{guard.source}` so that it"
@@ -328,16 +328,16 @@ class LayoutChange(Recompile):
     code = "RC204"
     causes = ("stride",)
 
-    def changed(self, guard: Guard, subject: Subject) -> str:
+    def changed(self, guard: Guard, group: EventGroup) -> str:
         return (
             f"the memory layout of `{guard.source}` changed (stride {guard.dim}:"
-            f" {values_seen(subject)})"
+            f" {values_seen(group)})"
         )
 
-    def remedy(self, guard: Guard, subject: Subject) -> str:
+    def remedy(self, guard: Guard, group: EventGroup) -> str:
         return (
             f"give `{guard.source}` one layout before the call:"
-            f" {made(guard, subject, '.contiguous()')} (or a fixed memory_format), so"
+            f" {made(guard, group, '.contiguous()')} (or a fixed memory_format), so"
             " that its strides are the same"
         )
 
@@ -361,10 +361,10 @@ class DtypeChange(Recompile):
     code = "RC205"
     causes = ("dtype",)
 
-    def changed(self, guard: Guard, subject: Subject) -> str:
-        return f"the dtype of `{guard.source}` changed ({values_seen(subject)})"
+    def changed(self, guard: Guard, group: EventGroup) -> str:
+        return f"the dtype of `{guard.source}` changed ({values_seen(group)})"
 
-    def remedy(self, guard: Guard, subject: Subject) -> str:
+    def remedy(self, guard: Guard, group: EventGroup) -> str:
         dtype = {
             "Float": "torch.float32",
             "Double": "torch.float64",
@@ -373,7 +373,7 @@ class DtypeChange(Recompile):
         wanted = dtype.get(guard.expected or "", f"the dtype it had ({guard.expected})")
         return (
             "convert before the call so that the dtype is always the same:"
-            f" {made(guard, subject, f'.to({wanted})')}"
+            f" {made(guard, group, f'.to({wanted})')}"
         )
 
 
@@ -396,13 +396,13 @@ class DeviceChange(Recompile):
     code = "RC206"
     causes = ("device", "dispatch_key")
 
-    def changed(self, guard: Guard, subject: Subject) -> str:
-        return f"the device of `{guard.source}` changed ({values_seen(subject)})"
+    def changed(self, guard: Guard, group: EventGroup) -> str:
+        return f"the device of `{guard.source}` changed ({values_seen(group)})"
 
-    def remedy(self, guard: Guard, subject: Subject) -> str:
+    def remedy(self, guard: Guard, group: EventGroup) -> str:
         return (
             "move it before the call so that the device is always the same:"
-            f" {made(guard, subject, '.to(device)')}"
+            f" {made(guard, group, '.to(device)')}"
         )
 
 
@@ -425,13 +425,12 @@ class RankChange(Recompile):
     code = "RC207"
     causes = ("rank",)
 
-    def changed(self, guard: Guard, subject: Subject) -> str:
+    def changed(self, guard: Guard, group: EventGroup) -> str:
         return (
-            f"`{guard.source}` has another number of dimensions"
-            f" ({values_seen(subject)})"
+            f"`{guard.source}` has another number of dimensions ({values_seen(group)})"
         )
 
-    def remedy(self, guard: Guard, subject: Subject) -> str:
+    def remedy(self, guard: Guard, group: EventGroup) -> str:
         return (
             f"always pass `{guard.source}` with the same rank, e.g."
             f" {guard.source}.unsqueeze(0) for the smaller one, or compile one function"
@@ -458,10 +457,10 @@ class RequiresGradChange(Recompile):
     code = "RC208"
     causes = ("requires_grad",)
 
-    def changed(self, guard: Guard, subject: Subject) -> str:
-        return f"requires_grad of `{guard.source}` changed ({values_seen(subject)})"
+    def changed(self, guard: Guard, group: EventGroup) -> str:
+        return f"requires_grad of `{guard.source}` changed ({values_seen(group)})"
 
-    def remedy(self, guard: Guard, subject: Subject) -> str:
+    def remedy(self, guard: Guard, group: EventGroup) -> str:
         return (
             f"keep requires_grad of `{guard.source}` the same: {guard.source}.detach()"
             " where no gradient is needed, or run those calls under torch.no_grad();"
@@ -488,19 +487,19 @@ class Aliasing(Recompile):
     code = "RC209"
     causes = ("alias",)
 
-    def changed(self, guard: Guard, subject: Subject) -> str:
+    def changed(self, guard: Guard, group: EventGroup) -> str:
         return (
             f"`{guard.source}` and `{guard.other}` are the same tensor on some calls"
             " only"
         )
 
-    def why(self, guard: Guard, subject: Subject) -> str:
+    def why(self, guard: Guard, group: EventGroup) -> str:
         return (
             f"whether `{guard.source}` and `{guard.other}` alias is part of what was"
             " compiled"
         )
 
-    def remedy(self, guard: Guard, subject: Subject) -> str:
+    def remedy(self, guard: Guard, group: EventGroup) -> str:
         return (
             f"pass different tensors: {guard.other}.clone() where `{guard.other}` is"
             f" the same tensor as `{guard.source}`; or always pass the same one"

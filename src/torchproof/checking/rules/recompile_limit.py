@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from torchproof.checking.rules import recompile_inputs as inputs
 from torchproof.checking.rules import recompile_state as state
 from torchproof.checking.rules.recompiles import Recompile
-from torchproof.checking.rules.rule import Rule, Subject, shorten
+from torchproof.checking.rules.rule import EventGroup, Rule, shorten
 from torchproof.observe import Guard
 
 
@@ -31,18 +31,18 @@ class BackendChange(Recompile):
     code = "RC219"
     causes = ("backend",)
 
-    def changed(self, guard: Guard, subject: Subject) -> str:
+    def changed(self, guard: Guard, group: EventGroup) -> str:
         return "torch.compile was called again with another backend object"
 
-    def why(self, guard: Guard, subject: Subject) -> str:
+    def why(self, guard: Guard, group: EventGroup) -> str:
         return (
             "each torch.compile call with a new backend object starts a cache of"
             " its own"
         )
 
-    def remedy(self, guard: Guard, subject: Subject) -> str:
+    def remedy(self, guard: Guard, group: EventGroup) -> str:
         return (
-            f"call torch.compile({subject.compiled}, ...) once, outside the loop, and"
+            f"call torch.compile({group.compiled}, ...) once, outside the loop, and"
             " reuse what it returns; use one backend object"
         )
 
@@ -65,10 +65,10 @@ class OtherGuard(Recompile):
 
     code = "RC299"
 
-    def matches(self, subject: Subject) -> bool:
-        return subject.data["guard"] is not None
+    def matches(self, group: EventGroup) -> bool:
+        return group.data["guard"] is not None
 
-    def changed(self, guard: Guard, subject: Subject) -> str:
+    def changed(self, guard: Guard, group: EventGroup) -> str:
         return (
             "a condition of the compiled code no longer held:"
             f" `{shorten(guard.source)}`"
@@ -120,12 +120,12 @@ class RecompileLimit(Rule):
     code = "RC290"
     kind = "recompile_limit"
 
-    def matches(self, subject: Subject) -> bool:
-        return subject.first.kind == "recompile_limit"
+    def matches(self, group: EventGroup) -> bool:
+        return group.first.kind == "recompile_limit"
 
-    def message(self, subject: Subject) -> str:
-        limit = subject.data["limit"]
-        facts = subject.facts.observation
+    def message(self, group: EventGroup) -> str:
+        limit = group.data["limit"]
+        facts = group.facts.observation
         eager = ""
         if (
             facts.calls
@@ -137,38 +137,35 @@ class RecompileLimit(Rule):
                 " compiled code"
             )
         return (
-            f"{subject.compiled} hit the recompile limit ({limit or '-'}) and runs"
+            f"{group.compiled} hit the recompile limit ({limit or '-'}) and runs"
             f" eagerly from then on{eager}"
         )
 
-    def cause(self, subject: Subject) -> str:
-        rule = self._behind(subject)
+    def cause(self, group: EventGroup) -> str:
+        rule = self._behind(group)
         if rule is None:
             return "too many recompilations"
         return (
-            "it recompiled for each change:"
-            f" {rule.changed(subject.data['guard'], subject)}"
+            f"it recompiled for each change: {rule.changed(group.data['guard'], group)}"
         )
 
-    def fix(self, subject: Subject) -> str:
-        rule = self._behind(subject)
+    def fix(self, group: EventGroup) -> str:
+        rule = self._behind(group)
         advice = (
-            rule.fix(subject)
-            if rule
-            else "find what changes with TORCH_LOGS=recompiles"
+            rule.fix(group) if rule else "find what changes with TORCH_LOGS=recompiles"
         )
         return (
             f"{advice}; if the variants are few and wanted, raise"
-            f" torch._dynamo.config.{subject.data['setting']}"
+            f" torch._dynamo.config.{group.data['setting']}"
         )
 
-    def evidence(self, subject: Subject) -> Iterable[str]:
-        if subject.data["guard"] is not None:
-            yield f"last guard to fail: {shorten(subject.data['guard'].text, 200)}"
+    def evidence(self, group: EventGroup) -> Iterable[str]:
+        if group.data["guard"] is not None:
+            yield f"last guard to fail: {shorten(group.data['guard'].text, 200)}"
         yield (
             "GB0039"
             " https://meta-pytorch.github.io/compile-graph-break-site/gb/gb0039.html"
         )
 
-    def _behind(self, subject: Subject) -> Recompile | None:
-        return next((rule for rule in RECOMPILES if rule.matches(subject)), None)
+    def _behind(self, group: EventGroup) -> Recompile | None:
+        return next((rule for rule in RECOMPILES if rule.matches(group)), None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torchproof.checking.rules import torch_pages
 from torchproof.checking.rules.recompiles import Recompile, values_seen
-from torchproof.checking.rules.rule import Subject
+from torchproof.checking.rules.rule import EventGroup
 from torchproof.observe import Guard
 from torchproof.records import Severity
 
@@ -29,13 +29,13 @@ class ScalarArgument(Recompile):
     code = "RC210"
     causes = ("value",)
 
-    def changed(self, guard: Guard, subject: Subject) -> str:
-        return f"the Python value `{guard.source}` changed ({values_seen(subject)})"
+    def changed(self, guard: Guard, group: EventGroup) -> str:
+        return f"the Python value `{guard.source}` changed ({values_seen(group)})"
 
-    def why(self, guard: Guard, subject: Subject) -> str:
+    def why(self, guard: Guard, group: EventGroup) -> str:
         return f"`{guard.source}` was compiled in as the constant {guard.expected}"
 
-    def remedy(self, guard: Guard, subject: Subject) -> str:
+    def remedy(self, guard: Guard, group: EventGroup) -> str:
         if guard.other == "closure":
             return (
                 f"`{guard.source}` is held by a closure that is made anew: make the"
@@ -49,7 +49,7 @@ class ScalarArgument(Recompile):
                 " value before serving; if it only scales numbers, pass it as a"
                 " tensor argument"
             )
-        value = guard.source if "path" in subject.data else guard.expected
+        value = guard.source if "path" in group.data else guard.expected
         return (
             f"to avoid it, pass `{guard.source}` as a tensor argument:"
             f" torch.tensor({value}); as a Python number it costs one"
@@ -76,17 +76,16 @@ class TypeChange(Recompile):
     code = "RC211"
     causes = ("type",)
 
-    def changed(self, guard: Guard, subject: Subject) -> str:
+    def changed(self, guard: Guard, group: EventGroup) -> str:
         return (
-            f"`{guard.source}` is of another type on some calls"
-            f" ({values_seen(subject)})"
+            f"`{guard.source}` is of another type on some calls ({values_seen(group)})"
         )
 
-    def why(self, guard: Guard, subject: Subject) -> str:
+    def why(self, guard: Guard, group: EventGroup) -> str:
         return f"the type of `{guard.source}` is part of what was compiled"
 
-    def remedy(self, guard: Guard, subject: Subject) -> str:
-        if "path" not in subject.data and "." in guard.source:  # no argument: state
+    def remedy(self, guard: Guard, group: EventGroup) -> str:
+        if "path" not in group.data and "." in guard.source:  # no argument: state
             return (
                 f"give `{guard.source}` its value before the first call (a preallocated"
                 " buffer, if it holds a tensor) instead of None; or call the model once"
@@ -118,20 +117,20 @@ class ContainerShape(Recompile):
     code = "RC212"
     causes = ("length", "keys")
 
-    def changed(self, guard: Guard, subject: Subject) -> str:
+    def changed(self, guard: Guard, group: EventGroup) -> str:
         what = "length" if guard.cause == "length" else "keys"
-        return f"the {what} of `{guard.source}` changed ({values_seen(subject)})"
+        return f"the {what} of `{guard.source}` changed ({values_seen(group)})"
 
-    def why(self, guard: Guard, subject: Subject) -> str:
+    def why(self, guard: Guard, group: EventGroup) -> str:
         return (
             f"the contents of `{guard.source}` are unrolled while tracing, so its"
             f" {guard.cause} is compiled in"
         )
 
-    def remedy(self, guard: Guard, subject: Subject) -> str:
-        if len(subject.data.get("path", (0, 0))) == 1:
+    def remedy(self, guard: Guard, group: EventGroup) -> str:
+        if len(group.data.get("path", (0, 0))) == 1:
             return (
-                f"pass the same arguments to {subject.compiled} in every call, with a"
+                f"pass the same arguments to {group.compiled} in every call, with a"
                 " tensor or the default in place of what is missing in some"
             )
         if guard.cause == "keys":
@@ -166,16 +165,16 @@ class AttributeChange(Recompile):
     code = "RC213"
     causes = ("attribute",)
 
-    def changed(self, guard: Guard, subject: Subject) -> str:
-        return f"the attribute `{guard.source}` changed ({values_seen(subject)})"
+    def changed(self, guard: Guard, group: EventGroup) -> str:
+        return f"the attribute `{guard.source}` changed ({values_seen(group)})"
 
-    def why(self, guard: Guard, subject: Subject) -> str:
+    def why(self, guard: Guard, group: EventGroup) -> str:
         return (
             f"`{guard.source}` is a Python value that was compiled in as"
             f" {guard.expected}"
         )
 
-    def remedy(self, guard: Guard, subject: Subject) -> str:
+    def remedy(self, guard: Guard, group: EventGroup) -> str:
         name = guard.source.rsplit(".", 1)[-1]
         if self.per_value(guard):
             return (
@@ -191,13 +190,13 @@ class AttributeChange(Recompile):
             " dynamic"
         )
 
-    def severity(self, subject: Subject) -> Severity:
+    def severity(self, group: EventGroup) -> Severity:
         # Ints of a module never become dynamic: each new value compiles again.
         static = (
             "HINT: torch.compile considers integer attributes"
-            in subject.data["guard"].text
+            in group.data["guard"].text
         )
-        usual = super().severity(subject)
+        usual = super().severity(group)
         return "medium" if static and usual == "low" else usual
 
 
@@ -220,10 +219,10 @@ class GlobalValue(Recompile):
     code = "RC214"
     causes = ("global",)
 
-    def changed(self, guard: Guard, subject: Subject) -> str:
-        return f"the global `{guard.source}` changed ({values_seen(subject)})"
+    def changed(self, guard: Guard, group: EventGroup) -> str:
+        return f"the global `{guard.source}` changed ({values_seen(group)})"
 
-    def remedy(self, guard: Guard, subject: Subject) -> str:
+    def remedy(self, guard: Guard, group: EventGroup) -> str:
         return (
             f"pass `{guard.source}` as an argument, as a tensor if it changes often"
             f" (torch.tensor({guard.expected})), instead of reading the global in the"
@@ -251,23 +250,23 @@ class NewObject(Recompile):
     code = "RC215"
     causes = ("identity",)
 
-    def changed(self, guard: Guard, subject: Subject) -> str:
+    def changed(self, guard: Guard, group: EventGroup) -> str:
         return f"`{guard.source}` is another {guard.other or 'object'} than before"
 
-    def why(self, guard: Guard, subject: Subject) -> str:
+    def why(self, guard: Guard, group: EventGroup) -> str:
         return (
             f"the graph holds for one particular `{guard.source}`"
             f" ({guard.other or 'an object'}), by identity"
         )
 
-    def remedy(self, guard: Guard, subject: Subject) -> str:
+    def remedy(self, guard: Guard, group: EventGroup) -> str:
         once = (
             f"create `{guard.source}` (and its class) once, outside the loop, and reuse"
             " the same one each time; pass what differs as a tensor argument"
         )
-        if subject.place.owner == "library" and subject.facts.events("graph_break"):
+        if group.place.owner == "library" and group.facts.events("graph_break"):
             return (
-                f"remove the graph breaks: they make torch compile {subject.function}"
+                f"remove the graph breaks: they make torch compile {group.function}"
                 f" on its own, once for each `{guard.source}` that it serves"
             )
         if guard.other in {"function", "code"}:
@@ -298,13 +297,13 @@ class GlobalState(Recompile):
     code = "RC216"
     causes = ("global_state",)
 
-    def changed(self, guard: Guard, subject: Subject) -> str:
+    def changed(self, guard: Guard, group: EventGroup) -> str:
         return f"the global state `{guard.source}` differs between calls"
 
-    def why(self, guard: Guard, subject: Subject) -> str:
+    def why(self, guard: Guard, group: EventGroup) -> str:
         return f"torch's `{guard.source}` is part of what was compiled"
 
-    def remedy(self, guard: Guard, subject: Subject) -> str:
+    def remedy(self, guard: Guard, group: EventGroup) -> str:
         return (
             f"set `{guard.source}` the same way around every call; if both are needed"
             " (training and evaluation), warm up one call in each, or compile a"
@@ -332,16 +331,16 @@ class TrainingFlag(Recompile):
     reference = torch_pages.MODULES
     causes = ("training",)
 
-    def changed(self, guard: Guard, subject: Subject) -> str:
+    def changed(self, guard: Guard, group: EventGroup) -> str:
         return f"`{guard.source}` flips between train() and eval()"
 
-    def why(self, guard: Guard, subject: Subject) -> str:
+    def why(self, guard: Guard, group: EventGroup) -> str:
         return (
             f"`{guard.source}` decides what dropout and batch norm do, so each mode is"
             " compiled apart"
         )
 
-    def remedy(self, guard: Guard, subject: Subject) -> str:
+    def remedy(self, guard: Guard, group: EventGroup) -> str:
         return (
             "expected once per mode: warm up one call in train() and one in eval(), or"
             " keep two separate compiled modules, one for training and one for"
@@ -369,13 +368,13 @@ class LearningRate(Recompile):
     reference = torch_pages.RATES
     causes = ("learning_rate",)
 
-    def changed(self, guard: Guard, subject: Subject) -> str:
+    def changed(self, guard: Guard, group: EventGroup) -> str:
         return (
             f"the learning rate `{guard.source}` is a Python float that changes"
-            f" ({values_seen(subject)})"
+            f" ({values_seen(group)})"
         )
 
-    def remedy(self, guard: Guard, subject: Subject) -> str:
+    def remedy(self, guard: Guard, group: EventGroup) -> str:
         return (
             "make it a tensor when the optimizer is built: lr=torch.tensor(rate), on a"
             " GPU with capturable=True where the optimizer has it; as a float it costs"

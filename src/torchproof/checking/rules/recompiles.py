@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from torchproof.checking.rules.breaks import break_above, told_at
-from torchproof.checking.rules.rule import Facts, Rule, Subject, plural, shorten
+from torchproof.checking.rules.rule import EventGroup, Facts, Rule, plural, shorten
 from torchproof.observe import (
     BEFORE_THE_BREAK,
     CALLEE,
@@ -40,8 +40,8 @@ _FOLLOWS = frozenset({"size", "equal_sizes", "shape_condition"})
 _STATE = frozenset({"global_state", "backend", "global", "training", "learning_rate"})
 
 
-def subjects(facts: Facts) -> Iterator[Subject]:
-    """One subject a cause and function, however many frames of it recompiled.
+def event_groups(facts: Facts) -> Iterator[EventGroup]:
+    """One group a cause and function, however many frames of it recompiled.
 
     Sizes that differ between two calls at one line are one cause, whichever of the
     arguments a guard names: they are all marked there. So is a break in a library, for
@@ -52,7 +52,7 @@ def subjects(facts: Facts) -> Iterator[Subject]:
         event = _understood(event, facts)
         groups.setdefault(_key(event), []).append(event)
     for group in groups.values():
-        yield _subject(tuple(group), facts)
+        yield _event_group(tuple(group), facts)
 
 
 def _key(event: Event) -> tuple[object, ...]:
@@ -65,20 +65,20 @@ def _key(event: Event) -> tuple[object, ...]:
     return (where, guard.cause, guard.source, guard.dim)
 
 
-def limit_subjects(facts: Facts) -> Iterator[Subject]:
-    """One subject a function that hit the limit."""
+def limit_groups(facts: Facts) -> Iterator[EventGroup]:
+    """One group a function that hit the limit."""
     groups: dict[object, list[Event]] = {}
     for event in facts.events("recompile_limit"):
         groups.setdefault(event.function, []).append(event)
     for events in groups.values():
         group = [_understood(event, facts) for event in events]
-        yield Subject(tuple(group), _place(group[0]), facts, len(group), None)
+        yield EventGroup(tuple(group), _place(group[0]), facts, len(group), None)
 
 
-def _subject(group: tuple[Event, ...], facts: Facts) -> Subject:
+def _event_group(group: tuple[Event, ...], facts: Facts) -> EventGroup:
     calls = {event.call for event in group if event.call is not None}
     steps = len(calls) if calls else None
-    return Subject(group, _place(group[0]), facts, len(group), steps)
+    return EventGroup(group, _place(group[0]), facts, len(group), steps)
 
 
 def _understood(event: Event, facts: Facts) -> Event:
@@ -110,9 +110,9 @@ def _is_users(function: Frame | None) -> bool:
     return function is not None and whose(function.file) == "user"
 
 
-def made(guard: Guard, subject: Subject, change: str) -> str:
+def made(guard: Guard, group: EventGroup, change: str) -> str:
     """The edit that gives an argument another form, at the call: `x = x.float()`."""
-    if subject.data.get("fixed", True):
+    if group.data.get("fixed", True):
         return f"{guard.source} = {guard.source}{change}"
     return f"pass `({guard.source}){change}`"
 
@@ -147,14 +147,14 @@ class Marks:
     sizes: tuple[Mark, ...]
 
 
-def marks(subject: Subject) -> list[Marks]:
+def marks(group: EventGroup) -> list[Marks]:
     """Every argument and dimension that differs between the calls, in their words.
 
     To mark one alone does not do: torch takes the sizes it meets in one operation for
     equal, and one that is fixed fixes the others. For the same reason each place that
     calls the function has to mark its own.
     """
-    same = _calls(subject)
+    same = _calls(group)
     sites = {(each.file, each.line, each.span): each for each in reversed(same)}
     sizes = varying(same)
     return [
@@ -170,25 +170,25 @@ def _distinct(marks: Iterable[Mark]) -> tuple[Mark, ...]:
     return tuple({(mark.argument.words, mark.dim): mark for mark in marks}.values())
 
 
-def _calls(subject: Subject) -> list[Call]:
+def _calls(group: EventGroup) -> list[Call]:
     """All recorded calls of the compiled function whose argument has changed."""
-    call: Call | None = subject.data.get("entry_call")
-    if call is None or "path" not in subject.data:
+    call: Call | None = group.data.get("entry_call")
+    if call is None or "path" not in group.data:
         return []
-    events = subject.facts.events("graph", "recompile", "recompile_limit")
+    events = group.facts.events("graph", "recompile", "recompile_limit")
     calls = [e.data["entry_call"] for e in events if e.data.get("entry_call")]
     return [each for each in calls if each.entry == call.entry]
 
 
-def sources_passed_by_library(subject: Subject) -> list[str]:
+def sources_passed_by_library(group: EventGroup) -> list[str]:
     """What differs between calls that a library makes, as torch names it.
 
     There is no line in the user's code where it could be marked.
     """
-    call: Call | None = subject.data.get("entry_call")
+    call: Call | None = group.data.get("entry_call")
     if call is None or whose(call.file) != "library":
         return []
-    sources = [call.source_of(size.path) for size in varying(_calls(subject))]
+    sources = [call.source_of(size.path) for size in varying(_calls(group))]
     return list(dict.fromkeys(source for source in sources if source is not None))
 
 
@@ -233,10 +233,10 @@ def call_frame(call: Call) -> Frame | None:
     return replace(frame, columns=(start - indent, end - indent))
 
 
-def values_seen(subject: Subject, limit: int = 6) -> str:
+def values_seen(group: EventGroup, limit: int = 6) -> str:
     """The values that the guards on one thing saw, in order, without repeats."""
-    first = subject.data["guard"]
-    guards = [event.data["guard"] for event in subject.events]
+    first = group.data["guard"]
+    guards = [event.data["guard"] for event in group.events]
     same = [g for g in guards if (g.source, g.dim) == (first.source, first.dim)]
     seen = [value for guard in same for value in guard.values]
     unique = list(dict.fromkeys(seen))
@@ -251,77 +251,76 @@ class Recompile(Rule):
     kind = "recompile"
     causes: tuple[str, ...] = ()
 
-    def matches(self, subject: Subject) -> bool:
+    def matches(self, group: EventGroup) -> bool:
         return (
-            subject.data["guard"] is not None
-            and subject.data["guard"].cause in self.causes
+            group.data["guard"] is not None and group.data["guard"].cause in self.causes
         )
 
-    def message(self, subject: Subject) -> str:
-        where = subject.often
-        times = plural(subject.count or 1, "time")
-        settled = " (once, then it settles)" if self.severity(subject) == "low" else ""
-        cut: Frame | None = subject.data["cut"]
+    def message(self, group: EventGroup) -> str:
+        where = group.often
+        times = plural(group.count or 1, "time")
+        settled = " (once, then it settles)" if self.severity(group) == "low" else ""
+        cut: Frame | None = group.data["cut"]
         own = ", compiled on its own after a graph break," if cut else ""
         return (
-            f"{self.changed(subject.data['guard'], subject)}: {subject.compiled}{own}"
+            f"{self.changed(group.data['guard'], group)}: {group.compiled}{own}"
             " was recompiled"
             f" {times}{', ' + where if where and not settled else ''}{settled}"
         )
 
-    def changed(self, guard: Guard, subject: Subject) -> str:
+    def changed(self, guard: Guard, group: EventGroup) -> str:
         """What changed between calls, with its values."""
-        return f"`{guard.source}` changed ({values_seen(subject) or guard.text[:60]})"
+        return f"`{guard.source}` changed ({values_seen(group) or guard.text[:60]})"
 
-    def cause(self, subject: Subject) -> str:
-        guard: Guard = subject.data["guard"]
+    def cause(self, group: EventGroup) -> str:
+        guard: Guard = group.data["guard"]
         return (
-            f"{self.why(guard, subject)}; the guard that failed:"
+            f"{self.why(guard, group)}; the guard that failed:"
             f" {shorten(guard.text.split('  #')[0], 120)}"
         )
 
-    def why(self, guard: Guard, subject: Subject) -> str:
+    def why(self, guard: Guard, group: EventGroup) -> str:
         return (
             f"the compiled code is only valid for the `{guard.source}` it was compiled"
             " with"
         )
 
-    def fix(self, subject: Subject) -> str:
-        guard: Guard = subject.data["guard"]
-        cut: Frame | None = subject.data["cut"]
+    def fix(self, group: EventGroup) -> str:
+        guard: Guard = group.data["guard"]
+        cut: Frame | None = group.data["cut"]
         if cut is None and guard.source != BEFORE_THE_BREAK:
-            return self.remedy(guard, subject)
+            return self.remedy(guard, group)
         where = f"at {told_at(cut)}" if cut else "before this line, or in what it calls"
         return (
             f"remove the graph break {where}, as its own finding says: only because of"
-            f" it is {subject.compiled} compiled in parts, which guard what goes from"
+            f" it is {group.compiled} compiled in parts, which guard what goes from"
             " one to the next"
         )
 
-    def remedy(self, guard: Guard, subject: Subject) -> str:
+    def remedy(self, guard: Guard, group: EventGroup) -> str:
         return f"keep `{guard.source}` the same between calls, or pass it as a tensor"
 
-    def severity(self, subject: Subject) -> Severity:
-        guard: Guard = subject.data["guard"]
-        count, calls = subject.count or 1, subject.facts.calls or 0
-        merged = guard.cause == "size" and is_marked_at_call(subject.first)
-        if merged or (subject.data["cut"] and subject.place.owner == "library"):
-            count = subject.steps or count  # all frames of one call, for one cause
-        if count >= 3 and (subject.steps or count) * 2 >= calls - 1:
+    def severity(self, group: EventGroup) -> Severity:
+        guard: Guard = group.data["guard"]
+        count, calls = group.count or 1, group.facts.calls or 0
+        merged = guard.cause == "size" and is_marked_at_call(group.first)
+        if merged or (group.data["cut"] and group.place.owner == "library"):
+            count = group.steps or count  # all frames of one call, for one cause
+        if count >= 3 and (group.steps or count) * 2 >= calls - 1:
             return "high"
         if count == 1 and guard.cause in _SETTLES and not self.per_value(guard):
             return "low"
         if (
             count == 1
             and guard.cause in {"length", "keys"}
-            and self._quiet_after(subject)
+            and self._quiet_after(group)
         ):
             return "low"
         return "medium"
 
-    def _quiet_after(self, subject: Subject) -> bool:
+    def _quiet_after(self, group: EventGroup) -> bool:
         """Whether a call followed that needed no other recompile."""
-        call, calls = subject.first.call, subject.facts.calls
+        call, calls = group.first.call, group.facts.calls
         return call is not None and calls is not None and calls - call > 1
 
     def per_value(self, guard: Guard) -> bool:
@@ -329,8 +328,8 @@ class Recompile(Rule):
         number = (guard.expected or "").lstrip("-")
         return guard.cause in {"value", "attribute"} and not number[:1].isdigit()
 
-    def evidence(self, subject: Subject) -> Iterable[str]:
-        for event in subject.events[:3]:
+    def evidence(self, group: EventGroup) -> Iterable[str]:
+        for event in group.events[:3]:
             yield f"{event.compile_id}: {shorten(event.data['guard'].text, 200)}"
-        if len(subject.events) > 3:
-            yield f"and {len(subject.events) - 3} more"
+        if len(group.events) > 3:
+            yield f"and {len(group.events) - 3} more"

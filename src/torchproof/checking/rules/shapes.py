@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from torchproof.checking.rules import torch_pages
 from torchproof.checking.rules.breaks import break_above, told_at
 from torchproof.checking.rules.errors import CompileError, user_stack
-from torchproof.checking.rules.rule import Facts, Rule, Subject
+from torchproof.checking.rules.rule import EventGroup, Facts, Rule
 from torchproof.observe import in_words
 from torchproof.records import Event, Frame, Severity, place_of
 
@@ -35,35 +35,32 @@ class MarkedDimension(CompileError):
     kind = "specialization"
     errors = ("ConstraintViolationError",)
 
-    def matches(self, subject: Subject) -> bool:
-        return (
-            super().matches(subject)
-            or "Constraints violated" in subject.data["message"]
-        )
+    def matches(self, group: EventGroup) -> bool:
+        return super().matches(group) or "Constraints violated" in group.data["message"]
 
-    def message(self, subject: Subject) -> str:
-        name, dim, value = _marked(subject)
+    def message(self, group: EventGroup) -> str:
+        name, dim, value = _marked(group)
         return (
-            f"size {dim} of `{name}` is marked dynamic, but {subject.compiled} only"
+            f"size {dim} of `{name}` is marked dynamic, but {group.compiled} only"
             f" works for {value}: torch.compile raises"
         )
 
-    def cause(self, subject: Subject) -> str:
-        name, dim, value = _marked(subject)
-        return f"`{subject.expression}` compiles size {dim} of `{name}` in as {value}"
+    def cause(self, group: EventGroup) -> str:
+        name, dim, value = _marked(group)
+        return f"`{group.expression}` compiles size {dim} of `{name}` in as {value}"
 
-    def fix(self, subject: Subject) -> str:
-        name, dim, _ = _marked(subject)
+    def fix(self, group: EventGroup) -> str:
+        name, dim, _ = _marked(group)
         return (
-            f"remove the branch on the size at `{subject.expression}`, or replace"
+            f"remove the branch on the size at `{group.expression}`, or replace"
             f" mark_dynamic by torch._dynamo.maybe_mark_dynamic({name}, {dim}), which"
             " recompiles instead of raising"
         )
 
 
-def _marked(subject: Subject) -> tuple[str, str, str]:
-    text = subject.data["message"]
-    sizes = _sources(subject, text)
+def _marked(group: EventGroup) -> tuple[str, str, str]:
+    text = group.data["message"]
+    sizes = _sources(group, text)
     value = re.search(r"to be a constant \((\d+)\)", text)
     least = re.search(r"the generated guard (\d+) <=", text)
     name, dim = sizes[0] if sizes else ("an input", "?")
@@ -104,17 +101,17 @@ class UnbackedBranch(CompileError):
     )
     told = r"guard on data-dependent expression|GuardOnDataDependent"
 
-    def short(self, subject: Subject) -> str:
+    def short(self, group: EventGroup) -> str:
         guard = re.search(
-            r"data-dependent expression (.+?) \(unhinted", subject.data["message"]
+            r"data-dependent expression (.+?) \(unhinted", group.data["message"]
         )
         return (
             f"the condition {guard[1] if guard else 'here'} has no value while tracing"
         )
 
-    def fix(self, subject: Subject) -> str:
+    def fix(self, group: EventGroup) -> str:
         return (
-            f"tell torch what holds at `{subject.expression}` with torch._check(...),"
+            f"tell torch what holds at `{group.expression}` with torch._check(...),"
             " or make it part of the graph with torch.cond or torch.where; inside"
             " operators use guard_or_false"
         )
@@ -139,32 +136,32 @@ class QuietSpecialisation(Rule):
     code = "DS603"
     kind = "specialization"
 
-    def matches(self, subject: Subject) -> bool:
-        return subject.first.kind == "specialization"
+    def matches(self, group: EventGroup) -> bool:
+        return group.first.kind == "specialization"
 
-    def message(self, subject: Subject) -> str:
+    def message(self, group: EventGroup) -> str:
         return (
-            f"`{subject.expression}` compiles {_sizes(subject)} in as"
-            f" {subject.data['value']}: {subject.compiled} is compiled again for every"
+            f"`{group.expression}` compiles {_sizes(group)} in as"
+            f" {group.data['value']}: {group.compiled} is compiled again for every"
             " other size"
         )
 
-    def cause(self, subject: Subject) -> str:
+    def cause(self, group: EventGroup) -> str:
         return (
-            f"the code decides by {_sizes(subject)}, so the dynamic size became the"
-            f" constant {subject.data['value']}"
+            f"the code decides by {_sizes(group)}, so the dynamic size became the"
+            f" constant {group.data['value']}"
         )
 
-    def fix(self, subject: Subject) -> str:
-        what = subject.expression
-        if cut := break_above(subject.first, subject.facts):
+    def fix(self, group: EventGroup) -> str:
+        what = group.expression
+        if cut := break_above(group.first, group.facts):
             return (
                 f"remove the graph break at {told_at(cut)}: it hands sizes over as"
                 " constants, and what meets them becomes constant too"
             )
-        if subject.place.owner == "library":
+        if group.place.owner == "library":
             return (
-                f"`{what}` is not in your code: keep {_sizes(subject)} the same from"
+                f"`{what}` is not in your code: keep {_sizes(group)} the same from"
                 " call to call, by padding or with drop_last=True in a DataLoader, and"
                 " do not mark it dynamic"
             )
@@ -180,19 +177,19 @@ class QuietSpecialisation(Rule):
             " static size and drop mark_dynamic"
         )
 
-    def evidence(self, subject: Subject) -> Iterable[str]:
-        data = subject.data
+    def evidence(self, group: EventGroup) -> Iterable[str]:
+        data = group.data
         yield f"{data['symbol']} = {data['value']}: {data['reason']}"
-        yield from user_stack(subject)
+        yield from user_stack(group)
 
-    def severity(self, subject: Subject) -> Severity:
-        asked = subject.facts.compile_arguments.get("dynamic") == "True"
-        return "medium" if asked or _is_marked(subject.first) else "low"
+    def severity(self, group: EventGroup) -> Severity:
+        asked = group.facts.compile_arguments.get("dynamic") == "True"
+        return "medium" if asked or _is_marked(group.first) else "low"
 
 
-def _sources(subject: Subject, text: str) -> list[tuple[str, str]]:
+def _sources(group: EventGroup, text: str) -> list[tuple[str, str]]:
     """The tensors and dimensions in a text of torch's, in the caller's words."""
-    call = subject.data.get("entry_call")
+    call = group.data.get("entry_call")
     return [(call.words(name) if call else name, dim) for name, dim in _named(text)]
 
 
@@ -202,12 +199,12 @@ def _named(text: str) -> list[tuple[str, str]]:
     return [(in_words(source), dim) for source, dim in found]
 
 
-def _sizes(subject: Subject) -> str:
-    sizes = _sources(subject, " ".join(subject.data["sources"]))
+def _sizes(group: EventGroup) -> str:
+    sizes = _sources(group, " ".join(group.data["sources"]))
     return ", ".join(f"size {dim} of `{name}`" for name, dim in sizes) or "a size"
 
 
-def specialisations(facts: Facts) -> Iterator[Subject]:
+def specialisations(facts: Facts) -> Iterator[EventGroup]:
     """Sizes the user marked dynamic, or compares, that became constants.
 
     That an operator fixes a size nobody marked is normal: think of a linear layer.
@@ -227,7 +224,7 @@ def specialisations(facts: Facts) -> Iterator[Subject]:
         key = (place.frame.file, place.frame.line, tuple(event.data["sources"]))
         if key not in seen:
             seen.add(key)
-            yield Subject((event,), place, facts, 1, None)
+            yield EventGroup((event,), place, facts, 1, None)
 
 
 def _is_marked(event: Event) -> bool:

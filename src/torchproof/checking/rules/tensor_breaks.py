@@ -6,7 +6,7 @@ import re
 
 from torchproof.checking.rules import torch_pages
 from torchproof.checking.rules.breaks import GraphBreak, own_hints
-from torchproof.checking.rules.rule import Subject
+from torchproof.checking.rules.rule import EventGroup
 
 
 class TensorToPython(GraphBreak):
@@ -38,14 +38,14 @@ class TensorToPython(GraphBreak):
         r"with non-scalar tensor",
     )
 
-    def why(self, subject: Subject) -> str:
+    def why(self, group: EventGroup) -> str:
         return (
-            f"`{subject.expression}` needs the tensor's value in Python while the graph"
+            f"`{group.expression}` needs the tensor's value in Python while the graph"
             " is traced"
         )
 
-    def remedy(self, subject: Subject) -> str:
-        expression = subject.expression
+    def remedy(self, group: EventGroup) -> str:
+        expression = group.expression
         kept = re.sub(r"\.(item|tolist|numpy)\(\)", "", expression)
         kept = re.sub(r"^(?:int|float|bool)\((.*)\)$", r"\1", kept)
         if "numpy" in expression:
@@ -67,8 +67,8 @@ class TensorToPython(GraphBreak):
             " range if it becomes a size)"
         )
 
-    def setting(self, subject: Subject) -> str:
-        if "numpy" in subject.expression:
+    def setting(self, group: EventGroup) -> str:
+        if "numpy" in group.expression:
             return ""
         return "torch._dynamo.config.capture_scalar_outputs = True"
 
@@ -99,23 +99,23 @@ class TensorBranch(GraphBreak):
         r"assert with non-string",
     )
 
-    def matches(self, subject: Subject) -> bool:
-        data = subject.data
-        if "ssertion" in data["type"] and _about_sizes(subject):
+    def matches(self, group: EventGroup) -> bool:
+        data = group.data
+        if "ssertion" in data["type"] and _about_sizes(group):
             return False  # an assert on shapes that fails, inside a try
         comparison = re.search(r"allclose|aten\.equal|is_nonzero", data["context"])
-        return super().matches(subject) or comparison is not None
+        return super().matches(group) or comparison is not None
 
-    def why(self, subject: Subject) -> str:
+    def why(self, group: EventGroup) -> str:
         return (
-            f"the {_statement(subject)} `{_condition(subject)}` depends on a tensor's"
+            f"the {_statement(group)} `{_condition(group)}` depends on a tensor's"
             " value, which tracing does not have"
         )
 
-    def remedy(self, subject: Subject) -> str:
+    def remedy(self, group: EventGroup) -> str:
         statement, code = (
-            _statement(subject),
-            subject.frame.code if subject.frame else "",
+            _statement(group),
+            group.frame.code if group.frame else "",
         )
         if statement == "assert":
             return (
@@ -124,14 +124,14 @@ class TensorBranch(GraphBreak):
                 " use torch._assert_async(condition), or check outside the compiled"
                 " function"
             )
-        if "allclose" in subject.expression or "torch.equal" in subject.expression:
+        if "allclose" in group.expression or "torch.equal" in group.expression:
             return (
                 "keep the comparison a tensor, torch.isclose(a, b).all(), and choose"
                 " with torch.where; or decide outside the compiled function"
             )
-        if _about_sizes(subject):
+        if _about_sizes(group):
             return (
-                f"a size known only at run time cannot decide `{_condition(subject)}`:"
+                f"a size known only at run time cannot decide `{_condition(group)}`:"
                 " promise it with torch._check, use torch.cond, mask instead of"
                 " branching (torch.where), or mark the dimension with mark_dynamic"
                 " rather than mark_unbacked"
@@ -142,29 +142,29 @@ class TensorBranch(GraphBreak):
                 f" the rest with torch.where, instead of `{code}`"
             )
         return (
-            f"compute both sides and choose with torch.where({_condition(subject)}, a,"
+            f"compute both sides and choose with torch.where({_condition(group)}, a,"
             " b), or use torch.cond(condition, true_fn, false_fn, operands); if the"
             " test is only a check, move it outside the compiled function"
         )
 
 
-def _about_sizes(subject: Subject) -> bool:
+def _about_sizes(group: EventGroup) -> bool:
     return (
-        re.search(r"\.shape|\.size\(|\.numel\(|\.dim\(|len\(", subject.expression)
+        re.search(r"\.shape|\.size\(|\.numel\(|\.dim\(|len\(", group.expression)
         is not None
     )
 
 
-def _statement(subject: Subject) -> str:
-    word = re.match(r"\w+", subject.frame.code if subject.frame else "")
+def _statement(group: EventGroup) -> str:
+    word = re.match(r"\w+", group.frame.code if group.frame else "")
     known = {"if": "if", "elif": "if", "while": "while", "assert": "assert"}
     return known.get(word[0] if word else "", "condition")
 
 
-def _condition(subject: Subject) -> str:
+def _condition(group: EventGroup) -> str:
     """The condition itself, where the traceback marks the whole statement."""
-    whole = re.match(r"(?:if|elif|while|assert)\s+(.+?):?$", subject.expression)
-    return whole[1] if whole else subject.expression
+    whole = re.match(r"(?:if|elif|while|assert)\s+(.+?):?$", group.expression)
+    return whole[1] if whole else group.expression
 
 
 class DataDependentShape(GraphBreak):
@@ -194,24 +194,24 @@ class DataDependentShape(GraphBreak):
         r"GuardOnDataDependent",
     )
 
-    def why(self, subject: Subject) -> str:
-        return f"the size of `{subject.expression}` depends on the data"
+    def why(self, group: EventGroup) -> str:
+        return f"the size of `{group.expression}` depends on the data"
 
-    def remedy(self, subject: Subject) -> str:
-        if "one_hot" in subject.expression:
+    def remedy(self, group: EventGroup) -> str:
+        if "one_hot" in group.expression:
             return (
-                f"give the number of classes in `{subject.expression}`:"
+                f"give the number of classes in `{group.expression}`:"
                 " F.one_hot(labels, num_classes=n)"
             )
         return (
-            f"keep the size fixed: replace `{subject.expression}` by a masked form such"
+            f"keep the size fixed: replace `{group.expression}` by a masked form such"
             " as torch.where(mask, x, 0) (or masked_fill, topk, nonzero_static); or"
             " set torch._dynamo.config.capture_dynamic_output_shape_ops = True to keep"
             " it in the graph"
         )
 
-    def setting(self, subject: Subject) -> str:
-        if "one_hot" in subject.expression:
+    def setting(self, group: EventGroup) -> str:
+        if "one_hot" in group.expression:
             return ""
         return "torch._dynamo.config.capture_dynamic_output_shape_ops = True"
 
@@ -238,26 +238,26 @@ class RecurrentModule(GraphBreak):
     code = "GB108"
     types = (r"RNN, GRU, or LSTM",)
 
-    def matches(self, subject: Subject) -> bool:
-        called = re.search(r"\b(lstm|gru|rnn_tanh|rnn_relu)\b", subject.data["context"])
-        return called is not None or super().matches(subject)
+    def matches(self, group: EventGroup) -> bool:
+        called = re.search(r"\b(lstm|gru|rnn_tanh|rnn_relu)\b", group.data["context"])
+        return called is not None or super().matches(group)
 
-    def why(self, subject: Subject) -> str:
-        module = _recurrent(subject)
-        return f"`{subject.expression}` calls {module}, which Dynamo does not trace"
+    def why(self, group: EventGroup) -> str:
+        module = _recurrent(group)
+        return f"`{group.expression}` calls {module}, which Dynamo does not trace"
 
-    def remedy(self, subject: Subject) -> str:
-        module = _recurrent(subject)
+    def remedy(self, group: EventGroup) -> str:
+        module = _recurrent(group)
         return (
             f"keep {module} outside: compile the layers before and after it and call"
-            f" `{subject.expression}` between them; or set"
+            f" `{group.expression}` between them; or set"
             " torch._dynamo.config.allow_rnn = True (experimental, unrolls the"
             " sequence)"
         )
 
 
-def _recurrent(subject: Subject) -> str:
-    named = re.search(r"LSTM|GRU|RNN|lstm|gru|rnn", subject.data["context"])
+def _recurrent(group: EventGroup) -> str:
+    named = re.search(r"LSTM|GRU|RNN|lstm|gru|rnn", group.data["context"])
     return f"an {named[0].upper()}" if named else "an RNN"
 
 
@@ -289,15 +289,14 @@ class AutogradCall(GraphBreak):
         r"compiled autograd",
     )
 
-    def why(self, subject: Subject) -> str:
+    def why(self, group: EventGroup) -> str:
         return (
-            f"`{subject.expression}` runs autograd inside the region that is being"
-            " traced"
+            f"`{group.expression}` runs autograd inside the region that is being traced"
         )
 
-    def remedy(self, subject: Subject) -> str:
+    def remedy(self, group: EventGroup) -> str:
         return (
-            f"move `{subject.expression}` outside the compiled function and compile the"
+            f"move `{group.expression}` outside the compiled function and compile the"
             " forward only (its backward is compiled with it); for gradients as values"
             " use torch.func.grad, or set torch._dynamo.config.trace_autograd_ops ="
             " True for autograd.grad"
@@ -335,12 +334,12 @@ class OperatorWithoutFake(GraphBreak):
         r"fake tensor call",
     )
 
-    def why(self, subject: Subject) -> str:
-        return f"`{subject.expression}` has no implementation for tensors without data"
+    def why(self, group: EventGroup) -> str:
+        return f"`{group.expression}` has no implementation for tensors without data"
 
-    def remedy(self, subject: Subject) -> str:
+    def remedy(self, group: EventGroup) -> str:
         return (
-            f"give the operator behind `{subject.expression}` a fake implementation"
+            f"give the operator behind `{group.expression}` a fake implementation"
             " with register_fake (torch.library), and test it with"
             " torch.library.opcheck; or call it outside the compiled function"
         )
@@ -377,16 +376,16 @@ class TensorInternals(GraphBreak):
         r"Unhandled tensor method|tensor method call|torch\.\* op returned non-Tensor",
     )
 
-    def why(self, subject: Subject) -> str:
+    def why(self, group: EventGroup) -> str:
         return (
-            f"`{subject.expression}` works on the tensor itself rather than its values:"
-            f" {subject.data['type']}"
+            f"`{group.expression}` works on the tensor itself rather than its values:"
+            f" {group.data['type']}"
         )
 
-    def remedy(self, subject: Subject) -> str:
-        hints = own_hints(subject)
+    def remedy(self, group: EventGroup) -> str:
+        hints = own_hints(group)
         moved = (
-            f"do `{subject.expression}` outside the compiled function, before the"
+            f"do `{group.expression}` outside the compiled function, before the"
             " tensor goes in"
         )
         return f"{moved}; or {hints[:1].lower()}{hints[1:]}" if hints else moved
