@@ -1,4 +1,4 @@
-"""Graph breaks and skipped frames: which events are one break, and how often it ran."""
+"""Graph breaks and skipped frames: groups the events of a break, counts its runs."""
 
 from __future__ import annotations
 
@@ -40,21 +40,21 @@ _BOILERPLATE = re.compile(
     r"|Dynamo may be able|Your code may result in an error",
     re.IGNORECASE,
 )
-# Frames that Dynamo gives up on before it traces: skipped, though no break is logged.
+# Frames that Dynamo skips before it traces them, without logging a break.
 _NEVER_TRACED = re.compile(
     r"Attempt to trace generator|skip_frame|functor?ch mode", re.IGNORECASE
 )
 
 
 def event_groups(facts: Facts) -> Iterator[EventGroup]:
-    """One group a place and cause, in the order they were first seen."""
+    """One group per place and cause, in the order of their first event."""
     groups: dict[tuple[object, ...], list[Event]] = {}
     for event in [*facts.events("graph_break"), *_silent_skips(facts)]:
         groups.setdefault((*_where(event), event.data["type"]), []).append(event)
     for group in groups.values():
         skipping = [event for event in group if event.data.get("skips")]
         count, steps = _runs(group, facts)
-        # Dynamo meets a break of an inlined function twice: inlined, then on its own.
+        # Dynamo reports a break in an inlined function twice: inlined, then alone.
         leader = _own(skipping)[0] if skipping else group[0]
         events = (leader, *(event for event in group if event is not leader))
         kind = "skipped_frame" if skipping else "graph_break"
@@ -65,7 +65,7 @@ def event_groups(facts: Facts) -> Iterator[EventGroup]:
 
 
 def _own(events: list[Event]) -> list[Event]:
-    """The events of the function that holds the line, else all of them."""
+    """The events of the function that contains the line, else all of them."""
     own = [
         e
         for e in events
@@ -75,7 +75,7 @@ def _own(events: list[Event]) -> list[Event]:
 
 
 def _where(event: Event) -> tuple[object, ...]:
-    """The user's line and the library's behind it: one line may call into many."""
+    """The user's line and the library line it calls: one line may call several."""
     place = place_of(event.frames)
     if place.frame is None:
         return (event.function,)
@@ -93,8 +93,8 @@ def _silent_skips(facts: Facts) -> Iterable[Event]:
 def is_error(event: Event) -> bool:
     """Whether a failed compilation raises, or only makes its frame run eagerly.
 
-    A live run has seen it; of a trace it must be concluded: Dynamo logs a break for
-    each frame it skips while tracing, so a failure without one raises.
+    A live run records it. For a trace it is inferred: Dynamo logs a break for each
+    frame that it skips while tracing, so a failure without a break raises.
     """
     raised = event.data.get("raised")
     if raised is not None:
@@ -103,13 +103,14 @@ def is_error(event: Event) -> bool:
 
 
 def _runs(group: list[Event], facts: Facts) -> tuple[int | None, int | None]:
-    """How often a break was run through, and in how many calls; None if not counted."""
-    found = [_executions(event, facts) for event in _own(group)]
-    known = [runs for runs in found if runs is not None]
-    if not known:
+    """How often a break ran, and in how many calls; None if not counted."""
+    counted = [
+        runs for event in _own(group) if (runs := _executions(event, facts)) is not None
+    ]
+    if not counted:
         return None, None
     calls = facts.calls or 0
-    return sum(r[0] for r in known), min(sum(r[1] for r in known), calls)
+    return sum(r[0] for r in counted), min(sum(r[1] for r in counted), calls)
 
 
 def _innermost(event: Event) -> str:
@@ -117,7 +118,7 @@ def _innermost(event: Event) -> str:
 
 
 def _executions(event: Event, facts: Facts) -> tuple[int, int] | None:
-    """Runs of the skipped frame, of the graph before the break, or of what follows."""
+    """Runs of the skipped frame, of the graph before the break, or of the next one."""
     if event.data.get("skip_runs"):
         return tuple(event.data["skip_runs"])
     if event.data.get("runs"):
@@ -138,7 +139,7 @@ def _executions(event: Event, facts: Facts) -> tuple[int, int] | None:
 
 
 class GraphBreak(Rule):
-    """Base of the rules that know one cause of a graph break."""
+    """Base class of the rules for graph breaks; each rule knows one cause."""
 
     kind = "graph_break"
     types: tuple[str, ...] = ()  # patterns of torch's break type
@@ -147,7 +148,7 @@ class GraphBreak(Rule):
         return self.of_type(group)
 
     def of_type(self, group: EventGroup) -> bool:
-        """Whether torch's type of the break is one of the rule's."""
+        """Whether one of the rule's patterns matches torch's break type."""
         return any(re.search(pattern, group.data["type"]) for pattern in self.types)
 
     def message(self, group: EventGroup) -> str:
@@ -166,9 +167,8 @@ class GraphBreak(Rule):
             inside = f" (in the library {package_of(group.frame.file)})"
         if group.extra["kind"] == "skipped_frame":
             return (
-                f"{what}{inside} makes Dynamo give up on {group.compiled}: all of it"
-                f" runs eagerly{often}; breaks further down stay hidden until this one"
-                " is gone"
+                f"{what}{inside} makes Dynamo skip {group.compiled}: the whole function"
+                f" runs eagerly{often}; later breaks stay hidden until you fix this one"
             )
         rest = "; the rest of the function runs eagerly" * group.data["rest_is_eager"]
         return f"{what}{inside} splits the graph of {group.compiled}{often}{rest}"
@@ -196,7 +196,7 @@ class GraphBreak(Rule):
         return why
 
     def why(self, group: EventGroup) -> str:
-        """Why Dynamo breaks here, about this code."""
+        """Why Dynamo breaks at this code."""
         data = group.data
         return (
             f"{sentence(data['type'])}: {sentence(shorten(data['explanation'], 300))}"
@@ -204,7 +204,7 @@ class GraphBreak(Rule):
 
     def fix(self, group: EventGroup) -> str:
         if outer := _skipped_around(group):
-            return f"remove the break at {outer}: without it this one does not happen"
+            return f"remove the break at {outer}: this break is a consequence of it"
         if group.place.owner == "library" and group.frame is not None:
             return self.elsewhere(group)
         advice = self.remedy(group)
@@ -212,42 +212,42 @@ class GraphBreak(Rule):
         if group.extra["kind"] == "skipped_frame":
             if "loop" in nested:
                 advice += (
-                    "; or take it outside the loop, or move the loop body into its own "
+                    "; or move it outside the loop, or move the loop body into its own "
                     "function, so that only that function breaks"
                 )
             elif "Context" in nested or "with" in nested.lower():
-                advice += "; or take it outside the `with` block"
+                advice += "; or move it outside the `with` block"
         return advice
 
     def remedy(self, group: EventGroup) -> str:
-        """What to change, naming this code."""
+        """The change to make, naming this code."""
         return own_hints(group) or move_out(group)
 
     def setting(self, group: EventGroup) -> str:
-        """A setting of torch's that keeps it in the graph, as a statement."""
+        """A torch setting, as a statement, that keeps the operation in the graph."""
         return ""
 
     def elsewhere(self, group: EventGroup) -> str:
-        """What to do about a line in a package that the user did not write."""
+        """The fix for a line in an installed package."""
         assert group.frame is not None
         package = package_of(group.frame.file)
         ways = []
         if _first_call_only(group):
             ways.append(
-                "it runs in the first call only: if it sets something up, call the"
-                " model once before it is compiled"
+                "the break happens in the first call only: if the code initialises"
+                " something, call the model once before you compile it"
             )
         if setting := self.setting(group):
             ways.append(f"before the first call, set {setting}")
         ways.append(
             f"the line is in {package}, not in your code: {_replacement(group)}look"
-            f" for a release of {package} without it: {self.remedy(group)}"
+            f" for a release of {package} that fixes it: {self.remedy(group)}"
         )
         skipped = group.extra["kind"] == "skipped_frame"
         if skipped and group.compiled.endswith(".forward"):
             ways.append(
                 f"compile the modules that {group.compiled} calls, each with"
-                " module.compile(), instead of what contains it"
+                " module.compile(), instead of the module that contains them"
             )
         return "; or ".join(ways)
 
@@ -284,13 +284,13 @@ class GraphBreak(Rule):
 
 
 def _first_call_only(group: EventGroup) -> bool:
-    """Whether the first call alone, of three or more, runs through the break."""
+    """Whether only the first call, of three or more, runs through the break."""
     once = group.steps == 1 and (group.facts.calls or 0) > 2
     return once and all(event.call == 0 for event in group.events)
 
 
 def _replacement(group: EventGroup) -> str:
-    """How code that is not the user's can be replaced from outside, if it can."""
+    """How the user can replace library code, if that is possible."""
     assert group.frame is not None
     owner, _, _ = group.function.rpartition(".")
     if owner and owner[0].isupper() and "." not in owner:
@@ -311,14 +311,14 @@ def _skipped_around(group: EventGroup) -> str | None:
     if function is None or function.function not in COMPREHENSIONS:
         return None
     above = break_above(group.first, group.facts)
-    return told_at(above) if above else None
+    return place_in_text(above) if above else None
 
 
 def break_above(event: Event, facts: Facts) -> Frame | None:
-    """The graph break without which Dynamo would not compile this function on its own.
+    """The graph break that makes Dynamo compile this function separately.
 
-    Dynamo goes on after a break with a function of its own making, and compiles what
-    the code between calls as it meets it.
+    After a break Dynamo continues with a resume function, and it compiles the functions
+    called in between when it reaches them.
     """
     function = event.function
     if function is None:
@@ -345,13 +345,13 @@ def break_above(event: Event, facts: Facts) -> Frame | None:
     return place_of(nearest[1].frames).frame if nearest else None
 
 
-def told_at(frame: Frame) -> str:
-    """A place within a sentence: file, line and what stands there."""
+def place_in_text(frame: Frame) -> str:
+    """A place for use in a sentence: file, line and the expression there."""
     return f"{shown_briefly(frame.file)}:{frame.line} (`{expression_of(frame)}`)"
 
 
 def own_hints(group: EventGroup) -> str:
-    """Torch's own hints, less those that are true of every break."""
+    """Torch's hints for this break, without those that it gives for every break."""
     hints = [h.rstrip(".") for h in group.data["hints"] if not _BOILERPLATE.search(h)]
     return "; or ".join([hints[0], *map(sentence, hints[1:])]) if hints else ""
 
@@ -359,9 +359,9 @@ def own_hints(group: EventGroup) -> str:
 def move_out(group: EventGroup) -> str:
     what = f"`{group.expression}`" if group.expression else "it"
     return (
-        f"move {what} outside the compiled function and pass its result in, or guard it"
-        " with `if not torch.compiler.is_compiling():`, or put it in a function marked"
-        " @torch.compiler.disable so that the break is deliberate"
+        f"move {what} outside the compiled function and pass its result in, or put it"
+        " under `if not torch.compiler.is_compiling():`, or put it in a function marked"
+        " @torch.compiler.disable so that the break is explicit"
     )
 
 

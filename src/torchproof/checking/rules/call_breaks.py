@@ -1,4 +1,4 @@
-"""GB1xx: breaks on calls that Dynamo does not follow."""
+"""GB1xx: graph breaks at calls that Dynamo does not trace."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _CALLS = (
 )
 
 
-# Modules whose calls reach beyond the tensor program.
+# Modules whose functions have effects outside the tensor program.
 _OUTSIDE = frozenset(
     [
         "time",
@@ -61,20 +61,20 @@ _OUTSIDE = frozenset(
 
 
 def _callee(group: EventGroup) -> str:
-    """The function Dynamo would not call, as torch names it."""
-    told = f"{group.data['explanation']} {group.data['context']}"
-    named = re.search(r"module: ([\w.]+|<unknown module>), qualname: ([\w.<>]+)", told)
+    """The function that Dynamo does not call, by torch's name for it."""
+    text = f"{group.data['explanation']} {group.data['context']}"
+    named = re.search(r"module: ([\w.]+|<unknown module>), qualname: ([\w.<>]+)", text)
     if named:
         return named[2] if named[1].startswith("<") else f"{named[1]}.{named[2]}"
-    quoted = re.search(r"(?:function|builtin operator|builtin) `?([\w.]+)`?", told)
+    quoted = re.search(r"(?:function|builtin operator|builtin) `?([\w.]+)`?", text)
     return quoted[1] if quoted else ""
 
 
 class OutputCall(GraphBreak):
-    """print, logging, warnings or a progress bar in a compiled region.
+    """print, logging, warnings or a progress bar is used in a compiled region.
 
     ## Why
-    Output has to happen between two operations, so the graph is cut there.
+    Output must happen between two operations, so the graph ends there.
 
     ## Bad
         print("mean", h.mean())
@@ -84,7 +84,8 @@ class OutputCall(GraphBreak):
             print("mean", h.mean())
 
     ## Fix safety
-    The numbers stay the same; the output is gone, late, or printed once while tracing.
+    The values are the same. The output disappears, comes later, or appears once while
+    tracing.
     """
 
     code = "GB104"
@@ -98,9 +99,9 @@ class OutputCall(GraphBreak):
             "warn",
             "write",
         }
-        told = f"{group.data['type']} {group.data['context']}"
+        text = f"{group.data['type']} {group.data['context']}"
         named = re.search(
-            r"\bprint\b|logg(ing|er)|\bwarn|sys\.std(out|err)|TextIO|tqdm", told
+            r"\bprint\b|logg(ing|er)|\bwarn|sys\.std(out|err)|TextIO|tqdm", text
         )
         return self.of_type(group) and (calls or named is not None)
 
@@ -110,18 +111,18 @@ class OutputCall(GraphBreak):
     def remedy(self, group: EventGroup) -> str:
         what = f"`{group.expression}`"
         hook = (
-            " (or remove the hook that holds it)" if "hook" in _functions(group) else ""
+            " (or remove the hook that calls it)" if "hook" in _functions(group) else ""
         )
         if re.search(r"\bprint\b", f"{group.data['context']} {group.expression}"):
             return (
-                f"remove {what}{hook}, print after the compiled call, or keep it behind"
+                f"remove {what}{hook}, print after the compiled call, or put it under"
                 " `if not torch.compiler.is_compiling():`; to keep the output, add"
                 " print to torch._dynamo.config.reorderable_logging_functions"
             )
         call = group.expression.split("(")[0]
         return (
-            f"remove {what}{hook} or keep it behind `if not"
-            " torch.compiler.is_compiling():`; or let Dynamo drop it:"
+            f"remove {what}{hook}, or put it under `if not"
+            " torch.compiler.is_compiling():`; or make Dynamo ignore the call:"
             f" torch._dynamo.config.ignore_logging_functions.add({call})"
         )
 
@@ -132,13 +133,13 @@ class OutputCall(GraphBreak):
             return super().elsewhere(group)
         if call[0] == "print":
             return (
-                "before the first call, let Dynamo print after the graph:"
+                "before the first call, make Dynamo print after the graph has run:"
                 " torch._dynamo.config.reorderable_logging_functions.add(print)"
             )
         return (
-            f"before the first call, let Dynamo drop it: `import {module}` and"
+            f"before the first call, make Dynamo ignore it: `import {module}` and"
             f" `torch._dynamo.config.ignore_logging_functions.add({module}.{call[0]})`;"
-            " or avoid what it reports"
+            " or avoid the situation that it reports"
         )
 
 
@@ -147,20 +148,20 @@ def _functions(group: EventGroup) -> str:
 
 
 class OutsideWorld(GraphBreak):
-    """Time, files, environment, imports, locks or random generators in a region.
+    """A region uses time, files, environment, imports, locks or random generators.
 
     ## Why
-    What happens outside the tensors has no place in a graph, and would be frozen if it
-    had.
+    A graph holds tensor operations only. A value from outside, such as the time, would
+    become a constant of the graph.
 
     ## Bad
-        started = time.time()
+        started = time.time()        # in the compiled function
 
     ## Good
         started = time.time()        # around the compiled call, or passed in
 
     ## Fix safety
-    Moving the call out changes when it happens: once per call instead of once per use.
+    The call happens at another time: once per compiled call instead of once per use.
     """
 
     code = "GB115"
@@ -203,17 +204,17 @@ class DisabledCall(GraphBreak):
     """A function marked @torch.compiler.disable is called.
 
     ## Why
-    The user asked for the break: the function runs eagerly between two graphs.
+    The user asked for this break: the function runs eagerly between two graphs.
 
     ## Bad
         @torch.compiler.disable
         def legacy_norm(x): ...
 
     ## Good
-        the same, if the break is wanted; else remove the decorator
+        def legacy_norm(x): ...      # or keep the decorator if you want the break
 
     ## Fix safety
-    Without the decorator the function is traced: other breaks may come to light.
+    Without the decorator Dynamo traces the function, which may cause other breaks.
     """
 
     code = "GB106"
@@ -228,7 +229,7 @@ class DisabledCall(GraphBreak):
 
     def remedy(self, group: EventGroup) -> str:
         return (
-            "if the break is not wanted, remove @torch.compiler.disable from the"
+            "if you do not want the break, remove @torch.compiler.disable from the"
             f" function called in `{group.expression}`, move the call outside the"
             " compiled function, or make it a custom op (torch.library.custom_op)"
         )
@@ -238,19 +239,19 @@ class DisabledCall(GraphBreak):
 
 
 class ExplicitBreak(GraphBreak):
-    """An explicit call of torch._dynamo.graph_break().
+    """The code calls torch._dynamo.graph_break().
 
     ## Why
-    The user (or torch itself) asked for the break.
+    The user, or torch itself, asked for this break.
 
     ## Bad
-        torch._dynamo.graph_break()
+        torch._dynamo.graph_break()      # left over from debugging
 
     ## Good
-        remove the call, if it was left over from debugging
+        # no call of graph_break()
 
     ## Fix safety
-    Removing it changes no value.
+    Removing the call changes no value.
     """
 
     code = "GB107"
@@ -267,32 +268,32 @@ class ExplicitBreak(GraphBreak):
         return f"`{group.expression}` reaches an explicit graph_break(){by}"
 
     def remedy(self, group: EventGroup) -> str:
-        return f"remove the graph break at `{group.expression}` if it is not wanted"
+        return f"remove the graph break at `{group.expression}` if you do not want it"
 
     def status(self, group: EventGroup) -> Status:
         return _asked_for(group)
 
 
 def _asked_for(group: EventGroup) -> Status:
-    """A break was asked for; that its whole frame runs eagerly was not."""
+    """The user asked for a break, but not for the whole frame to run eagerly."""
     return "open" if group.extra["kind"] == "skipped_frame" else "intentional"
 
 
 class UntraceableCall(GraphBreak):
-    """A call into C or library code that Dynamo cannot trace.
+    """The code calls a C function or library code that Dynamo cannot trace.
 
     ## Why
-    There is no Python to look into, or Dynamo was told to keep out.
+    The function has no Python source, or Dynamo is configured not to trace it.
 
     ## Bad
-        key = zlib.crc32(payload)
+        key = zlib.crc32(payload)        # in the compiled function
 
     ## Good
         key = zlib.crc32(payload)        # before the compiled call, passed in
 
     ## Fix safety
-    Moving it out is safe if it does not depend on tensors made inside; else make it a
-    custom operator.
+    Moving the call out is safe if it does not depend on tensors computed inside.
+    Otherwise make it a custom operator.
     """
 
     code = "GB105"
@@ -301,8 +302,8 @@ class UntraceableCall(GraphBreak):
 
     def matches(self, group: EventGroup) -> bool:
         containers = r"`(deque|dict|list|set|str|tuple|OrderedDict|defaultdict)\.\w+`"
-        told = f"{group.data['explanation']} {' '.join(group.data['hints'])}"
-        excluded = re.search(containers, told) or "(delayed)" in group.data["type"]
+        text = f"{group.data['explanation']} {' '.join(group.data['hints'])}"
+        excluded = re.search(containers, text) or "(delayed)" in group.data["type"]
         return super().matches(group) and not excluded
 
     def why(self, group: EventGroup) -> str:
@@ -319,18 +320,18 @@ class UntraceableCall(GraphBreak):
         if callee.startswith("torch.optim"):
             return (
                 f"call `{group.expression}` outside the compiled function, or compile"
-                " the optimizer's step on its own, without a scheduler wrapped around"
-                " it; the break is torch's own and costs one extra graph"
+                " the optimizer's step separately, without a scheduler wrapped around"
+                " it; the break comes from torch itself and costs one extra graph"
             )
         if callee.startswith(("Optimizer.", "LRScheduler.")):
             return (
-                f"call `{group.expression}` outside the compiled function: it works"
-                " on Python state around the tensors"
+                f"call `{group.expression}` outside the compiled function: it changes"
+                " Python state, not only tensors"
             )
         if callee.startswith("Tensor."):
             return (
                 f"compute the arguments of `{group.expression}` in a statement of"
-                " their own; this break goes with the one among them"
+                " their own; this break disappears with the break in the arguments"
             )
         if "numpy" in group.data["type"]:
             return (
@@ -342,7 +343,7 @@ class UntraceableCall(GraphBreak):
         advice = (
             f"move out `{group.expression}`: compute it outside the compiled function"
             " and pass the value in; if it works on tensors, wrap it as a custom op"
-            " (torch.library.custom_op); if the break is wanted, mark it with"
+            " (torch.library.custom_op); if you want the break, mark it with"
             " @torch.compiler.disable"
         )
         return f"{advice}; torch adds: {sentence(hints)}" if hints else advice
@@ -351,16 +352,16 @@ class UntraceableCall(GraphBreak):
         if group.extra["kind"] == "graph_break" and _callee(group).startswith(
             "torch.optim"
         ):
-            # Torch breaks around its optimizers itself: no remedy, one extra graph.
+            # Torch itself breaks around optimizers: it costs one extra graph.
             return "low"
         return super().severity(group)
 
 
 class DeepCopy(GraphBreak):
-    """copy.deepcopy inside a compiled region.
+    """copy.deepcopy is called in a compiled region.
 
     ## Why
-    deepcopy walks objects in ways Dynamo does not follow.
+    Dynamo does not trace how deepcopy walks an object.
 
     ## Bad
         local = copy.deepcopy(x)
@@ -369,7 +370,8 @@ class DeepCopy(GraphBreak):
         local = x.clone()
 
     ## Fix safety
-    clone keeps the autograd history, deepcopy of a leaf does not: add .detach() if so.
+    clone keeps the autograd history, deepcopy of a leaf does not: use .detach().clone()
+    to drop it.
     """
 
     code = "GB109"

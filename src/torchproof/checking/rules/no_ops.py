@@ -1,4 +1,4 @@
-"""NC8xx: compiled code that is not what runs."""
+"""NC80x: programs that bypass the compiled code."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torchproof.records import Event, Place, Severity, place_of
 
 
 class NoOp(Rule):
-    """Base of the rules about calls that pass the compiled code by."""
+    """Base class of the rules for calls that bypass the compiled code."""
 
     kind = "no_op"
 
@@ -19,7 +19,7 @@ class NoOp(Rule):
 
 
 def by_site(events: Iterable[Event], facts: Facts) -> Iterator[EventGroup]:
-    """One group for all wrappers made at one line for one function."""
+    """One group for all wrappers created at one line for one function."""
     groups: dict[tuple[object, ...], list[Event]] = {}
     for event in events:
         place = place_of(event.frames)
@@ -39,10 +39,10 @@ def _site(event: Event) -> Place:
 
 
 class NeverCalled(NoOp):
-    """What torch.compile returned is never called.
+    """The result of torch.compile is never called.
 
     ## Why
-    torch.compile does not change the function it is given; it returns a compiled one.
+    torch.compile does not change the function or module; it returns a compiled one.
 
     ## Bad
         torch.compile(model)
@@ -52,7 +52,7 @@ class NeverCalled(NoOp):
         torch.compile(model)(x)      # or model.compile(); model(x)
 
     ## Fix safety
-    Calling the compiled one gives the same values up to rounding.
+    The compiled one gives the same values up to rounding.
     """
 
     code = "NC801"
@@ -103,7 +103,7 @@ class OtherMethod(NoOp):
     """A method other than forward is called on a compiled module.
 
     ## Why
-    torch.compile(module) wraps forward alone; other methods run on the original.
+    torch.compile(module) compiles forward only; other methods run uncompiled.
 
     ## Bad
         compiled = torch.compile(model)
@@ -114,7 +114,7 @@ class OtherMethod(NoOp):
         model.encode(x)
 
     ## Fix safety
-    Compiling the method gives the same values up to rounding.
+    The compiled method gives the same values up to rounding.
     """
 
     code = "NC802"
@@ -148,16 +148,16 @@ class OtherMethod(NoOp):
         method = group.data["method"]
         return (
             f"if {method} calls forward, compile in place with model.compile(), so that"
-            " forward inside it is compiled; else compile the method itself:"
+            " it calls the compiled forward; otherwise compile the method itself:"
             f" model.{method} = torch.compile(model.{method})"
         )
 
 
 class OriginalCalled(NoOp):
-    """The uncompiled original is called instead of the compiled module.
+    """The uncompiled module is called instead of the compiled one.
 
     ## Why
-    torch.compile(module) returns a new module; the one it was given stays eager.
+    torch.compile(module) returns a new module; the original stays eager.
 
     ## Bad
         compiled = torch.compile(model)
@@ -167,7 +167,7 @@ class OriginalCalled(NoOp):
         loss = compiled(x)
 
     ## Fix safety
-    Same values up to rounding.
+    The values are the same up to rounding.
     """
 
     code = "NC803"
@@ -185,7 +185,7 @@ class OriginalCalled(NoOp):
     def message(self, group: EventGroup) -> str:
         times = plural(group.count or 1, "time")
         return (
-            f"the uncompiled {group.data['model']} is called, {times}, though a"
+            f"the uncompiled {group.data['model']} is called {times}, although a"
             " compiled one exists"
         )
 
@@ -221,11 +221,11 @@ class OriginalCalled(NoOp):
 
 
 class SwitchedOff(NoOp):
-    """Compilation is switched off by the environment, a setting or a stance.
+    """The environment, a setting or a stance switches compilation off.
 
     ## Why
-    TORCH_COMPILE_DISABLE, torch._dynamo.config.disable and
-    set_stance("force_eager") make torch.compile do nothing, silently.
+    TORCH_COMPILE_DISABLE, torch._dynamo.config.disable and set_stance("force_eager")
+    make torch.compile do nothing, without a warning.
 
     ## Bad
         TORCH_COMPILE_DISABLE=1 python train.py
@@ -234,7 +234,7 @@ class SwitchedOff(NoOp):
         unset TORCH_COMPILE_DISABLE
 
     ## Fix safety
-    Same values up to rounding.
+    The values are the same up to rounding.
     """
 
     code = "NC804"
@@ -252,8 +252,8 @@ class SwitchedOff(NoOp):
 
     def message(self, group: EventGroup) -> str:
         return (
-            f"{group.data['name']} is not compiled: compilation is switched off by"
-            f" {self._switch(group)}"
+            f"{group.data['name']} is not compiled: {self._switch(group)} switches"
+            " compilation off"
         )
 
     def cause(self, group: EventGroup) -> str:

@@ -1,4 +1,4 @@
-"""NC80x: programs in which no compiled code runs at all."""
+"""NC805, NC806: programs in which no compiled code runs."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from torchproof.records import Event, Place, Severity, place_of, whose
 
 
 class NothingCompiled(NoOp):
-    """A compiled function is called, and no compiled code runs.
+    """A compiled function is called, but no compiled code runs.
 
     ## Why
-    Every frame was skipped, disabled or had nothing to compile: all of it runs eagerly,
-    and torch.compile only adds its overhead.
+    Every frame was skipped, disabled, or had nothing to compile. Everything runs
+    eagerly, and torch.compile only adds its overhead.
 
     ## Bad
         for x in xs: total += x.sum().item()     # a break in a loop skips the frame
@@ -25,7 +25,7 @@ class NothingCompiled(NoOp):
         total = torch.stack(xs).sum()
 
     ## Fix safety
-    That of the break it names.
+    See the rule of the break that the finding names.
     """
 
     code = "NC805"
@@ -81,15 +81,15 @@ class NothingCompiled(NoOp):
             return f"use model = torch.compile(model) for a {name}, not model.compile()"
         if not breaks:
             return (
-                f"do not compile {name}, or compile the function that does the tensor"
-                " work"
+                f"do not compile {name}, or compile the function that computes with"
+                " tensors"
             )
         place = place_of(breaks[0].frames).frame
         where = f" at line {place.line} (`{place.expression}`)" if place else ""
         if all("disable" in b.data["type"] for b in breaks):
             return (
-                f"remove torch.compiler.disable from what is called{where}, or do not"
-                f" compile {name}"
+                f"remove torch.compiler.disable from the function called{where}, or do"
+                f" not compile {name}"
             )
         if breaks[0].kind == "compile_failure" and not breaks[0].data[
             "type"
@@ -98,30 +98,27 @@ class NothingCompiled(NoOp):
                 f"torch._dynamo.config.suppress_errors hides a compile error{where}:"
                 " fix it first"
             )
-        return (
-            f"fix the break{where} first, then check again: it hides what comes"
-            " after it"
-        )
+        return f"fix the break{where} first, then check again: it hides later breaks"
 
     def _torch_own(self, group: EventGroup) -> bool:
-        """Module.compile() on a class of torch.nn compiles nothing, silently."""
+        """Whether it is Module.compile() on a torch.nn class: that compiles nothing."""
         function = group.first.function
         own = function is not None and whose(function.file) == "torch"
         return own and bool(group.data["in_place"]) and not self._breaks(group)
 
     def severity(self, group: EventGroup) -> Severity:
-        known = self._breaks(group) or self._torch_own(group)
-        return "high" if known else "medium"
+        explained = self._breaks(group) or self._torch_own(group)
+        return "high" if explained else "medium"
 
     def _breaks(self, group: EventGroup) -> list[Event]:
         return group.facts.events("graph_break", "compile_failure")
 
 
 class NoCompileCall(NoOp):
-    """Nothing in the program calls torch.compile.
+    """The program never calls torch.compile.
 
     ## Why
-    There is nothing to check.
+    Nothing is compiled, so there is nothing to check.
 
     ## Bad
         model(x)
@@ -131,7 +128,7 @@ class NoCompileCall(NoOp):
         model(x)
 
     ## Fix safety
-    Same values up to rounding.
+    The values are the same up to rounding.
     """
 
     code = "NC806"

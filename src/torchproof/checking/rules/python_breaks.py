@@ -1,4 +1,4 @@
-"""GB1xx: breaks on Python constructs that Dynamo does not trace."""
+"""GB1xx: graph breaks at Python constructs that Dynamo does not trace."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from torchproof.checking.rules.rule import EventGroup, shorten
 
 
 class ContextManager(GraphBreak):
-    """A `with` block that Dynamo cannot enter, or cannot resume inside.
+    """Dynamo cannot enter a `with` block, or cannot resume inside it.
 
     ## Why
-    Dynamo rebuilds only the context managers it knows; a break inside another cannot be
-    resumed, so the whole frame is skipped.
+    Dynamo supports only the context managers it knows. After a break inside any other
+    one it cannot resume, so it skips the whole frame.
 
     ## Bad
         with timer("attention"):
@@ -26,7 +26,7 @@ class ContextManager(GraphBreak):
             y = compiled_attend(x)
 
     ## Fix safety
-    The block then covers the whole call rather than a part of it.
+    The block then covers the whole call instead of a part of it.
     """
 
     code = "GB111"
@@ -46,17 +46,17 @@ class ContextManager(GraphBreak):
 
     def remedy(self, group: EventGroup) -> str:
         return (
-            "put the `with` outside the compiled function, or take what breaks out of"
-            f" the block; here it is `{group.expression}`"
+            "put the `with` outside the compiled function, or move the code that breaks"
+            f" out of the block; here it is `{group.expression}`"
         )
 
 
 class SymbolicArgument(GraphBreak):
-    """A comparison of dynamic sizes is given to an operator that wants a plain value.
+    """An operator that needs a plain value gets a comparison of dynamic sizes.
 
     ## Why
-    Where a size is dynamic, `x.shape[1] > 1` is a symbol rather than True or False, and
-    an argument such as `is_causal` or `keepdim` takes no symbol.
+    If a size is dynamic, `x.shape[1] > 1` is a symbol instead of True or False.
+    Arguments such as `is_causal` and `keepdim` do not accept a symbol.
 
     ## Bad
         attention(query, key, value, is_causal=query.shape[2] > 1)
@@ -65,8 +65,8 @@ class SymbolicArgument(GraphBreak):
         attention(query, key, value, is_causal=True)
 
     ## Fix safety
-    A value decided once is wrong for the sizes it was not decided for: keep a second
-    path for them, or a condition (`True if length > 1 else False`), which is guarded.
+    A fixed value is wrong for some sizes: keep a second path for them, or use a
+    condition (`True if length > 1 else False`), which becomes a guard.
     """
 
     code = "GB118"
@@ -82,8 +82,8 @@ class SymbolicArgument(GraphBreak):
         )
 
     def _argument(self, group: EventGroup) -> str:
-        found = self.symbol.search(group.data["context"])
-        return (found and (found[1] or found[3])) or "the argument"
+        match = self.symbol.search(group.data["context"])
+        return (match and (match[1] or match[3])) or "the argument"
 
     def why(self, group: EventGroup) -> str:
         return (
@@ -94,17 +94,18 @@ class SymbolicArgument(GraphBreak):
     def remedy(self, group: EventGroup) -> str:
         name = self._argument(group)
         return (
-            f"give `{name}` as a plain value (`{name}=True`, or an attribute set"
+            f"pass `{name}` as a plain value (`{name}=True`, or an attribute set"
             " once); or choose it with a condition, which becomes a guard: `True if"
             " length > 1 else False` (bool(...) stays a symbol)"
         )
 
 
 class ExceptionFlow(GraphBreak):
-    """An exception is raised or caught in a way Dynamo does not follow.
+    """The code raises or catches an exception in a way that Dynamo does not trace.
 
     ## Why
-    Tracing follows one path; an exception it cannot model ends it.
+    Dynamo traces one path through the code. An exception that it cannot model ends the
+    trace.
 
     ## Bad
         try:
@@ -128,7 +129,7 @@ class ExceptionFlow(GraphBreak):
     )
 
     def matches(self, group: EventGroup) -> bool:
-        # The line itself, or one near that raises what is being built here.
+        # The exception may be raised by the line itself or by a nearby frame.
         file = group.frame.file if group.frame else ""
         near = [frame for frame in group.first.frames[-4:] if frame.file == file]
         raising = any(re.match(r"(try|except|raise)\b", frame.code) for frame in near)
@@ -149,10 +150,11 @@ class ExceptionFlow(GraphBreak):
 
 
 class GeneratorUse(GraphBreak):
-    """Generators, async code or class definitions in a compiled region.
+    """A generator, async code or a class definition is used in a compiled region.
 
     ## Why
-    Their frames suspend or build types, which Dynamo does not trace.
+    Generators and coroutines suspend their frame, and a class body builds a type.
+    Dynamo does not trace either.
 
     ## Bad
         def pieces(x):
@@ -163,7 +165,7 @@ class GeneratorUse(GraphBreak):
             return [part * 2 for part in x.split(2)]
 
     ## Fix safety
-    A list holds all items at once, where the generator held one.
+    A list keeps all items in memory; the generator keeps one.
     """
 
     code = "GB113"
@@ -188,11 +190,11 @@ class GeneratorUse(GraphBreak):
 
 
 class UnsupportedPython(GraphBreak):
-    """An operation on a Python object that Dynamo does not model.
+    """The code uses an operation on a Python object that Dynamo does not support.
 
     ## Why
-    Sets of tensors, repr of a tensor, unusual special methods, metaclasses: Dynamo
-    knows the common operations of the common types.
+    Dynamo supports the common operations of the common types. Examples of what it does
+    not support: sets of tensors, repr of a tensor, rare special methods, metaclasses.
 
     ## Bad
         label = str(x)
@@ -228,16 +230,16 @@ class UnsupportedPython(GraphBreak):
 
 
 class OtherBreak(GraphBreak):
-    """A graph break of a kind torchproof has no special rule for.
+    """A graph break that no other rule covers.
 
     ## Why
-    Torch names the cause; the finding carries its words, its id and its page.
+    The finding quotes torch's explanation, its id and its page.
 
     ## Bad
-        anything Dynamo does not support
+        y = unsupported(x)       # in the compiled function
 
     ## Good
-        the same outside the compiled function
+        y = unsupported(x)       # outside the compiled function
 
     ## Fix safety
     Unknown: compare the outputs before and after.
@@ -252,7 +254,7 @@ class OtherBreak(GraphBreak):
         if re.search(r"torch\.jit|Script", group.data["type"]):
             return (
                 "use the original module instead of its torch.jit.script version at"
-                f" `{group.expression}`: TorchScript does not go into a graph"
+                f" `{group.expression}`: Dynamo does not trace TorchScript"
             )
         hints = own_hints(group)
         return f"{hints}; or {move_out(group)}" if hints else move_out(group)

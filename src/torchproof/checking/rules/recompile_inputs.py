@@ -1,11 +1,11 @@
-"""RC2xx: recompiles because an input tensor is not like the one before."""
+"""RC20x, RC220: recompiles because an input tensor differs from the one before."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
 from torchproof.checking.rules import torch_pages
-from torchproof.checking.rules.breaks import told_at
+from torchproof.checking.rules.breaks import place_in_text
 from torchproof.checking.rules.recompiles import (
     Mark,
     Marks,
@@ -27,8 +27,8 @@ class SizeChange(Recompile):
     """A dimension of a tensor changes its size between calls.
 
     ## Why
-    The first compile takes every size as fixed. The second makes the changed dimension
-    dynamic, unless dynamic=False forbids it.
+    The first compilation treats every size as fixed. The second makes the changed
+    dimension dynamic, unless dynamic=False forbids it.
 
     ## Bad
         step(torch.randn(8, 16)); step(torch.randn(9, 16))
@@ -37,7 +37,8 @@ class SizeChange(Recompile):
         torch._dynamo.maybe_mark_dynamic(x, 0)      # before the first call
 
     ## Fix safety
-    Same values; a dynamic graph may be a little slower than one for a fixed size.
+    The values are the same. A dynamic graph can be slightly slower than one for a fixed
+    size.
     """
 
     code = "RC201"
@@ -60,8 +61,8 @@ class SizeChange(Recompile):
         if sources := sources_passed_by_library(group):
             return (
                 "before the first call: torch.compiler.config.dynamic_sources ="
-                f' "{",".join(sources)}"; or pad to a few bucket sizes where the'
-                " batches are made"
+                f' "{",".join(sources)}"; or pad to a few bucket sizes where you build'
+                " the batches"
             )
         sizes = [size for each in marks(group)[:1] for size in each.sizes]
         marked = _marked(sizes) or _mark(guard.source, guard.dim)
@@ -78,9 +79,9 @@ class SizeChange(Recompile):
 
 
 def _at_the_call(group: EventGroup) -> str:
-    """What to write before each call of the compiled function."""
+    """The statements to write before each call of the compiled function."""
     changing = marks(group)
-    if not any(each.sizes for each in changing):  # a trace does not record sizes
+    if not any(each.sizes for each in changing):  # a trace has no sizes
         changing = [_guarded(group)]
     fixed = _fixed(changing, group)
     marked = [each for m in changing if (each := _without(m, fixed)).sizes]
@@ -92,21 +93,22 @@ def _at_the_call(group: EventGroup) -> str:
     computed = [mark.argument.words for mark in every if not mark.argument.fixed]
     if computed:
         named = ", ".join(f"`{shorten(words)}`" for words in dict.fromkeys(computed))
-        steps.insert(0, f"give {named} a name before the call and pass that")
+        steps.insert(0, f"assign {named} to a variable before the call and pass that")
     if group.facts.compile_arguments.get("dynamic") == "False":
         steps.insert(0, "drop dynamic=False")
     if every[1:]:
         steps[-1] += " (all of them: one fixed size fixes the others)"
     steps += [
-        f"a mark on size {dim} of `{words}` does not help, since {told_at(frame)} fixes"
-        " it: keep it the same, by padding or with drop_last=True in a DataLoader"
+        f"marking size {dim} of `{words}` does not help, because"
+        f" {place_in_text(frame)} fixes it: keep it constant, by padding or with"
+        " drop_last=True in a DataLoader"
         for (words, dim), frame in fixed.items()
     ]
     return "; ".join(steps if fixed else [*steps, "or pad to a few bucket sizes"])
 
 
 def _fixed(changing: list[Marks], group: EventGroup) -> dict[tuple[str, int], Frame]:
-    """The sizes that a line of the compiled code fixes, whether marked or not."""
+    """The sizes that a line of the compiled code fixes, marked or not."""
     sizes = [(m.argument.words, m.dim) for each in changing for m in each.sizes]
     lines = fixed_sizes(group.facts)
     return {size: lines[size] for size in sizes if size in lines}
@@ -114,8 +116,8 @@ def _fixed(changing: list[Marks], group: EventGroup) -> dict[tuple[str, int], Fr
 
 def _without(marks: Marks, fixed: Mapping[tuple[str, int], Frame]) -> Marks:
     """The sizes that a mark keeps dynamic."""
-    kept = [m for m in marks.sizes if (m.argument.words, m.dim) not in fixed]
-    return Marks(marks.call, tuple(kept))
+    dynamic = [m for m in marks.sizes if (m.argument.words, m.dim) not in fixed]
+    return Marks(marks.call, tuple(dynamic))
 
 
 def _guarded(group: EventGroup) -> Marks:
@@ -137,9 +139,9 @@ def _before(marks: Marks, group: EventGroup) -> str:
 def _marked(changing: Sequence[Mark]) -> str:
     """The statements that make sizes dynamic.
 
-    Torch compiles sizes 0 and 1 apart from others unless they are unbacked, and then
-    must be told which of them are the same. Sizes that are equal at first it takes for
-    one, unless mark_dynamic says that they are not.
+    Torch compiles sizes 0 and 1 separately unless they are unbacked; then it must know
+    which sizes are equal (shape_id). Sizes that are equal in the first call share a
+    symbol, unless mark_dynamic says that they vary independently.
     """
     series = list(dict.fromkeys(mark.seen for mark in changing))
     first = [seen[:1] for seen in series]
@@ -161,7 +163,7 @@ def _mark(words: str, dim: int | None) -> str:
 
 
 def _stays_static(guard: Guard, group: EventGroup) -> bool:
-    """A size that changed once is dynamic from then on, unless something forbids it."""
+    """A size that changed once stays dynamic, unless something forbids it."""
     same = [
         event
         for event in group.facts.events("recompile", "recompile_limit")
@@ -178,8 +180,8 @@ class SizeOne(Recompile):
     """A dimension is 0 or 1 on some calls.
 
     ## Why
-    Torch specialises sizes 0 and 1 always, even under dynamic=True and mark_dynamic,
-    because broadcasting makes them special.
+    Torch always specialises sizes 0 and 1, even under dynamic=True and mark_dynamic,
+    because broadcasting treats them differently.
 
     ## Bad
         model(batch_of_8); model(batch_of_1)
@@ -189,7 +191,8 @@ class SizeOne(Recompile):
         # or: warm up with batch size 1 as well as with a larger one
 
     ## Fix safety
-    An unbacked size raises where the code branches on it; warm-up is always safe.
+    An unbacked size raises an error if the code branches on it. Warming up is always
+    safe.
     """
 
     code = "RC202"
@@ -212,27 +215,28 @@ class SizeOne(Recompile):
         if is_marked_at_call(group.first):
             return _at_the_call(group)
         return (
-            f"warm up with both kinds before serving: one call with size {guard.dim} of"
-            f" `{guard.source}` at 1 and a first call with size >= 2; or one graph for"
-            f" all: torch._dynamo.decorators.mark_unbacked({guard.source},"
-            f" {guard.dim}); or pad batch size 1 to 2"
+            f"warm up with both sizes before serving: a first call with size"
+            f" {guard.dim} of `{guard.source}` >= 2, and one call with size 1; or use"
+            " one graph for all sizes:"
+            f" torch._dynamo.decorators.mark_unbacked({guard.source}, {guard.dim}); or"
+            " pad batch size 1 to 2"
         )
 
 
 class EqualSizes(Recompile):
-    """Two dimensions were equal at first, and torch took them for one.
+    """Two dimensions were equal in the first call, so torch gave them one symbol.
 
     ## Why
-    Under duck sizing, dimensions of equal size share a symbol until they differ.
+    With duck sizing, dimensions of equal size share a symbol until they differ.
 
     ## Bad
         f(torch.randn(8), torch.randn(8)); f(torch.randn(8), torch.randn(9))
 
     ## Good
-        warm up with different sizes
+        f(torch.randn(8), torch.randn(9))     # the first call: different sizes
 
     ## Fix safety
-    Same values.
+    The values are the same.
     """
 
     code = "RC203"
@@ -253,28 +257,28 @@ class EqualSizes(Recompile):
 
     def remedy(self, guard: Guard, group: EventGroup) -> str:
         return (
-            "make the first call with sizes that differ, or switch duck sizing off:"
-            " torch.fx.experimental._config.use_duck_shape = False;"
-            f" torch._dynamo.mark_dynamic({guard.source}, {guard.dim}) says that it"
-            " varies on its own"
+            "warm up with different sizes in the first call, or switch off duck sizing:"
+            " torch.fx.experimental._config.use_duck_shape = False; or mark the"
+            " dimension as varying independently:"
+            f" torch._dynamo.mark_dynamic({guard.source}, {guard.dim})"
         )
 
 
 class ShapeCondition(Recompile):
-    """The code compares, divides or slices by a size, and the answer changed.
+    """The code compares, divides or slices by a size, and the outcome changed.
 
     ## Why
-    A condition on a size becomes a guard; a size on the other side of it needs a graph
-    of its own.
+    A condition on a size becomes a guard. A size for which the condition has another
+    outcome needs another graph.
 
     ## Bad
         if x.shape[0] > 64: ...
 
     ## Good
-        pad so that the condition is always the same, or use torch.where
+        x = pad(x, to=128)       # so that the condition always has the same outcome
 
     ## Fix safety
-    Padding must not change the result: mask what was added.
+    Padding must not change the result: mask the added values.
     """
 
     code = "RC220"
@@ -286,23 +290,23 @@ class ShapeCondition(Recompile):
 
     def why(self, guard: Guard, group: EventGroup) -> str:
         by = f" at `{guard.code}`" if guard.code else ""
-        told = f"the code decides by a size{by}, and each answer is a graph"
-        return f"{told}; so are the sizes 0 and 1" if _from_two(guard) else told
+        reason = f"the code decides by a size{by}, and each answer is a graph"
+        return f"{reason}; so are the sizes 0 and 1" if _from_two(guard) else reason
 
     def remedy(self, guard: Guard, group: EventGroup) -> str:
         by = f"`{guard.code}`" if guard.code else f"`{guard.other}`"
-        told = (
-            f"avoid deciding by the size at {by}: pad `{guard.source}` so that it"
-            " always holds, or compute both sides; warm up one call for each answer if"
-            " both are needed"
+        advice = (
+            f"avoid the condition on the size at {by}: pad `{guard.source}` so that it"
+            " always holds, or compute both sides; if you need both outcomes, warm up"
+            " with one call for each"
         )
         if _from_two(guard):
-            # Torch names both ends of the range, and not the one that failed.
-            told += (
-                f"; if it was a size of 0 or 1:"
+            # Torch names both ends of the range, but not the end that failed.
+            advice += (
+                f"; if the size was 0 or 1:"
                 f" torch._dynamo.decorators.mark_unbacked({guard.source}, {guard.dim})"
             )
-        return told
+        return advice
 
 
 def _from_two(guard: Guard) -> bool:
@@ -313,7 +317,7 @@ class LayoutChange(Recompile):
     """The strides or the memory format of a tensor change between calls.
 
     ## Why
-    Compiled kernels are made for one layout.
+    Inductor generates kernels for one layout.
 
     ## Bad
         f(a); f(b.t())
@@ -322,7 +326,7 @@ class LayoutChange(Recompile):
         f(b.t().contiguous())
 
     ## Fix safety
-    .contiguous() copies when the layout differs: same values, one copy.
+    The values are the same. .contiguous() copies the tensor if its layout differs.
     """
 
     code = "RC204"
@@ -336,9 +340,9 @@ class LayoutChange(Recompile):
 
     def remedy(self, guard: Guard, group: EventGroup) -> str:
         return (
-            f"give `{guard.source}` one layout before the call:"
+            f"convert `{guard.source}` to one layout before the call:"
             f" {made(guard, group, '.contiguous()')} (or a fixed memory_format), so"
-            " that its strides are the same"
+            " that its strides are always the same"
         )
 
 
@@ -346,7 +350,7 @@ class DtypeChange(Recompile):
     """A tensor's dtype changes between calls.
 
     ## Why
-    Every dtype needs kernels of its own.
+    Every dtype needs its own kernels.
 
     ## Bad
         f(x); f(x.double())
@@ -355,7 +359,7 @@ class DtypeChange(Recompile):
         f(x); f(x.double().to(x.dtype))
 
     ## Fix safety
-    Converting rounds: choose the dtype the model is meant for.
+    Converting rounds: choose the dtype that the model is meant for.
     """
 
     code = "RC205"
@@ -370,18 +374,18 @@ class DtypeChange(Recompile):
             "Double": "torch.float64",
             "Half": "torch.float16",
         }
-        wanted = dtype.get(guard.expected or "", f"the dtype it had ({guard.expected})")
+        name = dtype.get(guard.expected or "", f"the dtype it had ({guard.expected})")
         return (
             "convert before the call so that the dtype is always the same:"
-            f" {made(guard, group, f'.to({wanted})')}"
+            f" {made(guard, group, f'.to({name})')}"
         )
 
 
 class DeviceChange(Recompile):
-    """A tensor comes from another device, or with other dispatch keys.
+    """A tensor is on another device, or has other dispatch keys.
 
     ## Why
-    Compiled code belongs to one device.
+    Compiled code is specific to one device.
 
     ## Bad
         f(x_on_gpu); f(x_on_cpu)
@@ -390,7 +394,7 @@ class DeviceChange(Recompile):
         f(x_on_cpu.to("cuda"))
 
     ## Fix safety
-    Same values; the copy takes time.
+    The values are the same. The copy takes time.
     """
 
     code = "RC206"
@@ -419,7 +423,7 @@ class RankChange(Recompile):
         f(torch.randn(1, 4)); f(torch.randn(4, 4))
 
     ## Fix safety
-    Same values once the added dimension is squeezed away.
+    The values are the same once you squeeze the added dimension.
     """
 
     code = "RC207"
@@ -442,16 +446,17 @@ class RequiresGradChange(Recompile):
     """A tensor requires a gradient on some calls only.
 
     ## Why
-    With a gradient the graph has a backward; without, it has none.
+    If an input requires a gradient, torch also compiles a backward. If not, it does
+    not.
 
     ## Bad
         f(x); f(x.requires_grad_())
 
     ## Good
-        f(x.detach()) for inference
+        f(x.detach())            # for inference
 
     ## Fix safety
-    detach() cuts the gradient: only where none is wanted.
+    detach() stops the gradient: use it only where you need none.
     """
 
     code = "RC208"
@@ -472,7 +477,8 @@ class Aliasing(Recompile):
     """Two inputs are the same tensor on some calls and not on others.
 
     ## Why
-    A write to one must be seen in the other, so the two cases are compiled apart.
+    A write to one must be visible in the other, so torch compiles the two cases
+    separately.
 
     ## Bad
         f(x, y); f(x, x)
@@ -481,7 +487,7 @@ class Aliasing(Recompile):
         f(x, x.clone())
 
     ## Fix safety
-    A clone no longer shares writes with the original.
+    A write to the clone does not change the original.
     """
 
     code = "RC209"

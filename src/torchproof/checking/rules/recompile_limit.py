@@ -1,4 +1,4 @@
-"""RC219, RC29x: a new backend, guards without a rule, and the recompile limit."""
+"""RC219, RC29x: a new backend object, guards without a rule, the recompile limit."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from torchproof.observe import Guard
 
 
 class BackendChange(Recompile):
-    """torch.compile is called anew, with another backend object, for the same function.
+    """torch.compile is called again for a function, with another backend object.
 
     ## Why
-    Compiled code belongs to the backend it was compiled with.
+    Compiled code belongs to the backend object that compiled it.
 
     ## Bad
         for x in data: torch.compile(f, backend=lambda gm, _: gm)(x)
@@ -25,7 +25,7 @@ class BackendChange(Recompile):
         for x in data: compiled(x)
 
     ## Fix safety
-    Same values.
+    The values are the same.
     """
 
     code = "RC219"
@@ -43,21 +43,21 @@ class BackendChange(Recompile):
     def remedy(self, guard: Guard, group: EventGroup) -> str:
         return (
             f"call torch.compile({group.compiled}, ...) once, outside the loop, and"
-            " reuse what it returns; use one backend object"
+            " reuse the compiled function; use one backend object"
         )
 
 
 class OtherGuard(Recompile):
-    """A guard failed that torchproof has no special rule for.
+    """A guard failed that no other rule covers.
 
     ## Why
-    Torch names the guard; the finding carries its words.
+    The finding quotes the guard as torch reports it.
 
     ## Bad
-        anything that is read while tracing and changes later
+        # a value that Dynamo reads while tracing, and that changes later
 
     ## Good
-        pass it as a tensor, or keep it the same
+        # the same value as a tensor argument, or kept constant
 
     ## Fix safety
     Unknown: compare the outputs before and after.
@@ -101,20 +101,20 @@ RECOMPILES: tuple[Recompile, ...] = (
 
 
 class RecompileLimit(Rule):
-    """The recompile limit is hit, and the function runs eagerly from then on.
+    """A function hits the recompile limit and runs eagerly from then on.
 
     ## Why
-    After 8 graphs of one function torch stops compiling it. Nothing fails, it is only
-    slow.
+    After 8 graphs of one function torch stops compiling it. There is no error: the
+    function is only slower.
 
     ## Bad
-        a value that changes every call and is compiled in
+        # a value that is a constant of the graph and changes in every call
 
     ## Good
-        a tensor in its place; or recompile_limit raised, if the variants are bounded
+        # a tensor instead; or a higher recompile_limit, if there are few variants
 
     ## Fix safety
-    That of the cause it names.
+    See the rule of the cause that the finding names.
     """
 
     code = "RC290"
@@ -155,7 +155,7 @@ class RecompileLimit(Rule):
             rule.fix(group) if rule else "find what changes with TORCH_LOGS=recompiles"
         )
         return (
-            f"{advice}; if the variants are few and wanted, raise"
+            f"{advice}; if you need the variants and there are only a few, raise"
             f" torch._dynamo.config.{group.data['setting']}"
         )
 

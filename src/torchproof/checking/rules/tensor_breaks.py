@@ -1,4 +1,4 @@
-"""GB1xx: breaks on what the program does with a tensor."""
+"""GB1xx: graph breaks caused by what the program does with a tensor."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from torchproof.checking.rules.rule import EventGroup
 
 
 class TensorToPython(GraphBreak):
-    """A tensor's value is turned into a Python number, list or array.
+    """A tensor's value is converted to a Python number, list or array.
 
     ## Why
-    The value must reach Python before tracing can go on, so the graph ends here and,
-    on a GPU, the host waits for the device.
+    Tracing cannot continue without the value, so the graph ends here. On a GPU the host
+    also waits for the device.
 
     ## Bad
         history.append(loss.item())
@@ -23,7 +23,7 @@ class TensorToPython(GraphBreak):
         history.append(loss.detach())     # torch.stack(history).tolist() after the loop
 
     ## Fix safety
-    Keeping the tensor gives the same values; who reads them must convert later.
+    The values are the same. Code that reads them must convert them later.
     """
 
     code = "GB101"
@@ -77,8 +77,8 @@ class TensorBranch(GraphBreak):
     """Python control flow depends on the value of a tensor.
 
     ## Why
-    `if`, `while`, `assert not`, `and` and `or` need True or False now; tracing has no
-    value to decide with.
+    `if`, `while`, `assert not`, `and` and `or` need True or False immediately. While
+    tracing, the tensor has no value.
 
     ## Bad
         if scores.max() > limit:
@@ -88,7 +88,8 @@ class TensorBranch(GraphBreak):
         scores = torch.where(scores.max() > limit, scores / scores.max(), scores)
 
     ## Fix safety
-    torch.where computes both sides: guard divisions and logarithms against the other.
+    torch.where computes both sides. Protect divisions and logarithms from values that
+    belong to the other side.
     """
 
     code = "GB102"
@@ -102,7 +103,7 @@ class TensorBranch(GraphBreak):
     def matches(self, group: EventGroup) -> bool:
         data = group.data
         if "ssertion" in data["type"] and _about_sizes(group):
-            return False  # an assert on shapes that fails, inside a try
+            return False  # a failing assert on shapes, inside a try
         comparison = re.search(r"allclose|aten\.equal|is_nonzero", data["context"])
         return super().matches(group) or comparison is not None
 
@@ -131,10 +132,10 @@ class TensorBranch(GraphBreak):
             )
         if _about_sizes(group):
             return (
-                f"a size known only at run time cannot decide `{_condition(group)}`:"
-                " promise it with torch._check, use torch.cond, mask instead of"
+                f"`{_condition(group)}` depends on a size that is known only at run"
+                " time: assert it with torch._check, use torch.cond, mask instead of"
                 " branching (torch.where), or mark the dimension with mark_dynamic"
-                " rather than mark_unbacked"
+                " instead of mark_unbacked"
             )
         if statement == "while":
             return (
@@ -157,22 +158,22 @@ def _about_sizes(group: EventGroup) -> bool:
 
 def _statement(group: EventGroup) -> str:
     word = re.match(r"\w+", group.frame.code if group.frame else "")
-    known = {"if": "if", "elif": "if", "while": "while", "assert": "assert"}
-    return known.get(word[0] if word else "", "condition")
+    statements = {"if": "if", "elif": "if", "while": "while", "assert": "assert"}
+    return statements.get(word[0] if word else "", "condition")
 
 
 def _condition(group: EventGroup) -> str:
-    """The condition itself, where the traceback marks the whole statement."""
+    """The condition alone, where the traceback underlines the whole statement."""
     whole = re.match(r"(?:if|elif|while|assert)\s+(.+?):?$", group.expression)
     return whole[1] if whole else group.expression
 
 
 class DataDependentShape(GraphBreak):
-    """An operation's output size depends on the values of its input.
+    """The output size of an operation depends on the values of its input.
 
     ## Why
-    x[mask], nonzero, unique and their like have no shape until they run, so the default
-    graph cannot hold them.
+    x[mask], nonzero, unique and similar operations have no output shape until they run.
+    By default Dynamo does not put them into a graph.
 
     ## Bad
         return x[x > 0].mean()
@@ -182,7 +183,7 @@ class DataDependentShape(GraphBreak):
         return torch.where(keep, x, 0).sum() / keep.sum()
 
     ## Fix safety
-    The masked form keeps all positions: reductions must divide by the mask's sum.
+    The masked form keeps all positions, so a mean must divide by the sum of the mask.
     """
 
     code = "GB103"
@@ -217,11 +218,11 @@ class DataDependentShape(GraphBreak):
 
 
 class RecurrentModule(GraphBreak):
-    """nn.RNN, nn.GRU or nn.LSTM inside a compiled region.
+    """nn.RNN, nn.GRU or nn.LSTM is called in a compiled region.
 
     ## Why
-    Dynamo leaves recurrent modules to their own kernels and skips the frame that calls
-    them, so everything else in that frame runs eagerly too.
+    Dynamo does not trace recurrent modules; they run with their own kernels. It skips
+    the frame that calls them, so the rest of that frame runs eagerly too.
 
     ## Bad
         def forward(self, x):
@@ -229,10 +230,12 @@ class RecurrentModule(GraphBreak):
             return self.head(h)
 
     ## Good
-        compile self.norm and self.head, and call the LSTM between them
+        self.norm.compile()      # and call the LSTM between the two, uncompiled
+        self.head.compile()
 
     ## Fix safety
-    allow_rnn unrolls the sequence: compile time grows with its length.
+    The values are the same. The alternative, allow_rnn, unrolls the sequence: compile
+    time grows with its length.
     """
 
     code = "GB108"
@@ -249,9 +252,9 @@ class RecurrentModule(GraphBreak):
     def remedy(self, group: EventGroup) -> str:
         module = _recurrent(group)
         return (
-            f"keep {module} outside: compile the layers before and after it and call"
-            f" `{group.expression}` between them; or set"
-            " torch._dynamo.config.allow_rnn = True (experimental, unrolls the"
+            f"keep {module} outside the compiled region: compile the layers before and"
+            f" after it, and call `{group.expression}` between them; or set"
+            " torch._dynamo.config.allow_rnn = True (experimental; it unrolls the"
             " sequence)"
         )
 
@@ -262,10 +265,10 @@ def _recurrent(group: EventGroup) -> str:
 
 
 class AutogradCall(GraphBreak):
-    """backward() or autograd.grad inside a compiled region.
+    """backward() or autograd.grad is called in a compiled region.
 
     ## Why
-    Dynamo captures the forward; the backward is compiled from it afterwards.
+    Dynamo captures the forward. AOTAutograd compiles the backward from that graph.
 
     ## Bad
         @torch.compile
@@ -274,10 +277,11 @@ class AutogradCall(GraphBreak):
             loss.backward()
 
     ## Good
-        loss = compiled_forward(x)      # loss.backward() outside, it is compiled too
+        loss = compiled_forward(x)
+        loss.backward()                 # outside; the backward is compiled too
 
     ## Fix safety
-    Moving backward() out changes nothing in the gradients.
+    The gradients do not change.
     """
 
     code = "GB110"
@@ -304,11 +308,11 @@ class AutogradCall(GraphBreak):
 
 
 class OperatorWithoutFake(GraphBreak):
-    """An operator that cannot run on fake tensors.
+    """An operator cannot run on fake tensors.
 
     ## Why
-    Dynamo learns shapes by running operators on tensors without data; this one offers
-    no such implementation.
+    Dynamo runs every operator on fake tensors, which have no data, to learn output
+    shapes. This operator has no fake implementation.
 
     ## Bad
         @torch.library.custom_op("lib::scale", mutates_args=())
@@ -319,8 +323,8 @@ class OperatorWithoutFake(GraphBreak):
         def _(x): return torch.empty_like(x)
 
     ## Fix safety
-    A fake that returns another shape or dtype than the operator gives wrong graphs:
-    torch.library.opcheck tests it.
+    A fake implementation that returns another shape or dtype than the operator makes
+    the graph wrong. torch.library.opcheck tests it.
     """
 
     code = "GB114"
@@ -346,11 +350,11 @@ class OperatorWithoutFake(GraphBreak):
 
 
 class TensorInternals(GraphBreak):
-    """A tensor's storage, gradient state or type is changed by hand.
+    """The program changes a tensor's storage, gradient state or type directly.
 
     ## Why
-    set_, resize_, .data =, data_ptr, requires_grad_ on an intermediate, sparse tensors
-    and subclasses reach below what a graph can describe.
+    set_, resize_, .data =, data_ptr, requires_grad_ on an intermediate tensor, sparse
+    tensors and tensor subclasses use details that a graph cannot represent.
 
     ## Bad
         y.requires_grad_()
@@ -385,7 +389,7 @@ class TensorInternals(GraphBreak):
     def remedy(self, group: EventGroup) -> str:
         hints = own_hints(group)
         moved = (
-            f"do `{group.expression}` outside the compiled function, before the"
-            " tensor goes in"
+            f"do `{group.expression}` outside the compiled function, before you pass"
+            " the tensor in"
         )
         return f"{moved}; or {hints[:1].lower()}{hints[1:]}" if hints else moved
