@@ -16,12 +16,12 @@ def narrowed(test: ast.expr, source: Source, *, holds: bool) -> dict[str, Kind]:
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
         return narrowed(test.operand, source, holds=not holds)
     if isinstance(test, ast.BoolOp):
-        found: dict[str, Kind] = {}
+        narrowed_kinds: dict[str, Kind] = {}
         for operand in test.values:
-            found |= narrowed(operand, source, holds=holds)
+            narrowed_kinds |= narrowed(operand, source, holds=holds)
         if holds is isinstance(test.op, ast.And):
-            return found
-        return dict.fromkeys(found, Kind.UNKNOWN)  # one of them, or another
+            return narrowed_kinds
+        return dict.fromkeys(narrowed_kinds, Kind.UNKNOWN)  # one of them, or another
     if not isinstance(test, ast.Call) or not test.args:
         return {}
     name, called = source.dotted(test.args[0]), source.dotted(test.func)

@@ -36,10 +36,10 @@ class Regions:
         self._waiting = {root: {} for root in roots}
         while self._waiting:
             function = next(iter(self._waiting))
-            given = self._waiting.pop(function)
-            self._done[function] = given
+            arguments = self._waiting.pop(function)
+            self._done[function] = arguments
             try:
-                Flow(function, self.program, given=given, look=self._look).run()
+                Flow(function, self.program, arguments=arguments, look=self._look).run()
             except RecursionError:
                 self.too_deep.append(function.source.path)
         every = list(self.found.values())
@@ -47,20 +47,24 @@ class Regions:
 
     def _flips(self, every: list[Suspicion]) -> Iterator[Suspicion]:
         """A run sees these in the function that is given the tensor."""
-        for sighting, found in self._expansions.sightings(every):
-            source, name = found.function.source, found.function.name
-            made = suspicion(StrideFlip(), sighting, source, name)
-            if made is not None:
-                shown_in = tuple(dict.fromkeys(f.name for f in found.given_to))
-                yield replace(made, shown_in=shown_in)
+        for sighting, expansion in self._expansions.sightings(every):
+            source, name = expansion.function.source, expansion.function.name
+            result = suspicion(StrideFlip(), sighting, source, name)
+            if result is not None:
+                shown_in = tuple(dict.fromkeys(f.name for f in expansion.given_to))
+                yield replace(result, shown_in=shown_in)
 
     def _look(self, node: ast.AST, at: Flow) -> None:
         for pattern in _BY_NODE.get(type(node), ()):
             for sighting in pattern.look(node, at):
-                made = suspicion(pattern, sighting, at.source, at.function.name)
-                if made is not None:
-                    place = made.finding.file, made.finding.line, made.finding.column
-                    self.found.setdefault((pattern.code, *place), made)
+                result = suspicion(pattern, sighting, at.source, at.function.name)
+                if result is not None:
+                    place = (
+                        result.finding.file,
+                        result.finding.line,
+                        result.finding.column,
+                    )
+                    self.found.setdefault((pattern.code, *place), result)
         self._expansions.look(node, at)
         if isinstance(node, ast.Call):
             self._reach(node, at)
@@ -71,25 +75,25 @@ class Regions:
         if callee is None or is_disabled(callee):
             return
         self._expansions.given(call, callee, at)
-        given = _arguments(call, callee, at)
-        known = self._done.get(callee, self._waiting.get(callee))
-        if known is None:
-            self._waiting[callee] = given
+        arguments = _arguments(call, callee, at)
+        earlier = self._done.get(callee, self._waiting.get(callee))
+        if earlier is None:
+            self._waiting[callee] = arguments
         elif callee in self._waiting:
-            self._waiting[callee] = joined(known, given)
+            self._waiting[callee] = joined(earlier, arguments)
 
 
 def _arguments(call: ast.Call, callee: Function, at: Flow) -> dict[str, Kind]:
     names = [parameter.arg for parameter in callee.parameters]
     if callee.is_bound and names:
         names = names[1:]
-    given = {}
+    arguments = {}
     for name, argument in zip(names, call.args, strict=False):
         if isinstance(argument, ast.Starred):
             break
-        given[name] = at.kind(argument)
-    given |= {k.arg: at.kind(k.value) for k in call.keywords if k.arg}
-    return given
+        arguments[name] = at.kind(argument)
+    arguments |= {k.arg: at.kind(k.value) for k in call.keywords if k.arg}
+    return arguments
 
 
 def of_file(source: Source) -> Iterator[Suspicion]:
@@ -97,9 +101,9 @@ def of_file(source: Source) -> Iterator[Suspicion]:
     for pattern in FILE_PATTERNS:
         for sighting in pattern.read(source):
             inside = source.function_at(sighting.node)
-            made = suspicion(pattern, sighting, source, inside)
-            if made is not None:
-                yield made
+            result = suspicion(pattern, sighting, source, inside)
+            if result is not None:
+                yield result
 
 
 def suspicion(
@@ -145,9 +149,9 @@ def _column(line: str, offset: int) -> int:
 
 def named(program: Program, roots: Mapping[str, Iterable[str]]) -> list[Function]:
     """The functions that are compiled, by file and qualified name."""
-    found = []
+    selected = []
     for file, names in roots.items():
         source = program.sources.get(Path(file))
-        known = source.functions if source else {}
-        found += [known[name] for name in names if name in known]
-    return found
+        functions = source.functions if source else {}
+        selected += [functions[name] for name in names if name in functions]
+    return selected

@@ -47,8 +47,8 @@ PATTERNS: tuple[Pattern, ...] = (
 
 def by_node(patterns: Iterable[Pattern]) -> dict[type[ast.AST], list[Pattern]]:
     """Which patterns look at which nodes."""
-    found: dict[type[ast.AST], list[Pattern]] = {}
+    table: dict[type[ast.AST], list[Pattern]] = {}
     for pattern in patterns:
         for node in pattern.nodes:
-            found.setdefault(node, []).append(pattern)
-    return found
+            table.setdefault(node, []).append(pattern)
+    return table

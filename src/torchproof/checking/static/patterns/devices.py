@@ -69,8 +69,8 @@ def _is_moved(node: ast.Call, at: Flow) -> bool:
         return False
     if called.attr == "cuda":
         return True
-    given = [*node.args, *(k.value for k in node.keywords if k.arg == "device")]
-    return any((at.dotted(g) or "").rpartition(".")[2] == "device" for g in given)
+    targets = [*node.args, *(k.value for k in node.keywords if k.arg == "device")]
+    return any((at.dotted(g) or "").rpartition(".")[2] == "device" for g in targets)
 
 
 def _leaves(node: ast.Call, at: Flow) -> bool:

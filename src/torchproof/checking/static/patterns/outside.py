@@ -155,11 +155,11 @@ class Autograd(Pattern):
     def look(self, node: ast.AST, at: Flow) -> Iterator[Sighting]:
         assert isinstance(node, ast.Call)
         dotted = at.dotted(node.func) or ""
-        found = dotted in ("torch.autograd.grad", "torch.autograd.backward")
+        runs_autograd = dotted in ("torch.autograd.grad", "torch.autograd.backward")
         if isinstance(node.func, ast.Attribute) and node.func.attr == "backward":
-            known = at.kind(node.func.value).is_tensor
-            found |= known or dotted.rpartition(".")[0].endswith("loss")
-        if found:
+            on_tensor = at.kind(node.func.value).is_tensor
+            runs_autograd |= on_tensor or dotted.rpartition(".")[0].endswith("loss")
+        if runs_autograd:
             yield splits(
                 node,
                 at,
@@ -219,10 +219,13 @@ class DeviceContext(Pattern):
     def look(self, node: ast.AST, at: Flow) -> Iterator[Sighting]:
         assert isinstance(node, ast.With)
         for item in node.items:
-            made = item.context_expr
-            if isinstance(made, ast.Call) and at.dotted(made.func) == "torch.device":
+            context = item.context_expr
+            if (
+                isinstance(context, ast.Call)
+                and at.dotted(context.func) == "torch.device"
+            ):
                 yield splits(
-                    made,
+                    context,
                     at,
                     cause="{} as a context manager cannot be entered while tracing, and"
                     " the whole function is left out",

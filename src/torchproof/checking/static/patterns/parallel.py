@@ -37,16 +37,19 @@ class AfterParallel(FilePattern):
 
 def wrapped_before(site: Compiled, file: Compilation) -> ast.Call | None:
     """The call that wrapped what is compiled here, where the file shows it."""
-    made: ast.AST | None = site.subject
+    subject: ast.AST | None = site.subject
     for _ in range(3):
-        if isinstance(made, ast.Call):
-            called = _name(made, file.source)
-            return made if called in (*DDP, *FSDP, *SHARD) else None
-        if isinstance(made, ast.Name) and (shard := _sharded(made, file)) is not None:
+        if isinstance(subject, ast.Call):
+            called = _name(subject, file.source)
+            return subject if called in (*DDP, *FSDP, *SHARD) else None
+        if (
+            isinstance(subject, ast.Name)
+            and (shard := _sharded(subject, file)) is not None
+        ):
             return shard
-        if not isinstance(made, ast.Name | ast.Attribute):
+        if not isinstance(subject, ast.Name | ast.Attribute):
             return None
-        made = file.bindings.meaning(made)
+        subject = file.bindings.meaning(subject)
     return None
 
 
@@ -57,14 +60,14 @@ def _sharded(name: ast.Name, file: Compilation) -> ast.Call | None:
     """
     if "fully_shard" not in file.source.text:
         return None
-    found: dict[bool, ast.Call] = {}
+    calls: dict[bool, ast.Call] = {}
     for node in walk(file.bindings.scope(name)):
         if not isinstance(node, ast.Call) or node.lineno >= name.lineno:
             continue
         if _name(node, file.source) in SHARD and node.args:
-            given = node.args[0]
-            found[isinstance(given, ast.Name) and given.id == name.id] = node
-    return found[True] if len(found) == 2 else None
+            argument = node.args[0]
+            calls[isinstance(argument, ast.Name) and argument.id == name.id] = node
+    return calls[True] if len(calls) == 2 else None
 
 
 def _name(node: ast.Call, source: Source) -> str:
@@ -75,7 +78,7 @@ def _told(
     wrapping: ast.Call, site: Compiled, source: Source
 ) -> tuple[Severity, str, str, str]:
     name = _name(wrapping, source)
-    given = {k.arg: k.value for k in wrapping.keywords if k.arg}
+    arguments = {k.arg: k.value for k in wrapping.keywords if k.arg}
     whole = is_true(site.arguments.get("fullgraph"))
     if name in DDP:
         if whole:
@@ -95,7 +98,7 @@ def _told(
             "this is the order that PyTorch names for DDP; with larger graphs in"
             " mind set bucket_cap_mb higher, or compile the blocks before wrapping",
         )
-    if name in FSDP and not is_true(given.get("use_orig_params")):
+    if name in FSDP and not is_true(arguments.get("use_orig_params")):
         return (
             "high",
             "compiles nothing: FSDP was given no use_orig_params=True",

@@ -140,29 +140,29 @@ class GoneApi(FilePattern):
                 )
 
     def _arguments(self, site: Compiled, source: Source) -> Iterator[Sighting]:
-        given = site.arguments
+        arguments = site.arguments
         text = shorten(source.text_of(site.node))
-        mode = literal(given.get("mode"))
+        mode = literal(arguments.get("mode"))
         if mode is not None and mode not in MODES and site.backend == "inductor":
             yield Sighting(
-                given["mode"],
+                arguments["mode"],
                 f'torch.compile has no mode "{mode}": this raises',
                 f"the modes are {', '.join(MODES)}",
                 "choose one of them; torchproof bench measures which is fastest",
                 "high",
             )
-        if _is_given(given.get("mode")) and _is_given(given.get("options")):
+        if _is_given(arguments.get("mode")) and _is_given(arguments.get("options")):
             yield Sighting(
-                given["options"],
+                arguments["options"],
                 f"`{text}` raises: mode and options exclude each other",
                 "a mode is a preset of options, and torch.compile takes one of the two",
                 "leave mode out and give its options:"
                 " torch._inductor.list_mode_options(mode) names them",
                 "high",
             )
-        for name in sorted(set(given) - _COMPILE):
+        for name in sorted(set(arguments) - _COMPILE):
             yield Sighting(
-                given[name],
+                arguments[name],
                 f"torch.compile takes no {name}: this raises TypeError",
                 f"torch 2.11, 2.13 and 2.15 have no parameter {name} there",
                 "write fullgraph=True" if name == "nopython" else "leave it out",

@@ -92,13 +92,13 @@ def _is_other(name: str, site: Compiled, file: Compilation) -> bool:
     cls = _class(site, file)
     if cls is None:
         return name in _METHODS and not _is_function(site, file)
-    own = cls.methods.get(name)
-    if own is None:
+    method = cls.methods.get(name)
+    if method is None:
         return name in _METHODS
     plain = name.startswith("_") or name in ("forward", "train", "eval", "compile")
-    runs = any("compile" in each for each in own.decorators)
-    known = {"property", "staticmethod", "classmethod"} & set(own.decorators)
-    return not plain and not runs and not known and _computes(own.node)
+    runs = any("compile" in each for each in method.decorators)
+    special = {"property", "staticmethod", "classmethod"} & set(method.decorators)
+    return not plain and not runs and not special and _computes(method.node)
 
 
 def _computes(function: Definition) -> bool:
@@ -108,17 +108,17 @@ def _computes(function: Definition) -> bool:
 
 def _class(site: Compiled, file: Compilation) -> Class | None:
     """The class of the compiled module, where the file says it."""
-    made: ast.AST | None = site.subject
+    subject: ast.AST | None = site.subject
     for _ in range(4):
-        if isinstance(made, ast.Call):
-            dotted = file.source.dotted(made.func) or ""
-            if isinstance(made.func, ast.Attribute) and made.func.attr in _SAME:
-                made = made.func.value
+        if isinstance(subject, ast.Call):
+            dotted = file.source.dotted(subject.func) or ""
+            if isinstance(subject.func, ast.Attribute) and subject.func.attr in _SAME:
+                subject = subject.func.value
                 continue
             return file.source.classes.get(dotted)
-        if not isinstance(made, ast.Name | ast.Attribute):
+        if not isinstance(subject, ast.Name | ast.Attribute):
             return None
-        made = file.bindings.meaning(made)
+        subject = file.bindings.meaning(subject)
     return None
 
 
@@ -169,16 +169,16 @@ def _first_call(
     subject: ast.Name | ast.Attribute, site: Compiled, file: Compilation
 ) -> ast.Call | None:
     """Of the original: after it is compiled, or in another method of its object."""
-    own = isinstance(subject, ast.Attribute)
+    is_attribute = isinstance(subject, ast.Attribute)
     scope = file.bindings.scope(site.node)
-    if own:
+    if is_attribute:
         while not isinstance(scope, ast.ClassDef | ast.Module):
             scope = file.bindings.scope(scope)
     name = file.source.dotted(subject)
     for node in walk(scope):
         if isinstance(node, ast.Call) and file.source.dotted(node.func) == name:
             later = node.lineno > site.node.lineno
-            if later or (own and file.bindings.scope(node) is not scope):
+            if later or (is_attribute and file.bindings.scope(node) is not scope):
                 return node
     return None
 

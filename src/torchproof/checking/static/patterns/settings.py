@@ -185,14 +185,14 @@ class UnknownSetting(FilePattern):
             return
         if not _is_imported(node.func, source):
             return
-        given = {k.arg: k.value for k in node.keywords if k.arg}
+        patched = {k.arg: k.value for k in node.keywords if k.arg}
         first = node.args[0] if node.args else None
         if isinstance(first, ast.Dict):
-            given |= {literal(key) or "": key for key in first.keys if key}
+            patched |= {literal(key) or "": key for key in first.keys if key}
         elif (name := literal(first)) is not None and first is not None:
-            given[name] = first
+            patched[name] = first
         names = _meant(node.func, names, source)
-        for setting, value in given.items():
+        for setting, value in patched.items():
             if setting and not _has(setting, names):
                 yield self._sighting(value, module, setting)
 
@@ -258,8 +258,8 @@ def _is_imported(node: ast.expr, source: Source) -> bool:
     inside = _function(source, node)
     for each in source.nodes:
         if isinstance(each, ast.Import | ast.ImportFrom):
-            given = {a.asname or a.name.partition(".")[0] for a in each.names}
-            if node.id in given and _function(source, each) in (None, inside):
+            imported = {a.asname or a.name.partition(".")[0] for a in each.names}
+            if node.id in imported and _function(source, each) in (None, inside):
                 return True
     return False
 
@@ -280,8 +280,8 @@ def _has(setting: str, names: frozenset[str]) -> bool:
 
 def _near(setting: str) -> str:
     every = sorted({name for names in known().values() for name in names})
-    found = difflib.get_close_matches(setting, every, 1, 0.8)
-    return f"; there is {found[0]}" if found else ""
+    similar = difflib.get_close_matches(setting, every, 1, 0.8)
+    return f"; there is {similar[0]}" if similar else ""
 
 
 class SilentErrors(FilePattern):

@@ -79,20 +79,20 @@ def _by_mask(node: ast.Subscript, at: Flow) -> bool:
 def _unsized(node: ast.Call, at: Flow) -> str | None:
     """The fix, where a call leaves a size to be found out that it could be told."""
     dotted = at.dotted(node.func) or ""
-    told = {k.arg: k.value for k in node.keywords}
-    if dotted in _ONE_HOT and None not in told:
-        classes = node.args[1] if len(node.args) > 1 else told.get("num_classes")
+    keywords = {k.arg: k.value for k in node.keywords}
+    if dotted in _ONE_HOT and None not in keywords:
+        classes = node.args[1] if len(node.args) > 1 else keywords.get("num_classes")
         if classes is not None and at.text(classes) != "-1":
             return None
         return "give the number of classes: one_hot(x, num_classes=n)"
     if dotted == "torch.repeat_interleave":
-        repeats = node.args[1] if len(node.args) > 1 else told.get("repeats")
+        repeats = node.args[1] if len(node.args) > 1 else keywords.get("repeats")
         repeats = repeats or (node.args[0] if node.args else None)
     elif isinstance(node.func, ast.Attribute) and node.func.attr == "repeat_interleave":
-        repeats = node.args[0] if node.args else told.get("repeats")
+        repeats = node.args[0] if node.args else keywords.get("repeats")
     else:
         return None
-    if repeats is None or "output_size" in told or not at.kind(repeats).is_tensor:
+    if repeats is None or "output_size" in keywords or not at.kind(repeats).is_tensor:
         return None
     return "give the size of the result: repeat_interleave(..., output_size=n)"
 

@@ -49,8 +49,10 @@ def _counted(node: ast.AugAssign | ast.Assign, at: Flow) -> str | None:
         return None
     dotted = at.dotted(target) or ""
     whole = isinstance(step, ast.Constant) and type(step.value) is int
-    own = dotted.startswith("self.") and dotted.count(".") == 1
-    return dotted[5:] if own and whole and isinstance(operation, _COUNTERS) else None
+    on_self = dotted.startswith("self.") and dotted.count(".") == 1
+    return (
+        dotted[5:] if on_self and whole and isinstance(operation, _COUNTERS) else None
+    )
 
 
 def _is_integer(name: str, at: Flow) -> bool:
@@ -202,8 +204,8 @@ class ListArgument(Pattern):
         if at.function.node.name != "forward":
             return
         for each in self._used(node, at):
-            known = isinstance(each, ast.Name) and each.id in _lists_given(at)
-            if known and at.text(each) not in at.told:
+            is_list = isinstance(each, ast.Name) and each.id in _lists_given(at)
+            if is_list and at.text(each) not in at.told:
                 at.told.add(at.text(each))
                 yield Sighting(
                     each,
@@ -227,12 +229,12 @@ class ListArgument(Pattern):
 
 def _lists_given(at: Flow) -> set[str]:
     """Parameters that are annotated as lists of tensors and still what was given."""
-    found = set()
+    parameters = set()
     for parameter in at.function.parameters:
         if parameter.annotation is None:
             continue
         text = ast.unparse(parameter.annotation).replace(" ", "")
         text = text.removesuffix("|None").removeprefix("Optional[").lower()
         if text.startswith(("list[", "sequence[", "typing.list[")) and "tensor" in text:
-            found.add(parameter.arg)
-    return found
+            parameters.add(parameter.arg)
+    return parameters

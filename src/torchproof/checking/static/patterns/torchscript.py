@@ -83,8 +83,8 @@ class TracedBranch(FilePattern):
 def _decided(function: Function, source: Source) -> Iterator[tuple[int, str]]:
     """Where the function, or one it calls, takes a tensor's value into Python."""
     program = Program([source])
-    waiting, done = [function], {function}
-    found: list[tuple[int, str]] = []
+    waiting, visited = [function], {function}
+    decisions: list[tuple[int, str]] = []
     patterns = (Branch(), ToPython())
 
     def look(node: ast.AST, at: Flow) -> None:
@@ -93,17 +93,17 @@ def _decided(function: Function, source: Source) -> Iterator[tuple[int, str]]:
                 for sighting in pattern.look(node, at):
                     place = sighting.node
                     assert isinstance(place, ast.expr | ast.stmt)
-                    found.append((place.lineno, shorten(at.text(place), 40)))
+                    decisions.append((place.lineno, shorten(at.text(place), 40)))
         if isinstance(node, ast.Call):
             callee = program.callee(node, at.function)
-            if callee is not None and callee not in done:
-                done.add(callee)
+            if callee is not None and callee not in visited:
+                visited.add(callee)
                 waiting.append(callee)
 
     while waiting:
         each = waiting.pop()
-        Flow(each, program, given=_tensors(each, each is function), look=look).run()
-    return iter(sorted(found))
+        Flow(each, program, arguments=_tensors(each, each is function), look=look).run()
+    return iter(sorted(decisions))
 
 
 def _tensors(function: Function, is_traced: bool) -> dict[str, Kind]:
@@ -148,11 +148,11 @@ class Unscriptable(FilePattern):
     code, severity = "TS103", "high"
 
     def read(self, source: Source) -> Iterator[Sighting]:
-        seen: set[Function] = set()
+        visited: set[Function] = set()
         for function in _scripted(source):
             for each in _reached(function, source):
-                if each not in seen:
-                    seen.add(each)
+                if each not in visited:
+                    visited.add(each)
                     yield from self._refused(each)
 
     def _refused(self, function: Function) -> Iterator[Sighting]:
@@ -185,7 +185,7 @@ def _scripted(source: Source) -> Iterator[Function]:
 def _reached(function: Function, source: Source) -> Iterator[Function]:
     """A function and those of the file that it calls, as far as they are scripted."""
     program = Program([source])
-    waiting, done = [function], {function}
+    waiting, visited = [function], {function}
     while waiting:
         each = waiting.pop()
         if set(each.decorators) & {"torch.jit.ignore", "torch.jit.unused"}:
@@ -193,8 +193,8 @@ def _reached(function: Function, source: Source) -> Iterator[Function]:
         yield each
         for node in walk(each.node):
             callee = program.callee(node, each) if isinstance(node, ast.Call) else None
-            if callee is not None and callee not in done:
-                done.add(callee)
+            if callee is not None and callee not in visited:
+                visited.add(callee)
                 waiting.append(callee)
 
 
@@ -238,10 +238,10 @@ def _unsupported(
             )
     for statement in node.body:
         for each in walk(statement):
-            told = _REFUSED.get(type(each))
-            if told is not None:
+            refusal = _REFUSED.get(type(each))
+            if refusal is not None:
                 assert isinstance(each, ast.expr | ast.stmt)
-                yield each, *told
+                yield each, *refusal
                 return
 
 
@@ -295,26 +295,28 @@ class Mixed(FilePattern):
         if ".compile" not in source.text or ".jit" not in source.text:
             return
         for call in _calls(source, (*COMPILE, *TRACE, *SCRIPT)):
-            made: ast.AST | None = call.args[0] if call.args else None
-            if isinstance(made, ast.Name | ast.Attribute):
-                made = bindings.of(source).meaning(made)
-            inner = source.dotted(made.func) if isinstance(made, ast.Call) else None
+            subject: ast.AST | None = call.args[0] if call.args else None
+            if isinstance(subject, ast.Name | ast.Attribute):
+                subject = bindings.of(source).meaning(subject)
+            inner = (
+                source.dotted(subject.func) if isinstance(subject, ast.Call) else None
+            )
             outer = source.dotted(call.func)
             if outer in COMPILE and inner in _DEPRECATED:
                 yield self._sighting(call, f"{inner} made it", source)
             elif outer not in COMPILE and inner in COMPILE:
                 yield self._sighting(call, "torch.compile made it", source)
 
-    def _sighting(self, call: ast.Call, made: str, source: Source) -> Sighting:
+    def _sighting(self, call: ast.Call, origin: str, source: Source) -> Sighting:
         text = shorten(source.text_of(call))
         if source.dotted(call.func) in COMPILE:
-            message = f"`{text}` compiles nothing: {made}"
+            message = f"`{text}` compiles nothing: {origin}"
             cause = (
                 "Dynamo traces Python, and TorchScript has none: what is traced runs as"
                 " it is, and for what is scripted newer versions raise"
             )
         else:
-            message = f"`{text}` raises: {made}"
+            message = f"`{text}` raises: {origin}"
             cause = "TorchScript takes Python functions, and no compiled ones"
         return Sighting(
             call,
