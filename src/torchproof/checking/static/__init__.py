@@ -102,7 +102,7 @@ def _together(files: Iterable[Path], roots: Mapping[str, Iterable[str]]) -> Read
     read = [_parsed(Path(path)) for path in dict.fromkeys([*files, *map(Path, roots)])]
     sources = [source for source in read if isinstance(source, Source)]
     program = Program(sources, follows=True)
-    reading = _walked(sources, program, regions.named(program, roots))
+    reading = _walked(sources, program, regions.compiled_functions(program, roots))
     problems = tuple(text for text in read if isinstance(text, str))
     count = len(sources) + len(problems)
     return replace(reading, files=count, problems=problems + reading.problems)

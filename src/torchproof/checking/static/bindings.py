@@ -18,7 +18,7 @@ class Bindings:
 
     def __init__(self, source: Source) -> None:
         self.source = source
-        self._found: dict[Scope, dict[str, list[tuple[int, ast.AST]]]] = {}
+        self._assignments: dict[Scope, dict[str, list[tuple[int, ast.AST]]]] = {}
         for node in source.nodes:
             for target, value in _bound(node):
                 self._bind(target, value, node)
@@ -40,7 +40,7 @@ class Bindings:
         scope: Scope | None = self._start(node)
         same = True
         while scope is not None:
-            assignments = self._found.get(scope, {}).get(name)
+            assignments = self._assignments.get(scope, {}).get(name)
             if assignments and not (
                 isinstance(scope, ast.ClassDef) and "." not in name
             ):
@@ -56,7 +56,7 @@ class Bindings:
         name = self.source.dotted(node)
         scope: Scope | None = self._start(node)
         while scope is not None and name is not None:
-            assignments = self._found.get(scope, {}).get(name)
+            assignments = self._assignments.get(scope, {}).get(name)
             if assignments:
                 return [value for _, value in assignments if value is not _UNREADABLE]
             scope = None if scope is self.source.tree else self.scope(scope)
@@ -66,7 +66,7 @@ class Bindings:
         """The scope that binds a name, seen from where it is used."""
         scope: Scope | None = self._start(name)
         while scope is not None:
-            if name.id in self._found.get(scope, {}):
+            if name.id in self._assignments.get(scope, {}):
                 return scope
             scope = None if scope is self.source.tree else self.scope(scope)
         return None
@@ -97,7 +97,9 @@ class Bindings:
         else:
             return
         line = getattr(node, "lineno", 0)
-        self._found.setdefault(scope, {}).setdefault(name, []).append((line, value))
+        self._assignments.setdefault(scope, {}).setdefault(name, []).append(
+            (line, value)
+        )
 
 
 @functools.lru_cache(maxsize=4)

@@ -44,7 +44,7 @@ def _called(node: ast.Call, source: Source) -> str | None:
     """What a call compiles, in the source's words; None where it compiles nothing."""
     dotted = source.dotted(node.func) or ""
     if dotted in (*COMPILE, *_OTHERS):
-        return _given(node, source)
+        return _subject(node, source)
     if dotted in _PARTIAL and node.args and source.dotted(node.args[0]) in COMPILE:
         return _decorated(node, source)
     if any(k.arg == "torch_compile" and is_true(k.value) for k in node.keywords):
@@ -65,7 +65,7 @@ def _in_place(node: ast.Call, source: Source) -> bool:
     return bool(node.keywords) or not others
 
 
-def _given(node: ast.Call, source: Source) -> str:
+def _subject(node: ast.Call, source: Source) -> str:
     subject = node.args[0] if node.args else None
     subject = subject or next(
         (k.value for k in node.keywords if k.arg == "model"), None

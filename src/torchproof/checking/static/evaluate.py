@@ -7,9 +7,8 @@ from collections.abc import Callable, Mapping
 
 from torchproof.checking.static import kinds, tensor_signs
 from torchproof.checking.static.kinds import Kind, join
-from torchproof.checking.static.narrowing import narrowed
 from torchproof.checking.static.program import Program
-from torchproof.checking.static.source import Function
+from torchproof.checking.static.source import Function, Source, walk
 
 # Calls whose answer is known while Dynamo traces.
 _TRUE = {"is_compiling", "is_dynamo_compiling", "is_torchdynamo_compiling"}
@@ -137,7 +136,7 @@ class Values:
 
     def narrow(self, test: ast.expr, *, holds: bool = True) -> None:
         """What a test says about names where it holds, or where it does not."""
-        self.environment |= narrowed(test, self.function.source, holds=holds)
+        self.environment |= _narrowed(test, self.function.source, holds=holds)
 
     # -- what is known of a test -------------------------------------------------------
 
@@ -242,7 +241,7 @@ class Values:
             return self._builtin(dotted, node)
         if dotted.startswith(("numpy.", "np.")):
             return Kind.ARRAY
-        return self._own(node)
+        return self._user_function(node)
 
     def _method(self, node: ast.Call, name: str, operands: int = 0) -> Kind:
         more = len(node.args) > operands or any(k.arg == "dim" for k in node.keywords)
@@ -289,7 +288,7 @@ class Values:
             return Kind.NUMBER
         return Kind.SIZE if name != "float" else Kind.PYTHON
 
-    def _own(self, node: ast.Call) -> Kind:
+    def _user_function(self, node: ast.Call) -> Kind:
         """A function that can be read: what it promises, else what it returns."""
         callee = self.program.callee(node, self.function)
         if callee is None:
@@ -380,3 +379,41 @@ def _combined(left: Kind, right: Kind) -> Kind:
     if left.is_plain and right.is_plain:
         return Kind.PYTHON
     return left if left is right else Kind.UNKNOWN
+
+
+_TENSOR_TESTS = ("torch.is_tensor", "torch.overrides.is_tensor_like")
+
+
+def _narrowed(test: ast.expr, source: Source, *, holds: bool) -> dict[str, Kind]:
+    """Names whose kind is another one where the test holds, or does not."""
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        return _narrowed(test.operand, source, holds=not holds)
+    if isinstance(test, ast.BoolOp):
+        narrowed_kinds: dict[str, Kind] = {}
+        for operand in test.values:
+            narrowed_kinds |= _narrowed(operand, source, holds=holds)
+        if holds is isinstance(test.op, ast.And):
+            return narrowed_kinds
+        return dict.fromkeys(narrowed_kinds, Kind.UNKNOWN)  # one of them, or another
+    if not isinstance(test, ast.Call) or not test.args:
+        return {}
+    name, called = source.dotted(test.args[0]), source.dotted(test.func)
+    if name is None:
+        return {}
+    if called in _TENSOR_TESTS:
+        return {name: Kind.TENSOR if holds else Kind.UNKNOWN}
+    if called != "isinstance" or len(test.args) != 2:
+        return {}
+    if holds:
+        return {name: kinds.of_annotation(test.args[1])}
+    return {name: Kind.UNKNOWN} if _names_tensor(test.args[1]) else {}
+
+
+def _names_tensor(node: ast.expr) -> bool:
+    return any("Tensor" in (_last_word(each) or "") for each in walk(node))
+
+
+def _last_word(node: ast.AST) -> str | None:
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else None

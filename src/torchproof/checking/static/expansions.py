@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from torchproof.checking.static.flow import Flow
 from torchproof.checking.static.kinds import Kind
-from torchproof.checking.static.patterns.pattern import Pattern, Sighting, shorten
+from torchproof.checking.static.patterns.pattern import Pattern, PatternMatch, shorten
 from torchproof.checking.static.source import Function
 from torchproof.checking.static.suspicion import Suspicion
 
@@ -27,7 +27,7 @@ class Expansion:
     name: str
     function: Function
     reads: list[int] = field(default_factory=list)
-    given_to: list[Function] = field(default_factory=list)
+    passed_to: list[Function] = field(default_factory=list)
 
 
 class StrideFlip(Pattern):
@@ -55,13 +55,13 @@ class Expansions:
             if expansion is not None:
                 expansion.reads.append(node.lineno)
 
-    def given(self, call: ast.Call, callee: Function, at: Flow) -> None:
+    def passed(self, call: ast.Call, callee: Function, at: Flow) -> None:
         """What a function that can be read is called with."""
         for argument in (*call.args, *(k.value for k in call.keywords)):
             if isinstance(argument, ast.Name):
                 expansion = self._open.get((at.function, argument.id))
                 if expansion is not None:
-                    expansion.given_to.append(callee)
+                    expansion.passed_to.append(callee)
 
     def _assigned(self, node: ast.Assign, at: Flow) -> None:
         for target in node.targets:
@@ -74,9 +74,9 @@ class Expansions:
                 self._open[at.function, target.id] = expansion
                 self._every.append(expansion)
 
-    def sightings(
+    def matches(
         self, suspicions: Iterable[Suspicion]
-    ) -> Iterator[tuple[Sighting, Expansion]]:
+    ) -> Iterator[tuple[PatternMatch, Expansion]]:
         """Those that are read behind a place where the graph would be split."""
         splits: dict[tuple[str | None, str | None], list[int]] = {}
         for each in suspicions:
@@ -87,8 +87,8 @@ class Expansions:
             last = max(expansion.reads, default=0)
             after = _splits(expansion.function, splits)
             crosses = any(expansion.node.lineno < line < last for line in after)
-            if crosses or any(_splits(f, splits) for f in expansion.given_to):
-                yield _sighting(expansion), expansion
+            if crosses or any(_splits(f, splits) for f in expansion.passed_to):
+                yield _match(expansion), expansion
 
 
 def _splits(
@@ -109,8 +109,8 @@ def _expands(value: ast.expr, at: Flow) -> bool:
     return plain and tensor and at.kind(value.args[0]) is Kind.LENGTH
 
 
-def _sighting(expansion: Expansion) -> Sighting:
-    return Sighting(
+def _match(expansion: Expansion) -> PatternMatch:
+    return PatternMatch(
         expansion.node,
         f"`{expansion.text}` has other strides where the batch is 1, and a part of"
         f" {expansion.function.name} would be compiled again for them",

@@ -38,7 +38,7 @@ class Flow:
         self.loops = 0
         self.conditions: list[ast.expr] = []  # what must hold to come here
         self.tries = 0
-        self.told: set[str] = set()  # what patterns say once for a function
+        self.reported: set[str] = set()  # what patterns say once for a function
         self._look = look
         self._failing = 0
 

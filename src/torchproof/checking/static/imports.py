@@ -13,7 +13,7 @@ from torchproof.records import located, whose
 _MOST_FILES = 500
 
 
-def followed(files: Iterable[Path]) -> list[Path]:
+def with_imports(files: Iterable[Path]) -> list[Path]:
     """The files, and what of the user's own code they import, directly or not."""
     files_found = {path.resolve(): None for path in files}
     waiting = list(files_found)
@@ -25,7 +25,7 @@ def followed(files: Iterable[Path]) -> list[Path]:
     return list(files_found)
 
 
-def taken_as_compiled(files: Iterable[Path]) -> dict[str, list[str]]:
+def assumed_roots(files: Iterable[Path]) -> dict[str, list[str]]:
     """The functions that reading starts from where no run says what is compiled."""
     roots = {}
     for path in files:

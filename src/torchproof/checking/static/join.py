@@ -22,7 +22,7 @@ _PLACED = {
 
 
 @dataclass(frozen=True)
-class Seen:
+class RunEvidence:
     """What a run can say about lines of source; files are absolute paths.
 
     `traced` is None where nothing was observed. `stopped` are lines at which tracing
@@ -45,7 +45,7 @@ class Joined:
 
 
 def join(
-    suspicions: Iterable[Suspicion], findings: Iterable[Finding], run: Seen
+    suspicions: Iterable[Suspicion], findings: Iterable[Finding], run: RunEvidence
 ) -> Joined:
     """One finding for what the source suggests and the run shows.
 
@@ -70,7 +70,7 @@ def join(
     return Joined((*merged, *_once(hazards)), tuple(undecided))
 
 
-def alone(suspicions: Iterable[Suspicion]) -> Joined:
+def without_run(suspicions: Iterable[Suspicion]) -> Joined:
     """The findings where nothing was run: as the source gives them."""
     every = tuple(suspicions)
     return Joined(_once(s.finding for s in every), every)
@@ -110,7 +110,7 @@ def _confirmed(finding: Finding, suspicion: Suspicion) -> Finding:
     return replace(finding, origin="both", evidence=(*finding.evidence, *more))
 
 
-def _undecided(suspicion: Suspicion, run: Seen) -> str | None:
+def _undecided(suspicion: Suspicion, run: RunEvidence) -> str | None:
     """Why the run says nothing about a suspicion; None where it refutes it."""
     suspected = suspicion.finding
     if run.traced is None or suspected.file is None:

@@ -62,7 +62,7 @@ class Program:
                 return None
         return self.sources[path]
 
-    def line_of(self, cls: Class) -> Iterator[Class]:
+    def lineage(self, cls: Class) -> Iterator[Class]:
         """A class and its bases, as far as they can be read."""
         visited: set[Class] = set()
         waiting = [cls]
@@ -78,14 +78,14 @@ class Program:
                     waiting.append(base_class)
 
     def method(self, cls: Class, name: str) -> Function | None:
-        for each in self.line_of(cls):
+        for each in self.lineage(cls):
             if name in each.methods:
                 return each.methods[name]
         return None
 
     def is_module(self, cls: Class) -> bool:
         """Whether instances are modules: by their bases, else by having a forward."""
-        bases = [base for each in self.line_of(cls) for base in each.bases]
+        bases = [base for each in self.lineage(cls) for base in each.bases]
         if any(base in _OTHER_FORWARDS for base in bases):
             return False
         if any(base.startswith("torch.nn.") for base in bases):
@@ -94,7 +94,7 @@ class Program:
 
     def attribute(self, cls: Class, name: str) -> Kind:
         """What `self.name` is, as the class and its bases set it."""
-        for each in self.line_of(cls):
+        for each in self.lineage(cls):
             if each not in self._attributes:
                 self._attributes[each] = dict(_attributes(each))
             if name in self._attributes[each]:
@@ -103,7 +103,7 @@ class Program:
 
     def instance(self, cls: Class, name: str) -> Class | None:
         """The class of `self.name`, where it is made by calling one that is read."""
-        for each in self.line_of(cls):
+        for each in self.lineage(cls):
             values = self._set_in(each).get(name, [])
             constructors = {
                 each.source.dotted(value.func) if isinstance(value, ast.Call) else None
@@ -117,7 +117,7 @@ class Program:
 
     def assigned(self, cls: Class, name: str) -> list[ast.expr]:
         """Every value that the class and its bases give to `self.name`."""
-        return [v for c in self.line_of(cls) for v in self._set_in(c).get(name, [])]
+        return [v for c in self.lineage(cls) for v in self._set_in(c).get(name, [])]
 
     def _set_in(self, cls: Class) -> dict[str, list[ast.expr]]:
         if cls not in self._assigned:
@@ -153,7 +153,7 @@ class Program:
             or not function.owner
         ):
             return None
-        for each in list(self.line_of(function.owner))[1:]:
+        for each in list(self.lineage(function.owner))[1:]:
             if attribute.attr in each.methods:
                 return each.methods[attribute.attr]
         return None
@@ -170,7 +170,7 @@ class Program:
         compiled = list(_compiled(source))
         # A file that compiles by itself hands out what it does not compile as a whole.
         compiles = any(f"{name}(" in source.text for name in COMPILE)
-        roots += compiled if compiles else [*compiled, *_handed_out(source)]
+        roots += compiled if compiles else [*compiled, *_factory_functions(source)]
         return [f for f in dict.fromkeys(roots) if not is_disabled(f)]
 
 
@@ -214,7 +214,7 @@ def _compiled(source: Source) -> Iterator[Function]:
                 yield owners[0].methods[name]
 
 
-def _handed_out(source: Source) -> Iterator[Function]:
+def _factory_functions(source: Source) -> Iterator[Function]:
     """What a factory returns to be called: the `fn` of `return fn, calls`."""
     for node in source.nodes:
         if not isinstance(node, ast.Return) or not isinstance(node.value, ast.Tuple):

@@ -12,7 +12,11 @@ from torchproof.checking.static.flow import Flow, joined
 from torchproof.checking.static.kinds import Kind
 from torchproof.checking.static.patterns import PATTERNS, by_node
 from torchproof.checking.static.patterns.files import FILE_PATTERNS
-from torchproof.checking.static.patterns.pattern import FilePattern, Pattern, Sighting
+from torchproof.checking.static.patterns.pattern import (
+    FilePattern,
+    Pattern,
+    PatternMatch,
+)
 from torchproof.checking.static.program import Program, is_disabled
 from torchproof.checking.static.source import Function, Source
 from torchproof.checking.static.suspicion import Suspicion
@@ -26,7 +30,7 @@ class Regions:
 
     def __init__(self, program: Program) -> None:
         self.program = program
-        self.found: dict[tuple[object, ...], Suspicion] = {}
+        self.suspicions: dict[tuple[object, ...], Suspicion] = {}
         self._waiting: dict[Function, dict[str, Kind]] = {}
         self._done: dict[Function, dict[str, Kind]] = {}
         self._expansions = Expansions()
@@ -42,29 +46,29 @@ class Regions:
                 Flow(function, self.program, arguments=arguments, look=self._look).run()
             except RecursionError:
                 self.too_deep.append(function.source.path)
-        every = list(self.found.values())
+        every = list(self.suspicions.values())
         return [*every, *self._flips(every)]
 
     def _flips(self, every: list[Suspicion]) -> Iterator[Suspicion]:
         """A run sees these in the function that is given the tensor."""
-        for sighting, expansion in self._expansions.sightings(every):
+        for hit, expansion in self._expansions.matches(every):
             source, name = expansion.function.source, expansion.function.name
-            result = suspicion(StrideFlip(), sighting, source, name)
+            result = suspicion(StrideFlip(), hit, source, name)
             if result is not None:
-                shown_in = tuple(dict.fromkeys(f.name for f in expansion.given_to))
+                shown_in = tuple(dict.fromkeys(f.name for f in expansion.passed_to))
                 yield replace(result, shown_in=shown_in)
 
     def _look(self, node: ast.AST, at: Flow) -> None:
         for pattern in _BY_NODE.get(type(node), ()):
-            for sighting in pattern.look(node, at):
-                result = suspicion(pattern, sighting, at.source, at.function.name)
+            for hit in pattern.look(node, at):
+                result = suspicion(pattern, hit, at.source, at.function.name)
                 if result is not None:
                     place = (
                         result.finding.file,
                         result.finding.line,
                         result.finding.column,
                     )
-                    self.found.setdefault((pattern.code, *place), result)
+                    self.suspicions.setdefault((pattern.code, *place), result)
         self._expansions.look(node, at)
         if isinstance(node, ast.Call):
             self._reach(node, at)
@@ -74,7 +78,7 @@ class Regions:
         callee = self.program.callee(call, at.function)
         if callee is None or is_disabled(callee):
             return
-        self._expansions.given(call, callee, at)
+        self._expansions.passed(call, callee, at)
         arguments = _arguments(call, callee, at)
         earlier = self._done.get(callee, self._waiting.get(callee))
         if earlier is None:
@@ -99,21 +103,21 @@ def _arguments(call: ast.Call, callee: Function, at: Flow) -> dict[str, Kind]:
 def of_file(source: Source) -> Iterator[Suspicion]:
     """What the patterns of whole files see."""
     for pattern in FILE_PATTERNS:
-        for sighting in pattern.read(source):
-            inside = source.function_at(sighting.node)
-            result = suspicion(pattern, sighting, source, inside)
+        for hit in pattern.read(source):
+            inside = source.function_at(hit.node)
+            result = suspicion(pattern, hit, source, inside)
             if result is not None:
                 yield result
 
 
 def suspicion(
     pattern: Pattern | FilePattern,
-    sighting: Sighting,
+    hit: PatternMatch,
     source: Source,
     function: str | None,
 ) -> Suspicion | None:
-    """A sighting as a finding; None where the source says that it is meant so."""
-    node = sighting.node
+    """A hit as a finding; None where the source says that it is meant so."""
+    node = hit.node
     assert isinstance(node, ast.expr | ast.stmt | ast.excepthandler)
     last = node.end_lineno or node.lineno
     if source.ignores(node.lineno, last, pattern.code):
@@ -125,10 +129,10 @@ def suspicion(
         code=pattern.code,
         kind=pattern.kind if certain else "hazard",
         suspects=None if certain else pattern.kind,
-        severity=sighting.severity or pattern.severity,
-        message=sighting.message,
-        cause=sighting.cause,
-        fix=sighting.fix,
+        severity=hit.severity or pattern.severity,
+        message=hit.message,
+        cause=hit.cause,
+        fix=hit.fix,
         file=str(source.path),
         line=node.lineno,
         function=function,
@@ -147,7 +151,9 @@ def _column(line: str, offset: int) -> int:
     return len(line.encode()[:offset].decode(errors="ignore")) + 1
 
 
-def named(program: Program, roots: Mapping[str, Iterable[str]]) -> list[Function]:
+def compiled_functions(
+    program: Program, roots: Mapping[str, Iterable[str]]
+) -> list[Function]:
     """The functions that are compiled, by file and qualified name."""
     selected = []
     for file, names in roots.items():

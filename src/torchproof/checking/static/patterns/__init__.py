@@ -14,9 +14,20 @@ from torchproof.checking.static.patterns import (
     tensors,
 )
 from torchproof.checking.static.patterns.files import FILE_PATTERNS
-from torchproof.checking.static.patterns.pattern import FilePattern, Pattern, Sighting
+from torchproof.checking.static.patterns.pattern import (
+    FilePattern,
+    Pattern,
+    PatternMatch,
+)
 
-__all__ = ["FILE_PATTERNS", "PATTERNS", "FilePattern", "Pattern", "Sighting", "by_node"]
+__all__ = [
+    "FILE_PATTERNS",
+    "PATTERNS",
+    "FilePattern",
+    "Pattern",
+    "PatternMatch",
+    "by_node",
+]
 
 PATTERNS: tuple[Pattern, ...] = (
     tensors.ToPython(),

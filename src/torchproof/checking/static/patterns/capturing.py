@@ -7,7 +7,11 @@ from collections.abc import Iterator
 
 from torchproof.checking.static import compiled
 from torchproof.checking.static.compiled import Compilation
-from torchproof.checking.static.patterns.pattern import FilePattern, Sighting, shorten
+from torchproof.checking.static.patterns.pattern import (
+    FilePattern,
+    PatternMatch,
+    shorten,
+)
 from torchproof.checking.static.source import Definition, Source, walk
 
 _GRADLESS = ("torch.no_grad", "torch.inference_mode")
@@ -24,7 +28,7 @@ class CaptureInCapture(FilePattern):
 
     code, severity = "CF103", "high"
 
-    def read(self, source: Source) -> Iterator[Sighting]:
+    def read(self, source: Source) -> Iterator[PatternMatch]:
         if "cuda.graph" not in source.text and "make_graphed" not in source.text:
             return
         file = _with_graphs(source)
@@ -35,15 +39,15 @@ class CaptureInCapture(FilePattern):
                 for statement in node.body:
                     for call, site in file.within(statement):
                         if site.has_graphs:
-                            yield self._sighting(call, source)
+                            yield self._match(call, source)
             elif isinstance(node, ast.Call) and node.args:
                 called = source.dotted(node.func) or ""
                 inner_site = file.of(node.args[0]) if "make_graphed" in called else None
                 if inner_site is not None and inner_site.has_graphs:
-                    yield self._sighting(node, source)
+                    yield self._match(node, source)
 
-    def _sighting(self, node: ast.Call, source: Source) -> Sighting:
-        return Sighting(
+    def _match(self, node: ast.Call, source: Source) -> PatternMatch:
+        return PatternMatch(
             node,
             f"`{shorten(source.text_of(node))}` is captured, and records CUDA graphs"
             " itself",
@@ -78,7 +82,7 @@ class UnmarkedSteps(FilePattern):
     shown_by = ("CG301", "CG304")
     calls = 2
 
-    def read(self, source: Source) -> Iterator[Sighting]:
+    def read(self, source: Source) -> Iterator[PatternMatch]:
         file = _with_graphs(source)
         if file is None or _MARK in source.text or not _is_gradless(source):
             return
@@ -96,13 +100,13 @@ class UnmarkedSteps(FilePattern):
                 if other is None or other is site or not other.has_graphs:
                     continue
                 if gradless:
-                    yield self._sighting(producer, node, source)
+                    yield self._match(producer, node, source)
 
-    def _sighting(self, producer: ast.AST, node: ast.Call, source: Source) -> Sighting:
+    def _match(self, producer: ast.AST, node: ast.Call, source: Source) -> PatternMatch:
         assert isinstance(producer, ast.expr)
         first = shorten(source.text_of(producer), 30)
         second = shorten(source.text_of(node.func), 30)
-        return Sighting(
+        return PatternMatch(
             producer,
             f"`{first}` would be overwritten before `{second}` has read it",
             "without a mark, each call of a function compiled with CUDA graphs begins"
@@ -141,7 +145,7 @@ class KeptOutput(FilePattern):
     shown_by = ("CG301", "CG304")
     calls = 1
 
-    def read(self, source: Source) -> Iterator[Sighting]:
+    def read(self, source: Source) -> Iterator[PatternMatch]:
         file = _with_graphs(source)
         if file is None:
             return
@@ -156,7 +160,7 @@ class KeptOutput(FilePattern):
                 and _is_output(node.elt, file)
                 and _under_no_grad(node, file)
             ):
-                yield self._sighting(node, node.elt, source)
+                yield self._match(node, node.elt, source)
 
     def _kept(
         self,
@@ -164,22 +168,22 @@ class KeptOutput(FilePattern):
         loop: ast.AST,
         file: Compilation,
         reported: set[ast.AST],
-    ) -> Iterator[Sighting]:
+    ) -> Iterator[PatternMatch]:
         for node in walk(statement):
             value = _stored(node, loop, file)
             if value is None or node in reported or not _is_output(value, file):
                 continue
             reported.add(node)
             assert isinstance(node, ast.expr | ast.stmt)
-            yield self._sighting(node, value, file.source)
+            yield self._match(node, value, file.source)
 
-    def _sighting(
+    def _match(
         self, node: ast.expr | ast.stmt, value: ast.expr, source: Source
-    ) -> Sighting:
+    ) -> PatternMatch:
         whole = source.text_of(value)
         text = shorten(whole, 40)
         copy = f"{text}.clone()" if text == whole else ".clone()"
-        return Sighting(
+        return PatternMatch(
             node,
             f"`{text}` is kept over later calls, which would overwrite it",
             "with CUDA graphs every call writes its outputs to the same memory, so an"

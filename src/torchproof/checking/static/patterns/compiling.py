@@ -8,7 +8,11 @@ from typing import ClassVar
 
 from torchproof.checking.static import compiled
 from torchproof.checking.static.compiled import Compilation, Compiled
-from torchproof.checking.static.patterns.pattern import FilePattern, Sighting, shorten
+from torchproof.checking.static.patterns.pattern import (
+    FilePattern,
+    PatternMatch,
+    shorten,
+)
 from torchproof.checking.static.source import Definition, Source, walk
 
 # Exceptions that say whether torch.compile exists, not whether compiling works.
@@ -25,7 +29,7 @@ class _SitePattern(FilePattern):
 
     words: ClassVar[tuple[str, ...]] = ("compile",)
 
-    def read(self, source: Source) -> Iterator[Sighting]:
+    def read(self, source: Source) -> Iterator[PatternMatch]:
         file = compiled.of(source)
         if file is None or not any(word in source.text for word in self.words):
             return
@@ -34,7 +38,7 @@ class _SitePattern(FilePattern):
             if hit is not None:
                 yield hit
 
-    def at(self, site: Compiled, file: Compilation, text: str) -> Sighting | None:
+    def at(self, site: Compiled, file: Compilation, text: str) -> PatternMatch | None:
         raise AssertionError(f"{type(self).__name__} does not say what it looks for")
 
 
@@ -43,11 +47,11 @@ class LazyTry(_SitePattern):
 
     code, words = "CF101", ("except",)
 
-    def at(self, site: Compiled, file: Compilation, text: str) -> Sighting | None:
+    def at(self, site: Compiled, file: Compilation, text: str) -> PatternMatch | None:
         block = _enclosing_try(site, file)
         if block is None or _mentions(file, site, block.body):
             return None
-        return Sighting(
+        return PatternMatch(
             site.node,
             f"the except around `{text}` catches no error of compiling",
             "torch.compile only wraps: compiling happens at the first call, and what"
@@ -116,12 +120,12 @@ class TimedNothing(_SitePattern):
 
     code, words = "CF111", ("time", "signal")
 
-    def at(self, site: Compiled, file: Compilation, text: str) -> Sighting | None:
+    def at(self, site: Compiled, file: Compilation, text: str) -> PatternMatch | None:
         guard = self._guard(site, file)
         if guard is None:
             return None
         what = "stops" if guard in _ALARMS else "times"
-        return Sighting(
+        return PatternMatch(
             site.node,
             f"`{guard}` around `{text}` {what} no compiling",
             "torch.compile only wraps: compiling happens at the first call, which is"
@@ -180,11 +184,11 @@ class CompiledAnew(_SitePattern):
 
     code, severity = "CF105", "low"
 
-    def at(self, site: Compiled, file: Compilation, text: str) -> Sighting | None:
+    def at(self, site: Compiled, file: Compilation, text: str) -> PatternMatch | None:
         where = _repeated(site, file)
         if where is None or _fresh_backend(site, file):
             return None
-        return Sighting(
+        return PatternMatch(
             site.node,
             f"`{text}` wraps anew {where}",
             "each torch.compile makes a wrapper and looks its backend and options up,"
@@ -199,11 +203,11 @@ class FreshBackend(_SitePattern):
     code, kind, certain = "RC219", "recompile", False
     calls, words = 2, ("backend",)
 
-    def at(self, site: Compiled, file: Compilation, text: str) -> Sighting | None:
+    def at(self, site: Compiled, file: Compilation, text: str) -> PatternMatch | None:
         repeated = _repeated(site, file) or _in_inner_function(site, file)
         if not repeated or not _fresh_backend(site, file):
             return None
-        return Sighting(
+        return PatternMatch(
             site.node,
             f"`{text}` would compile again each time",
             "the backend is another object each time, so nothing that was compiled"

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from torchproof.checking.static import compiled
 from torchproof.checking.static.compiled import Compilation
-from torchproof.checking.static.patterns.pattern import FilePattern, Sighting
+from torchproof.checking.static.patterns.pattern import FilePattern, PatternMatch
 from torchproof.checking.static.source import Definition, Source, walk
 
 
@@ -18,7 +18,7 @@ class FloatRate(FilePattern):
     severity = "low"
     calls = 3
 
-    def read(self, source: Source) -> Iterator[Sighting]:
+    def read(self, source: Source) -> Iterator[PatternMatch]:
         if "optim" not in source.text or "lr" not in source.text:
             return
         file = compiled.of(source)
@@ -27,10 +27,10 @@ class FloatRate(FilePattern):
         for site in file.sites:
             for node, optimizer in _steps(site.subject or site.node, file):
                 if _has_float_rate(optimizer, file) and _is_scheduled(optimizer, file):
-                    yield self._sighting(node)
+                    yield self._match(node)
 
-    def _sighting(self, node: ast.expr) -> Sighting:
-        return Sighting(
+    def _match(self, node: ast.expr) -> PatternMatch:
+        return PatternMatch(
             node,
             "the optimizer's step would be compiled twice: its learning rate is a float"
             " that changes",

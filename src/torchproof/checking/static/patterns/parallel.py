@@ -7,7 +7,11 @@ from collections.abc import Iterator
 
 from torchproof.checking.static import compiled
 from torchproof.checking.static.compiled import Compilation, Compiled, is_true
-from torchproof.checking.static.patterns.pattern import FilePattern, Sighting, shorten
+from torchproof.checking.static.patterns.pattern import (
+    FilePattern,
+    PatternMatch,
+    shorten,
+)
 from torchproof.checking.static.source import Source, walk
 from torchproof.records import Severity
 
@@ -21,7 +25,7 @@ class AfterParallel(FilePattern):
 
     code = "CF102"
 
-    def read(self, source: Source) -> Iterator[Sighting]:
+    def read(self, source: Source) -> Iterator[PatternMatch]:
         if not any(word in source.text for word in (*DDP, *FSDP, *SHARD)):
             return
         file = compiled.of(source)
@@ -31,8 +35,8 @@ class AfterParallel(FilePattern):
             if wrapping is None:
                 continue
             text = shorten(source.text_of(site.node))
-            severity, message, cause, fix = _told(wrapping, site, source)
-            yield Sighting(site.node, f"`{text}` {message}", cause, fix, severity)
+            severity, message, cause, fix = _explanation(wrapping, site, source)
+            yield PatternMatch(site.node, f"`{text}` {message}", cause, fix, severity)
 
 
 def wrapped_before(site: Compiled, file: Compilation) -> ast.Call | None:
@@ -74,7 +78,7 @@ def _name(node: ast.Call, source: Source) -> str:
     return (source.dotted(node.func) or "").rpartition(".")[2]
 
 
-def _told(
+def _explanation(
     wrapping: ast.Call, site: Compiled, source: Source
 ) -> tuple[Severity, str, str, str]:
     name = _name(wrapping, source)

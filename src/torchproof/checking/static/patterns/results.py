@@ -7,7 +7,11 @@ from collections.abc import Iterator
 
 from torchproof.checking.static import compiled
 from torchproof.checking.static.compiled import Compilation, Compiled
-from torchproof.checking.static.patterns.pattern import FilePattern, Sighting, shorten
+from torchproof.checking.static.patterns.pattern import (
+    FilePattern,
+    PatternMatch,
+    shorten,
+)
 from torchproof.checking.static.source import Class, Definition, Source, walk
 
 # Methods by which models are run besides forward; nn.Module has none of them.
@@ -23,7 +27,7 @@ class ThrownAway(FilePattern):
     code, kind, severity = "NC801", "no_op", "high"
     shown_by = ("NC801", "NC803")
 
-    def read(self, source: Source) -> Iterator[Sighting]:
+    def read(self, source: Source) -> Iterator[PatternMatch]:
         file = compiled.of(source)
         for site in file.sites if file else ():
             statement = source.parents.get(site.node)
@@ -32,7 +36,7 @@ class ThrownAway(FilePattern):
             if _may_raise_on_purpose(statement, source):
                 continue
             subject = source.text_of(site.subject)
-            yield Sighting(
+            yield PatternMatch(
                 site.node,
                 f"`{shorten(source.text_of(site.node))}` compiles nothing: its result"
                 " is thrown away",
@@ -60,7 +64,7 @@ class OtherMethod(FilePattern):
     code, kind, certain = "NC802", "no_op", False
     shown_by = ("NC802",)
 
-    def read(self, source: Source) -> Iterator[Sighting]:
+    def read(self, source: Source) -> Iterator[PatternMatch]:
         file = compiled.of(source)
         if file is None:
             return
@@ -76,7 +80,7 @@ class OtherMethod(FilePattern):
                 continue
             text = shorten(source.text_of(node.func))
             name = node.func.attr
-            yield Sighting(
+            yield PatternMatch(
                 node,
                 f"`{text}()` on the compiled module would run uncompiled",
                 f"torch.compile(module) compiles forward only; {name} is the"
@@ -142,7 +146,7 @@ class OriginalCalled(FilePattern):
     code, kind, certain = "NC803", "no_op", False
     shown_by = ("NC803", "NC801")
 
-    def read(self, source: Source) -> Iterator[Sighting]:
+    def read(self, source: Source) -> Iterator[PatternMatch]:
         file = compiled.of(source)
         for site in file.sites if file else ():
             assert file is not None
@@ -155,7 +159,7 @@ class OriginalCalled(FilePattern):
             call = _first_call(subject, site, file)
             if call is not None:
                 text = shorten(source.text_of(call))
-                yield Sighting(
+                yield PatternMatch(
                     call,
                     f"`{text}` runs uncompiled: {names[0]} is the compiled one, and"
                     " nothing uses it",
@@ -210,7 +214,7 @@ class PrefixedCheckpoint(FilePattern):
 
     code = "CF112"
 
-    def read(self, source: Source) -> Iterator[Sighting]:
+    def read(self, source: Source) -> Iterator[PatternMatch]:
         file = compiled.of(source)
         if file is None or "state_dict" not in source.text:
             return
@@ -225,7 +229,7 @@ class PrefixedCheckpoint(FilePattern):
             for inner in walk(node):
                 if self._is_state(inner, file):
                     assert isinstance(inner, ast.Call)
-                    yield self._sighting(inner, source)
+                    yield self._match(inner, source)
 
     def _is_state(self, node: ast.AST, file: Compilation) -> bool:
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
@@ -235,9 +239,9 @@ class PrefixedCheckpoint(FilePattern):
         site = file.of(node.func.value)
         return site is not None and site.subject is not None
 
-    def _sighting(self, node: ast.Call, source: Source) -> Sighting:
+    def _match(self, node: ast.Call, source: Source) -> PatternMatch:
         text = shorten(source.text_of(node))
-        return Sighting(
+        return PatternMatch(
             node,
             f"`{text}` saves keys that begin with `_orig_mod.`",
             "a compiled module holds the original under the name _orig_mod, so a plain"

@@ -9,7 +9,7 @@ from torchproof.checking.static.flow import Flow
 from torchproof.checking.static.kinds import Kind
 from torchproof.checking.static.patterns.pattern import (
     Pattern,
-    Sighting,
+    PatternMatch,
     shorten,
     splits,
 )
@@ -30,7 +30,7 @@ class ToPython(Pattern):
     nodes = (ast.Call, ast.Subscript)
     shown_by = ("GB101", "GB103", "GB113", "GB117", "HS901", "DS602")
 
-    def look(self, node: ast.AST, at: Flow) -> Iterator[Sighting]:
+    def look(self, node: ast.AST, at: Flow) -> Iterator[PatternMatch]:
         assert isinstance(node, ast.Call | ast.Subscript)
         called = isinstance(node, ast.Call)
         what = _read_by_call(node, at) if called else _read_by_index(node, at)  # type: ignore[arg-type]
@@ -89,10 +89,10 @@ class Branch(Pattern):
     )
     shown_by = ("GB101", "GB102", "GB117")
 
-    def look(self, node: ast.AST, at: Flow) -> Iterator[Sighting]:
+    def look(self, node: ast.AST, at: Flow) -> Iterator[PatternMatch]:
         for test in _tests(node, at):
             word = _word(node)
-            yield Sighting(
+            yield PatternMatch(
                 test,
                 f"`{word}{shorten(at.text(test))}` would split the graph of"
                 f" {at.function.name}",
@@ -176,7 +176,7 @@ class Comparison(Pattern):
     shown_by = ("GB101", "GB102", "GB117")
     functions = ("equal", "allclose", "is_nonzero")
 
-    def look(self, node: ast.AST, at: Flow) -> Iterator[Sighting]:
+    def look(self, node: ast.AST, at: Flow) -> Iterator[PatternMatch]:
         assert isinstance(node, ast.Call)
         dotted = at.dotted(node.func) or ""
         if dotted in ("any", "all"):
@@ -211,7 +211,7 @@ class ToText(Pattern):
     nodes = (ast.Call,)
     shown_by = ("GB101", "GB117")
 
-    def look(self, node: ast.AST, at: Flow) -> Iterator[Sighting]:
+    def look(self, node: ast.AST, at: Flow) -> Iterator[PatternMatch]:
         assert isinstance(node, ast.Call)
         dotted = at.dotted(node.func)
         if dotted not in ("str", "repr", "sorted") or not node.args:

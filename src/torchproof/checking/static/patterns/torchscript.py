@@ -9,7 +9,11 @@ from torchproof.checking.static import bindings
 from torchproof.checking.static.bindings import Bindings
 from torchproof.checking.static.flow import Flow
 from torchproof.checking.static.kinds import Kind
-from torchproof.checking.static.patterns.pattern import FilePattern, Sighting, shorten
+from torchproof.checking.static.patterns.pattern import (
+    FilePattern,
+    PatternMatch,
+    shorten,
+)
 from torchproof.checking.static.patterns.tensors import Branch, ToPython
 from torchproof.checking.static.program import COMPILE, Program
 from torchproof.checking.static.source import Class, Function, Source, walk
@@ -60,7 +64,7 @@ class TracedBranch(FilePattern):
 
     code, severity = "TS101", "high"
 
-    def read(self, source: Source) -> Iterator[Sighting]:
+    def read(self, source: Source) -> Iterator[PatternMatch]:
         for call in _calls(source, TRACE):
             subject = call.args[0] if call.args else None
             code = _code(subject, bindings.of(source))
@@ -69,7 +73,7 @@ class TracedBranch(FilePattern):
             if code is None or "is_tracing" in source.text:
                 continue
             for place, text in _decided(code, source):
-                yield Sighting(
+                yield PatternMatch(
                     call,
                     f"the trace of {code.name} keeps what `{text}` (line {place}) gave"
                     " for the example: other inputs get wrong answers, silently",
@@ -90,8 +94,8 @@ def _decided(function: Function, source: Source) -> Iterator[tuple[int, str]]:
     def look(node: ast.AST, at: Flow) -> None:
         for pattern in patterns:
             if isinstance(node, pattern.nodes):
-                for sighting in pattern.look(node, at):
-                    place = sighting.node
+                for hit in pattern.look(node, at):
+                    place = hit.node
                     assert isinstance(place, ast.expr | ast.stmt)
                     decisions.append((place.lineno, shorten(at.text(place), 40)))
         if isinstance(node, ast.Call):
@@ -122,19 +126,19 @@ class Deprecated(FilePattern):
 
     code, severity = "TS102", "low"
 
-    def read(self, source: Source) -> Iterator[Sighting]:
+    def read(self, source: Source) -> Iterator[PatternMatch]:
         for call in _calls(source, _DEPRECATED):
-            yield self._sighting(call.func, source)
+            yield self._match(call.func, source)
         if "jit" not in source.text:
             return
         for function in source.functions.values():
             for each in function.node.decorator_list:
                 if source.dotted(each) in SCRIPT:
-                    yield self._sighting(each, source)
+                    yield self._match(each, source)
 
-    def _sighting(self, node: ast.expr, source: Source) -> Sighting:
+    def _match(self, node: ast.expr, source: Source) -> PatternMatch:
         name = source.dotted(node)
-        return Sighting(
+        return PatternMatch(
             node,
             f"{name} is deprecated",
             "torch warns of TorchScript on every use and develops it no further",
@@ -147,7 +151,7 @@ class Unscriptable(FilePattern):
 
     code, severity = "TS103", "high"
 
-    def read(self, source: Source) -> Iterator[Sighting]:
+    def read(self, source: Source) -> Iterator[PatternMatch]:
         visited: set[Function] = set()
         for function in _scripted(source):
             for each in _reached(function, source):
@@ -155,9 +159,9 @@ class Unscriptable(FilePattern):
                     visited.add(each)
                     yield from self._refused(each)
 
-    def _refused(self, function: Function) -> Iterator[Sighting]:
+    def _refused(self, function: Function) -> Iterator[PatternMatch]:
         for node, what, cure in _unsupported(function):
-            yield Sighting(
+            yield PatternMatch(
                 node,
                 f"torch.jit.script refuses {function.name}: {what}",
                 "TorchScript is a part of Python, and the whole function must be"
@@ -256,7 +260,7 @@ class TracedTraining(FilePattern):
 
     code = "TS104"
 
-    def read(self, source: Source) -> Iterator[Sighting]:
+    def read(self, source: Source) -> Iterator[PatternMatch]:
         if ".eval()" in source.text or "train(False)" in source.text:
             return
         for call in _calls(source, TRACE):
@@ -266,7 +270,7 @@ class TracedTraining(FilePattern):
             layer = _trained_layer(code)
             if layer is not None:
                 text = shorten(source.text_of(call))
-                yield Sighting(
+                yield PatternMatch(
                     call,
                     f"`{text}` records {layer} as it is in training",
                     "a module is made in training mode, the trace keeps what it does"
@@ -291,7 +295,7 @@ class Mixed(FilePattern):
 
     code, severity = "TS105", "high"
 
-    def read(self, source: Source) -> Iterator[Sighting]:
+    def read(self, source: Source) -> Iterator[PatternMatch]:
         if ".compile" not in source.text or ".jit" not in source.text:
             return
         for call in _calls(source, (*COMPILE, *TRACE, *SCRIPT)):
@@ -303,11 +307,11 @@ class Mixed(FilePattern):
             )
             outer = source.dotted(call.func)
             if outer in COMPILE and inner in _DEPRECATED:
-                yield self._sighting(call, f"{inner} made it", source)
+                yield self._match(call, f"{inner} made it", source)
             elif outer not in COMPILE and inner in COMPILE:
-                yield self._sighting(call, "torch.compile made it", source)
+                yield self._match(call, "torch.compile made it", source)
 
-    def _sighting(self, call: ast.Call, origin: str, source: Source) -> Sighting:
+    def _match(self, call: ast.Call, origin: str, source: Source) -> PatternMatch:
         text = shorten(source.text_of(call))
         if source.dotted(call.func) in COMPILE:
             message = f"`{text}` compiles nothing: {origin}"
@@ -318,7 +322,7 @@ class Mixed(FilePattern):
         else:
             message = f"`{text}` raises: {origin}"
             cause = "TorchScript takes Python functions, and no compiled ones"
-        return Sighting(
+        return PatternMatch(
             call,
             message,
             cause,
