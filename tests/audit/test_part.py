@@ -59,12 +59,13 @@ def status(run: tuple[audit.AuditResult, list[Finding]]) -> tuple[str, str]:
 
 
 def test_nothing_asks_for_graphs(audited: Audit) -> None:
-    assert status(audited()) == ("skipped", "nothing compiles with CUDA graphs")
+    done, why = status(audited())
+    assert done == "skipped" and "CUDA graphs" in why
 
 
 def test_on_the_cpu_it_says_so(audited: Audit) -> None:
     done, why = status(audited(ASKED))
-    assert done == "passed" and "on the CPU" in why
+    assert done == "passed" and "CPU" in why
     assert status(audited({**ASKED, "simulated": False})) == ("passed", "")
 
 
@@ -87,14 +88,15 @@ def test_a_call_that_fails_after_dead_memory_was_read_is_a_finding(
     ("entries", "ending", "code", "why"),
     [
         ([{"kind": "unusable", "message": "no factory"}], "finished", 2, "no factory"),
-        ([ASKED], "timeout", 0, "ended by timeout"),
-        ([ASKED], "finished", -9, "the target was killed by SIGKILL"),
+        ([ASKED], "timeout", 0, "timeout"),
+        ([ASKED], "finished", -9, "SIGKILL"),
     ],
 )
 def test_a_child_that_ends_early(
     audited: Audit, entries: list[dict[str, Any]], ending: str, code: int, why: str
 ) -> None:
-    assert status(audited(*entries, ending=ending, code=code)) == ("failed", why)
+    done, told = status(audited(*entries, ending=ending, code=code))
+    assert done == "failed" and why in told
 
 
 def test_what_was_found_before_a_timeout_counts(audited: Audit) -> None:
@@ -109,7 +111,7 @@ def test_counts_are_unknown_without_cuda(audited: Audit) -> None:
 @pytest.mark.parametrize(
     ("kind", "wanted", "why"),
     [
-        ("trace", ["breaks", "lifetimes"], "a trace cannot be run"),
+        ("trace", ["breaks", "lifetimes"], "trace"),
         ("script", ["breaks", "lifetimes"], "--skip breaks"),
         ("script", ["lifetimes"], None),
         ("factory", ["breaks", "lifetimes"], None),

@@ -127,7 +127,7 @@ def test_a_changed_input_is_not_captured() -> None:
     assert source(seen.only) == "cache.add_(x)"
     assert seen.counts["cudagraph_skips"] == 1
     assert seen.counts["cudagraph_recordings"] == 0
-    assert any("6 of 6 runs went without" in line for line in seen.only.evidence)
+    assert any("6 of 6 runs" in line for line in seen.only.evidence)
 
 
 def test_a_buffer_may_be_changed() -> None:

@@ -10,7 +10,7 @@ from torch import nn
 from torchproof.records import UserError
 from torchproof.runtime import recipe_following
 from torchproof.runtime.argument_checks import assert_known
-from torchproof.runtime.compiled_forward import Entry, FunctionEntry
+from torchproof.runtime.compiled_forward import CompiledForward, CompiledFunction
 from torchproof.runtime.method_replacement import Options, method_of, why_eager
 from torchproof.runtime.production import arguments_of, deadline_s, plan
 from torchproof.strategies import BLOCKS, Strategy, given, parse
@@ -21,16 +21,18 @@ def make(model: Any, settings: Mapping[str, Any], arguments: Mapping[str, Any]) 
     arguments = {k: v for k, v in arguments.items() if v is not None}
     if isinstance(model, nn.Module):
         inner = _unwrapped(model)
-        entry = Entry.put(inner, "forward", _options(inner, settings, arguments))
+        entry = CompiledForward.install(
+            inner, "forward", _options(inner, settings, arguments)
+        )
     elif callable(model):
-        plain = model.plain if isinstance(model, Entry) else model
+        plain = model.plain if isinstance(model, CompiledForward) else model
         options = _options(None, settings, arguments)
-        entry = model = FunctionEntry(None, "__call__", plain, options)
+        entry = model = CompiledFunction(None, "__call__", plain, options)
     else:
         raise UserError(
             f"cannot compile {type(model).__name__}: give a module or a function"
         )
-    assert isinstance(entry, Entry)
+    assert isinstance(entry, CompiledForward)
     entry.adopt(may_be_moved=True)
     if entry.strategy != "eager" and entry.owner is not None:
         # Decorated functions, which may never be called, do so when they are.

@@ -63,7 +63,7 @@ def guarded_forward(
         )
         try:
             answer = _within_deadline(lambda: compiled(*args), recorder)
-        except (Exception, interruptible_thread.GivenUp) as error:
+        except (Exception, interruptible_thread.Interrupted) as error:
             if before is None:
                 raise
             before.restore_after(name, error)
@@ -100,7 +100,7 @@ def guarded_backward(
         given = list(args) if before is not None else []
         try:
             return _within_deadline(lambda: run(args), recorder)
-        except (Exception, interruptible_thread.GivenUp) as error:
+        except (Exception, interruptible_thread.Interrupted) as error:
             if before is None:
                 raise
             before.restore_after(name, error)
@@ -113,7 +113,7 @@ def guarded_backward(
 
 def _within_deadline(run: Callable[[], Any], recorder: Recorder) -> Any:
     until = recorder.first_run_until()
-    with interruptible_thread.interrupted(until, _is_compiling):
+    with interruptible_thread.interrupt_after(until, _is_compiling):
         return run()
 
 

@@ -71,7 +71,7 @@ class Monitor:
                 logging.WARNING,
                 f"compiled calls take {now:.3g} ms, eager took {was:.3g} ms",
             )
-            self._telemetry.tell("drift", {"compiled_ms": now, "eager_ms": was})
+            self._telemetry.emit("drift", {"compiled_ms": now, "eager_ms": was})
         self.drifted = slower
 
     def latency(self) -> dict[str, Latency]:

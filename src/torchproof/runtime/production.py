@@ -21,7 +21,7 @@ from torch import nn
 from torchproof.records import UserError, one_line
 
 if TYPE_CHECKING:
-    from torchproof.runtime.compiled_forward import Entry
+    from torchproof.runtime.compiled_forward import CompiledForward
     from torchproof.runtime.method_replacement import Verify
     from torchproof.runtime.status_report import Status
     from torchproof.runtime.telemetry import Listener
@@ -77,14 +77,14 @@ def compile(
 
 def status(model: Any) -> Status:
     """What is in force for a model that was compiled here, and why."""
-    entry = entry_of(model)
+    entry = compiled_forward_of(model)
     entry.telemetry.deliver()
     return entry.status()
 
 
 def retry(model: Any) -> None:
     """Lets what failed be compiled again, at the next call."""
-    entry_of(model).retry()
+    compiled_forward_of(model).retry()
 
 
 def plan(model: nn.Module, **limits: float) -> Any:
@@ -96,8 +96,8 @@ def plan(model: nn.Module, **limits: float) -> Any:
     return policy.plan(model, **limits)
 
 
-def entry_of(model: Any) -> Entry:
-    from torchproof.runtime.compiled_forward import Entry
+def compiled_forward_of(model: Any) -> CompiledForward:
+    from torchproof.runtime.compiled_forward import CompiledForward
 
     while isinstance(model, nn.Module) and "forward" not in model.__dict__:
         inner = getattr(model, "module", None)  # of DistributedDataParallel
@@ -105,7 +105,7 @@ def entry_of(model: Any) -> Entry:
             break
         model = inner
     found = model.__dict__.get("forward") if isinstance(model, nn.Module) else model
-    if isinstance(found, Entry):
+    if isinstance(found, CompiledForward):
         return found
     if os.environ.get("TORCHPROOF_DISABLE") == "1":
         raise UserError("torchproof is switched off by TORCHPROOF_DISABLE=1")

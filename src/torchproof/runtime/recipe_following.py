@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from torchproof.records import UserError
-from torchproof.runtime.method_replacement import Part, why_eager
+from torchproof.runtime.method_replacement import MethodReplacement, why_eager
 from torchproof.strategies import Given, Plan, Strategy, Varying, parse
 from torchproof.torch_private import mark_weakly_dynamic
 
@@ -95,7 +95,7 @@ def marked(compiled: Callable[..., Any], varying: Varying) -> Callable[..., Any]
     return call
 
 
-def mark_regions(parts: list[Part], *, train: bool) -> None:
+def mark_regions(parts: list[MethodReplacement], *, train: bool) -> None:
     """Each is a region of the graph around it, whose code serves all that are alike.
 
     The block is an argument of the region: of methods torch 2.13 takes the weights of
@@ -108,7 +108,9 @@ def mark_regions(parts: list[Part], *, train: bool) -> None:
         part.rebuild()
 
 
-def _mark_region(part: Part, as_region: Callable[..., Any], *, train: bool) -> None:
+def _mark_region(
+    part: MethodReplacement, as_region: Callable[..., Any], *, train: bool
+) -> None:
     part.run = part.eager
     # Not a forward of somebody else's, for this one block, nor one without a block.
     if isinstance(part.run, MethodType) and part.run.__self__ is part.owner:

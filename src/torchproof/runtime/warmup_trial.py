@@ -9,12 +9,12 @@ from typing import Any
 from torch import nn
 
 from torchproof.runtime import probe, speed_trial
-from torchproof.runtime.compiled_forward import Entry
+from torchproof.runtime.compiled_forward import CompiledForward
 from torchproof.runtime.status_report import Fallback
 
 
 def rehearse(
-    entry: Entry,
+    entry: CompiledForward,
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
     min_gain: float | None,
@@ -28,7 +28,7 @@ def rehearse(
 
 
 def _tried(
-    entry: Entry, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    entry: CompiledForward, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> str | None:
     # An entry compiles itself wherever it is loaded: what is tried is what will run.
     subject = entry if entry.owner is None else entry.owner
@@ -46,7 +46,10 @@ def _tried(
 
 
 def _decide(
-    entry: Entry, args: tuple[Any, ...], kwargs: Mapping[str, Any], min_gain: float
+    entry: CompiledForward,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    min_gain: float,
 ) -> None:
     def make(
         module: nn.Module | None,
@@ -64,7 +67,7 @@ def _decide(
         entry.go_eager(Fallback("gain", "the model", _too_little(found, min_gain)))
 
 
-def _too_little(found: speed_trial.Worth, min_gain: float) -> str:
+def _too_little(found: speed_trial.SpeedTrial, min_gain: float) -> str:
     if found.gain < min_gain:
         return f"{found}: less than the minimum of {min_gain:.0%}"
     return f"{found}: not certain enough to count"

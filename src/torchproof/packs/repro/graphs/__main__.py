@@ -1,7 +1,7 @@
-"""torch's minifier over the graph of a draft; candidates go out, answers come in.
+"""torch's minifier over the graph of a candidate; candidates go out, answers come in.
 
-One line of JSON each: first the draft's source comes in, then each candidate goes out
-as a sketch and whether it fails comes in.
+One line of JSON each: first the candidate's source comes in, then each candidate goes out
+as a graph and whether it fails comes in.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ def main() -> None:
 
     def fails(candidate: fx.GraphModule, values: Sequence[Any]) -> bool:
         try:
-            sketch = _sketch(candidate, values)
+            graph = _graph_ir(candidate, values)
         except NotPortable:
             return False
-        print(json.dumps(sketch), file=answers, flush=True)
+        print(json.dumps(graph), file=answers, flush=True)
         return bool(json.loads(sys.stdin.readline())["fails"])
 
     minified(gm, inputs, fails)
@@ -50,7 +50,7 @@ def main() -> None:
 
 def _captured(source: str) -> tuple[fx.GraphModule, Sequence[Any]]:
     # Dynamo looks a function's module up by name.
-    module: Any = types.ModuleType("torchproof_draft")
+    module: Any = types.ModuleType("torchproof_candidate")
     sys.modules[module.__name__] = module
     exec(compile(source, module.__name__, "exec"), vars(module))
     fn, calls = module.make()
@@ -70,13 +70,13 @@ def _captured(source: str) -> tuple[fx.GraphModule, Sequence[Any]]:
     raise AssertionError("nothing was captured")
 
 
-def _sketch(gm: fx.GraphModule, values: Sequence[Any]) -> dict[str, Any]:
+def _graph_ir(gm: fx.GraphModule, values: Sequence[Any]) -> dict[str, Any]:
     reader = Reader(gm)
     reader.read_inputs(values)
     reader.read_lines()
     plain = without_regions(gm)
     Run(plain, reader).run(*values)
-    return reader.sketch().to_json()
+    return reader.graph_ir().to_json()
 
 
 if __name__ == "__main__":
