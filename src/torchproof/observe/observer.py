@@ -73,7 +73,7 @@ class Observer:
         self.skipped: dict[int, tuple[types.CodeType, str | None, Runs]] = {}
         self.wrappers: list[Wrapper] = []
         self.inlined: set[types.CodeType] = set()
-        self.strays: dict[tuple[str, int, str], int] = {}
+        self.bypasses: dict[tuple[str, int, str], int] = {}
         self.marks: set[tuple[str, int]] = set()
         self.traced: dict[str, dict[str, set[int]]] = {}  # since the last flush
         self.paused = False  # while torchproof runs the target for another purpose
@@ -297,7 +297,7 @@ class Observer:
                 and self.graph_runs == before
                 and has_tensor((args, kwargs, result))
             ):
-                self._stray("method_call", module._orig_mod, name)
+                self._note_bypass("method_call", module._orig_mod, name)
             return result
 
         return spied
@@ -322,12 +322,12 @@ class Observer:
         )
 
     def original_called(self, model: Any) -> None:
-        self._stray("original_call", model, "forward")
+        self._note_bypass("original_call", model, "forward")
 
-    def _stray(self, kind: str, model: Any, name: str) -> None:
+    def _note_bypass(self, kind: str, model: Any, name: str) -> None:
         key = (kind, id(model), name)
-        self.strays[key] = self.strays.get(key, 0) + 1
-        if self.strays[key] <= _STACKS_PER_PLACE and not self.paused:
+        self.bypasses[key] = self.bypasses.get(key, 0) + 1
+        if self.bypasses[key] <= _STACKS_PER_PLACE and not self.paused:
             self.stream.write(
                 kind,
                 model=type(model).__name__,
@@ -365,7 +365,9 @@ class Observer:
             ]
             for w in self.wrappers
         ]
-        strays = [[kind, name, count] for (kind, _, name), count in self.strays.items()]
+        bypasses = [
+            [kind, name, count] for (kind, _, name), count in self.bypasses.items()
+        ]
         self._flush_lines()
         self.stream.write(
             "counts",
@@ -374,7 +376,7 @@ class Observer:
             graphs=runs,
             skipped=skips,
             wrappers=wrappers,
-            strays=strays,
+            bypasses=bypasses,
             marks=sorted(self.marks),
         )
 

@@ -85,7 +85,7 @@ class Backend:
             with backends.record_mutated_inputs(len(inputs)) as changed:
                 compiled = subgraphs.forward_of(self._compile(gm, inputs, backward))
         except Exception as error:
-            if backends.asks_to_trace_again(error):
+            if backends.is_tracing_restart(error):
                 raise
             self._failed(failure(name, error, job), job)
             return eager

@@ -33,7 +33,7 @@ _MOST_SHAPES = 256  # for which one function may be compiled
 
 
 @functools.cache
-def written_arguments(operation: Any) -> tuple[tuple[int, str], ...]:
+def mutated_arguments(operation: Any) -> tuple[tuple[int, str], ...]:
     """The positions and names of the arguments that an operation mutates."""
     undeclared = _UNDECLARED.get(operation.overloadpacket.__name__, ())
     return tuple(
@@ -126,12 +126,12 @@ def _counted(block: nn.Module, inside: list[int]) -> Iterator[None]:
         finally:
             inside[0] -= 1
 
-    with compiled_self(block, call):
+    with replaced_call(block, call):
         yield
 
 
 @contextlib.contextmanager
-def compiled_self(module: nn.Module, compiled: Any) -> Iterator[None]:
+def replaced_call(module: nn.Module, compiled: Any) -> Iterator[None]:
     """Makes a call of the module run `compiled`, as after `module.compile()`."""
     namespace = module.__dict__
     name = "_compiled_call_impl"

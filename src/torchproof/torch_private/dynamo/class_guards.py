@@ -121,7 +121,7 @@ def _install() -> None:
     home.InliningInstructionTranslator.inline_call = classmethod(inline)
 
 
-def differentiates_forward() -> bool:
+def is_forward_ad_on() -> bool:
     """Whether forward-mode differentiation is on (`forward_ad.dual_level()`)."""
     level: int = forward_ad._current_level
     return level >= 0

@@ -155,7 +155,7 @@ def _note_runtime_metadata() -> None:
     wrappers.RuntimeWrapper.post_compile = post_compile
 
 
-def asks_to_trace_again(error: Exception) -> bool:
+def is_tracing_restart(error: Exception) -> bool:
     """Whether the error is Dynamo's request to restart tracing, not a failure."""
     from torch._dynamo.exc import RestartAnalysis
 
