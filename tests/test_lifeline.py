@@ -113,7 +113,11 @@ def gone() -> Iterator[int]:
 
 def held(parent: int) -> int:
     """How a process ends that is told to hold on to this one."""
-    line = [sys.executable, "-c", "from torchproof import lifeline; lifeline.hold()"]
+    line = [
+        sys.executable,
+        "-c",
+        "from torchproof.process import parent_death; parent_death.hold()",
+    ]
     told = os.environ | {"TORCHPROOF_PARENT": str(parent)}
     return subprocess.run(line, env=told, check=False).returncode
 
