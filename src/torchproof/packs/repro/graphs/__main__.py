@@ -18,7 +18,7 @@ from torch import Tensor, fx
 from torchproof.packs.repro.graphs.expressions import NotPortable
 from torchproof.packs.repro.graphs.fx_reader import Reader, Run
 from torchproof.process import parent_death
-from torchproof.torch_private import minified, replace_backends, without_regions
+from torchproof.torch_private import minify, replace_backends, without_regions
 
 
 class _Captured(Exception):
@@ -45,7 +45,7 @@ def main() -> None:
         print(json.dumps(graph), file=answers, flush=True)
         return bool(json.loads(sys.stdin.readline())["fails"])
 
-    minified(gm, inputs, fails)
+    minify(gm, inputs, fails)
 
 
 def _captured(source: str) -> tuple[fx.GraphModule, Sequence[Any]]:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from torchproof.torch_private import higher_order, operator_name, qualified
+from torchproof.torch_private import higher_order_name, operator_name, qualified_name
 
 # What torch itself registers; any other namespace is a library's or the user's.
 _NAMESPACES = {"aten", "prim", "prims", "higher_order", "quantized", "mkldnn", "mkl"}
@@ -86,7 +86,7 @@ def stem(node: fx.Node) -> str:
     told = operator_name(node.target)
     if told is not None:
         return told.split(".")[1]
-    return higher_order(node.target) or node.target.__name__
+    return higher_order_name(node.target) or node.target.__name__
 
 
 class Namer:
@@ -119,7 +119,7 @@ def _call(node: fx.Node, told: Callable[[Any], str]) -> str:
         return f"{_operand(arguments[0])}.__setitem__({', '.join(arguments[1:])})"
     if target is getattr and isinstance(node.args[1], str):
         return f"{_operand(arguments[0])}.{node.args[1]}"
-    name = higher_order(target)
+    name = higher_order_name(target)
     if name is not None:
         return _region(name, node, told)
     return f"{_function(target)}({_given(node, told, 0)})"
@@ -189,7 +189,7 @@ def _function(target: Any) -> str:
 
 def _torch_name(target: Any) -> str:
     """The dotted name of a function of torch, if it is found under that name."""
-    name = qualified(target)
+    name = qualified_name(target)
     found: Any = torch
     for part in name.split(".")[1:]:
         found = getattr(found, part, None)
