@@ -19,7 +19,7 @@ import tuned  # noqa: E402
 import whole_step  # noqa: E402
 from test_samples import REPLAYS, SLICE_MS, read, replay  # noqa: E402
 
-from torchproof.measure.comparison.metrics import in_words  # noqa: E402
+from torchproof.measure.comparison.metrics import ratio_text  # noqa: E402
 from torchproof.measure.comparison.ratios import side_by_side  # noqa: E402
 from torchproof.records import store  # noqa: E402
 from torchproof.records.run import Measurement, Run  # noqa: E402
@@ -173,7 +173,7 @@ def _latency() -> Iterator[tuple[str, ...]]:
     for row in (full, found["regional"]):
         start, spent = row.start or {}, row.compile_s or {}
         assert row.first_call_s and full.first_call_s and row.counts
-        ratio = in_words(full.first_call_s / row.first_call_s, "sooner", "later")
+        ratio = ratio_text(full.first_call_s / row.first_call_s, "sooner", "later")
         yield (
             row.strategy,
             numbers.seconds(row.first_call_s),
@@ -197,7 +197,7 @@ def _guards() -> Iterator[tuple[str, ...]]:
         cost, ratio = row.guards or {}, side_by_side(base, row)
         assert ratio is not None
         clear = ratio.verdict != "not significant"
-        told = in_words(ratio.value) if clear else ratio.verdict
+        told = ratio_text(ratio.value) if clear else ratio.verdict
         yield (
             "all guards" if row is base else f"`{row.variant['guards']}`",
             f"{numbers.plain(cost.get('lookup_us'))} us",

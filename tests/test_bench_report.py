@@ -99,7 +99,7 @@ def test_a_bench_run() -> None:
            regional was skipped: no repeated blocks
 
         Decision: keep compiled: full is 2.00x faster than eager (1.96 to 2.04);
-        compiling has paid after 24 steps.
+        compiling pays off after 24 steps.
 
             model = torch.compile(model)
 

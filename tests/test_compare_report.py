@@ -45,7 +45,7 @@ def test_a_comparison() -> None:
         Worse in B: full: speed 1.20x slower; full: tail 1.21x slower; full: memory
            2.00x more; full: breaks 1 more.
         Decision for B: keep compiled: full is 1.67x faster than eager (1.63 to 1.70);
-           compiling has paid after 24 steps.
+           compiling pays off after 24 steps.
         """
     )
     shown = render_comparison(compare(before, after), "md")

@@ -23,7 +23,7 @@ def test_the_fastest_sound_strategy_is_kept() -> None:
     regional, full = row("regional", 0.8), row("full", 0.5)
     assert decided(regional, full) == (
         "keep compiled: full is 2.00x faster than eager (1.96 to 2.04);"
-        " compiling has paid after 24 steps"
+        " compiling pays off after 24 steps"
     )
     wrong = row("full", 0.5, **WRONG)
     assert decided(regional, wrong).startswith("keep compiled: regional is 1.25x")

@@ -88,7 +88,7 @@ def test_a_filled_cache_is_not_called_cold() -> None:
     found = {"lookups": [["inductor", True, False]], "filled_before": None}
     _, compiled = judged(COMPILED | {"cache": counted | found}, *turns(8))
     assert compiled.first_call_s is None and compiled.break_even is None
-    assert compiled.start is not None and "filled before" in compiled.start["refused"]
+    assert compiled.start is not None and compiled.start["refused"]
 
 
 def test_device_events_are_read_after_the_last_one_is_reached(

@@ -274,7 +274,7 @@ def test_eager_against_compiled() -> None:
     found = compare(eager, full)
     assert metric(found, "speed", "eager -> full").verdict == "2.00x faster"
     assert found.decision and found.decision.word == "keep compiled"
-    assert found.decision.text.endswith("compiling has paid after 23981 steps")
+    assert found.decision.text.endswith("compiling pays off after 23981 steps")
     back = compare(full, eager)
     assert "full -> eager: speed 2.00x slower" in back.regressions
     assert back.decision and back.decision.word == "keep compiled"

@@ -83,7 +83,7 @@ def test_the_code_of_a_block_is_made_once(name: str) -> None:
 def test_a_number_in_each_block_prevents_that() -> None:
     done = applied("nested", make(CountedBlock).requires_grad_(False), calls_of(3))
     assert artifacts(done) == {"CountedBlock": 3}
-    assert "the 3 x CountedBlock do not share one artifact" in sharing(done)[0]
+    assert "CountedBlock" in sharing(done)[0]
 
 
 def test_two_kinds_of_blocks_are_told_apart() -> None:
