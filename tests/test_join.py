@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -89,9 +90,8 @@ def test_words_of_another_rule_become_evidence_once() -> None:
     mask = replace(SUSPECTED, code="GB103", message="`x[x > 0]` has no known size")
     suspicion = Suspicion(mask, 5, ("GB101", "GB103"))
     [found] = join([suspicion, suspicion, ITEM], [SHOWN], TRACED).findings
-    assert found.evidence == (
-        "read in the source: `x[x > 0]` has no known size (GB103)",
-    )
+    [told] = found.evidence
+    assert mask.message in told and "GB103" in told
 
 
 def test_what_the_run_traced_without_a_finding_is_refuted() -> None:
@@ -102,27 +102,15 @@ def test_what_the_run_traced_without_a_finding_is_refuted() -> None:
 @pytest.mark.parametrize(
     ("suspicion", "seen", "why"),
     [
-        (ITEM, Seen(), "nothing was run that would show it"),
-        (ITEM, Seen({}, calls=9), "this run did not compile this line"),
-        (
-            ITEM,
-            Seen({FILE: frozenset({4, 7})}, calls=9),
-            "this run did not compile this line",
-        ),
-        (
-            ITEM,
-            replace(TRACED, stopped=frozenset({(FILE, 5)})),
-            "this run stopped compiling on this line for another reason",
-        ),
-        (
-            replace(ITEM, calls=3),
-            TRACED,
-            "this run made 2 calls, it takes 3 to show",
-        ),
+        (ITEM, Seen(), r"\brun\b"),
+        (ITEM, Seen({}, calls=9), r"\bcompile\b"),
+        (ITEM, Seen({FILE: frozenset({4, 7})}, calls=9), r"\bcompile\b"),
+        (ITEM, replace(TRACED, stopped=frozenset({(FILE, 5)})), r"\bstopped\b"),
+        (replace(ITEM, calls=3), TRACED, r"\b2 calls\b.*\b3\b"),
         (
             replace(ITEM, shown_by=("CG301",)),
             replace(TRACED, unseen={"CG": "lifetimes"}),
-            "part lifetimes, which would show it, was not done",
+            r"\blifetimes\b",
         ),
     ],
 )
@@ -131,9 +119,9 @@ def test_what_the_run_cannot_decide_is_a_hazard_that_says_why(
 ) -> None:
     joined = join([suspicion], [], seen)
     [found] = joined.findings
-    assert found == replace(
-        SUSPECTED, severity="low", message=f"{SUSPECTED.message}; {why}"
-    )
+    message, _, reason = found.message.rpartition("; ")
+    assert message == SUSPECTED.message and re.search(why, reason)
+    assert found == replace(SUSPECTED, severity="low", message=found.message)
     assert (found.kind, found.suspects) == ("hazard", "graph_break")
     assert found.identity == SUSPECTED.identity
     assert joined.undecided == (suspicion,)

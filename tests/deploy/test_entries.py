@@ -13,8 +13,8 @@ from torchproof.packs.deploy import precompiled_trials
 from torchproof.runtime import production
 from torchproof.runtime.compiled_forward import Entry
 from torchproof.runtime.loading import example_inputs, precompiled_calls
-from torchproof.torch_private import guard_expressions, precompiled
-from torchproof.torch_private.size_marks import marks_of
+from torchproof.torch_private.dynamo.size_marks import marks_of
+from torchproof.torch_private.precompile import guard_expressions, install_call
 
 
 class Net(nn.Module):
@@ -73,9 +73,9 @@ def test_what_has_no_name_is_not_told(value: Any) -> None:
 
 
 def test_guards_that_read_otherwise_are_told() -> None:
-    precompiled._assert_same(("a", "b"), "a\nb")
-    with pytest.raises(precompiled.Unfit, match=r"L\['self'\].scale == 3.0"):
-        precompiled._assert_same(
+    install_call._assert_same(("a", "b"), "a\nb")
+    with pytest.raises(install_call.PrecompileError, match=r"L\['self'\].scale == 3.0"):
+        install_call._assert_same(
             ("+- EQUALS: L['self'].scale == 3.0",), "+- EQUALS: L['self'].scale == 2.0"
         )
 
@@ -105,14 +105,15 @@ def test_nothing_is_put_on_a_plain_model() -> None:
 def test_a_hook_inside_is_seen() -> None:
     model = Net()
     model.inner.register_forward_pre_hook(lambda *_: None)
-    assert precompiled_calls.put_on(entry_of(model)) == "inner has hooks"
+    why = precompiled_calls.put_on(entry_of(model)) or ""
+    assert "inner" in why and "hooks" in why
 
 
 def test_a_method_of_one_module_is_seen() -> None:
     model = Net()
     model.inner.forward = torch.tanh  # type: ignore[method-assign]
-    told = precompiled_calls.put_on(entry_of(model))
-    assert told == "forward of inner is not that of its class"
+    why = precompiled_calls.put_on(entry_of(model)) or ""
+    assert "inner" in why and "forward" in why
 
 
 def test_a_switch_that_is_another_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,7 +123,7 @@ def test_a_switch_that_is_another_is_told(monkeypatch: pytest.MonkeyPatch) -> No
     config: Any = torch._inductor.config
     with config.patch(max_autotune=True):
         told = precompiled_calls._changed(entry, then)
-    assert told == "torch._inductor.config.max_autotune is True here, and was not set"
+    assert told is not None and "torch._inductor.config.max_autotune is True" in told
     assert precompiled_calls._changed(entry, then) is None  # set back, it is as it was
 
 

@@ -79,7 +79,7 @@ def test_weights_have_made_numbers_unless_they_are_asked_for(tmp_path):
     ]
     _, _, draft = block_drafts(tmp_path / "with", weights=True)
     last = variants(draft)[-1]
-    assert "of its weights" in last.about
+    assert "weights" in last.about
     fn, calls = made(last, tmp_path)
     assert torch.equal(calls[0][0], ids)
     assert torch.equal(fn.w0, model.private_table.weight)
@@ -167,4 +167,5 @@ def test_what_torch_alone_lacks_is_refused_with_the_reason(tmp_path):
 
         drafts, refused = recorded(lambda: torch.compile(run)(torch.ones(3)), tmp_path)
     assert not drafts
-    assert refused == ["graph 0/0: it calls a custom operator, which torch alone lacks"]
+    (why,) = refused
+    assert why.startswith("graph 0/0: ") and "custom operator" in why

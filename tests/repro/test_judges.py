@@ -6,6 +6,7 @@ what is tested is that a failure is told from the others.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -325,7 +326,7 @@ def test_training_runs_a_backward(judged: Judged) -> None:
     assert judged("errors", expected, source, **quick).verdict == "none"
     trained = judged("errors", expected, source, train=True, **quick)
     assert trained.verdict == "other"  # eager raises it too
-    assert "it fails in eager: ValueError: hooked" in trained.text
+    assert re.search(r"\beager\b.*\bValueError: hooked", trained.text)
 
 
 def test_what_is_done_before_a_call_is_done(judged: Judged) -> None:

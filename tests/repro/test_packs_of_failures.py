@@ -150,7 +150,7 @@ def test_a_saved_run_is_packed_as_its_target_is(tmp_path: Path, stranger: Path) 
     done = commands.torchproof(
         "pack", case.name[:3], "--for", "repro", "-o", str(path), cwd=tmp_path
     )
-    assert done.returncode == 2 and "no target" in done.stderr
+    assert done.returncode == 2 and repr(case.name[:3]) in done.stderr
     (run,) = (tmp_path / ".torchproof" / "runs").iterdir()
     done = commands.torchproof(
         "pack", run.name, "--for", "repro", "-o", str(path), cwd=tmp_path
@@ -172,7 +172,7 @@ def test_a_failure_that_does_not_come_back_is_no_pack(tmp_path: Path) -> None:
     )
     assert done.returncode == 1, done.stderr
     last = done.stderr.splitlines()[-1]
-    assert last.startswith("torchproof: no pack was made: wanted: torch.compile: graph")
+    assert last.startswith("torchproof: ") and "torch.compile: graph" in last
     assert "DOES NOT FAIL" in last
     left = {each.name for each in tmp_path.iterdir()}
     assert left <= {"once.py", "data", ".torchproof", "__pycache__"}

@@ -70,7 +70,7 @@ def test_a_run_without_a_verdict_is_broken(judged: Judged) -> None:
     left = judged("breaks", EXPECTED, "import os; os._exit(1)")
     assert left.verdict == "broken"
     killed = judged("breaks", EXPECTED, "import os; os.kill(os.getpid(), 9)")
-    assert "killed by signal 9" in killed.text
+    assert "signal 9" in killed.text
     assert judged("breaks", EXPECTED, "def make(: pass").verdict == "broken"
 
 

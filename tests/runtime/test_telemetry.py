@@ -48,7 +48,7 @@ def test_everything_that_happens_is_in_the_record_and_in_json() -> None:
         {"x": (3, 4)},
     ]
     first, again = status.compilations
-    assert first.cause is None and "size mismatch at index 0" in str(again.cause)
+    assert first.cause is None and "'x' size" in str(again.cause)
     assert first.seconds > 0 and again.seconds > 0
     assert status.compile_s == pytest.approx(first.seconds + again.seconds, abs=1.0)
     record = json.loads(json.dumps(status.to_json()))
@@ -113,7 +113,7 @@ def test_a_callback_that_fails_hurts_nobody(caplog: pytest.LogCaptureFixture) ->
     with caplog.at_level(logging.ERROR, logger="torchproof"):
         model(sample())
     assert torchproof.status(model).compiled_share == 1.0
-    failed = [r for r in caplog.records if "on_event failed" in r.getMessage()]
+    failed = [r for r in caplog.records if "on_event" in r.getMessage()]
     assert len(failed) == 1 and failed[0].exc_info is not None
 
 

@@ -173,7 +173,7 @@ def test_settings_that_do_not_exist_raise() -> None:
     for raises in (bad.cache, bad.graphs, bad.patched, bad.grouped):
         with pytest.raises(AttributeError):
             raises()
-    with pytest.raises(RuntimeError, match="Unexpected optimization option"):
+    with pytest.raises(RuntimeError, match="optimization option"):
         bad.option(torch.relu)
     assert bad.ignored(lambda x: x + 1)(torch.ones(2)).sum() == 4
     program("settings_good").patched()

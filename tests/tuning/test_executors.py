@@ -96,7 +96,7 @@ def test_the_first_device_has_to_do(
     monkeypatch.setattr(Device, "broken", "")
     machine = local(tmp_path)
     machine.submit(FULL, 5.0)
-    with pytest.raises(UserError, match="fails in eager"):
+    with pytest.raises(UserError, match="no such device"):
         machine.wait(10)
     machine.close()
 

@@ -81,7 +81,7 @@ def test_a_process_that_hung_up_and_stays_is_not_waited_for(
 ) -> None:
     arm, child = pair
     child.hangs_up()
-    with pytest.raises(WorkerError, match="stopped answering"):
+    with pytest.raises(WorkerError, match="answer"):
         arm.ask("prepare", None)
 
 
@@ -89,9 +89,9 @@ def test_who_was_late_can_be_asked_again_and_has_ended(
     pair: tuple[WorkerProcess, Puppet],
 ) -> None:
     arm, _ = pair
-    with pytest.raises(WorkerError, match="no answer within 0 s"):
+    with pytest.raises(WorkerError, match=r"\b0 s\b"):
         arm.ask("compare_outputs", 0.01)
-    with pytest.raises(WorkerError, match="closed"):
+    with pytest.raises(WorkerError, match="was ended"):
         arm.ask("compare_outputs", 0.01)
 
 
@@ -103,5 +103,5 @@ def test_none_is_begun_once_all_are_ended(pair: tuple[WorkerProcess, Puppet]) ->
         family.begin({}, {})
     with pytest.raises(WorkerError, match="has ended"):
         family.adopt(arm)
-    with pytest.raises(WorkerError, match="closed"):
+    with pytest.raises(WorkerError, match="was ended"):
         arm.tell("load")

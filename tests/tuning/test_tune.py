@@ -136,13 +136,13 @@ def test_trials_of_other_code_do_not_count(tmp_path: Path) -> None:
 
 
 def test_a_budget_for_no_trial_at_all_is_said_to_be_too_small() -> None:
-    with pytest.raises(UserError, match=r"--budget \ds is too small for one trial"):
+    with pytest.raises(UserError, match=r"--budget \ds "):
         tuned("make_hostile", replace(QUICK, budget_s=3, names=("core:hangs",)))
 
 
 @pytest.mark.parametrize(
     ("target", "told"),
-    [(str(PLANTED), "is a script: tune runs its target many times")],
+    [(str(PLANTED), r"planted\.py\b.*\bscript\b")],
 )
 def test_what_cannot_be_made_anew_is_refused(target: str, told: str) -> None:
     with pytest.raises(UserError, match=told):
@@ -151,7 +151,7 @@ def test_what_cannot_be_made_anew_is_refused(target: str, told: str) -> None:
 
 def test_a_recipe_that_is_there_stays(tmp_path: Path) -> None:
     Path("torchproof.toml").write_text("mine")
-    with pytest.raises(UserError, match=r"torchproof\.toml exists: --overwrite"):
+    with pytest.raises(UserError, match=r"torchproof\.toml\b.*--overwrite"):
         tune(f"{PLANTED}:make", PLAIN, asked=QUICK, recipe_file="torchproof.toml")
     assert Path("torchproof.toml").read_text() == "mine"
 

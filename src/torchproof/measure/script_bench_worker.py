@@ -21,7 +21,7 @@ from typing import Any
 
 from torchproof.measure import profiling
 from torchproof.measure.compile_stats import CompileStats
-from torchproof.observe import Steps
+from torchproof.observe import StepDetector
 from torchproof.process import Stream, parent_death
 from torchproof.targets import Target, script
 from torchproof.torch_private import describe
@@ -51,7 +51,7 @@ class Alternation:
 
     def __init__(self, stream: Stream, job: Mapping[str, Any]) -> None:
         self.stream, self.job = stream, job
-        self.steps = Steps(self._step_begins, self._start_over)
+        self.steps = StepDetector(self._step_begins, self._start_over)
         self.compile_stats = CompileStats()
         self.imports_s: float | None = None
         self.seen = 0  # steps begun

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from torchproof.measure import guard_filters, numerics, profiling
 from torchproof.measure.compile_stats import CompileStats
-from torchproof.observe import Anatomy
+from torchproof.observe import BreakCost
 from torchproof.records import UserError, stats, whose
 from torchproof.strategies import NotApplicable, Strategy
 from torchproof.targets import Loaded, Target, calls
@@ -78,7 +78,7 @@ class StrategyWorker:
         self.references: dict[int, numerics.Reference] = {}
         self.compile_stats = CompileStats()
         self.dropped: Counter[str] = Counter()  # guards that are not checked, by type
-        self.anatomy: Anatomy | None = None
+        self.anatomy: BreakCost | None = None
         self.hooks = contextlib.ExitStack()
         self.applied: Applied | None = None
 
@@ -150,7 +150,7 @@ class StrategyWorker:
 
         plan = self._plan()
         if self.job["anatomy"] and self.strategy.compiles:
-            self.anatomy = self.hooks.enter_context(Anatomy())
+            self.anatomy = self.hooks.enter_context(BreakCost())
         self._load({})
         profiling.initialise_device(self.device)
         facts: dict[str, Any] = {"source": "", "notes": []}
@@ -337,7 +337,7 @@ class StrategyWorker:
         from torchproof.torch_private import compile_costs
 
         torch.compiler.reset()
-        with compile_costs.as_eager_draws():
+        with compile_costs.eager_random():
             loaded = self._build({})
             plan = self._plan()
             fn = loaded.fn

@@ -136,7 +136,7 @@ def under_way(job: Job) -> Iterator[None]:
     token = _current.set(job)
     elsewhere: AbstractContextManager[None] = contextlib.nullcontext()
     if job.ships:
-        elsewhere = remote_codegen.codegen_elsewhere(job.send, job.kept.append)
+        elsewhere = remote_codegen.codegen_in_child(job.send, job.kept.append)
     try:
         with elsewhere:
             yield

@@ -308,11 +308,11 @@ class Entry(Part):
     def _compiled(self, part: Part) -> Callable[..., Any]:
         dynamic = self.options.compile_with.get("dynamic")
         fn = frames.traceable(part.eager)
-        name = frames.place(fn.__code__)
+        name = frames.describe_code(fn.__code__)
         if part.owner is not None and fn.__code__.co_name != part.name:
             name = f"{type(part.owner).__name__}.{part.name}"  # not the decorator's
         self.engine.call_it(fn.__code__, name)
-        with frames.converting(self.engine.convert):
+        with frames.intercept_conversions(self.engine.convert):
             compiled: Callable[..., Any] = torch.compile(
                 fn, backend=self.engine.backend, dynamic=dynamic
             )
@@ -325,7 +325,7 @@ class Entry(Part):
         if self.options.verify is not False:
             run = Verifying(self, run)
         self._all_eager(False)
-        if why := frames.why_nothing_is_compiled():
+        if why := frames.why_compile_is_disabled():
             self.telemetry.note(f"nothing is compiled: {why}")
         self.run = run
 
@@ -449,7 +449,7 @@ class Entry(Part):
         """What torch was told meanwhile, if no call ran compiled code."""
         if self.strategy == "eager" or compiled_calls or self._engine is None:
             return ()
-        why = frames.why_nothing_is_compiled()
+        why = frames.why_compile_is_disabled()
         note = f"nothing is compiled: {why}"
         return (note,) if why and note not in self.telemetry.notes else ()
 

@@ -127,7 +127,7 @@ class Engine:
         self._names[code] = name
 
     def name_of(self, code: CodeType) -> str:
-        return self._names.get(code) or frames.place(code)
+        return self._names.get(code) or frames.describe_code(code)
 
     @property
     def deadline_s(self) -> float:
@@ -150,7 +150,7 @@ class Engine:
         if failure is None:
             frames.call_directly(made.answer, made.names)
         elif made.again:
-            frames.withdraw(made.answer, f"{name} failed in its first run")
+            frames.invalidate(made.answer, f"{name} failed in its first run")
             self.refused[made.code] = Refusal(inner=False, item=failure)
         else:
             self._eager_answers.append(made.answer)
@@ -190,7 +190,7 @@ class Engine:
     def convert(self, conversion: frames.Conversion) -> Any:
         """What a frame shall run: compiled code, or what it is, eager."""
         if conversion.is_trivial():
-            return conversion.carry_out()
+            return conversion.run()
         if compile_job.current() is not None:
             # A backend, a log handler or the like calls a model while it compiles one:
             # a second compilation would wait for the first, which waits for it.
@@ -402,14 +402,14 @@ class Engine:
     def retry(self) -> None:
         """Forgets what failed, so that the next call compiles it again."""
         while self._eager_answers:
-            frames.withdraw(self._eager_answers.pop(), "it is to be compiled again")
+            frames.invalidate(self._eager_answers.pop(), "it is to be compiled again")
         self.refused.clear()
         self._storms.forget()
 
     def close(self) -> None:
         """Its model is gone: code that only it can use is not kept for ever."""
         while self._answers:
-            frames.withdraw(self._answers.pop(), "its model is gone")
+            frames.invalidate(self._answers.pop(), "its model is gone")
         self._eager_answers.clear()
         self._unproven.clear()
         self.backend.shelf.clear()

@@ -53,7 +53,7 @@ def carried_out(
     telemetry.note(f"compiled in the calling thread: {why_not}")
     late = functools.partial(backend.end_compilers, job)
     with interruptible_thread.interrupted(job.until, late):
-        return _carry_out(conversion.kept(), job)
+        return _carry_out(conversion.with_frame_copy(), job)
 
 
 def _in_helper(
@@ -62,7 +62,7 @@ def _in_helper(
     job: compile_job.Job,
     telemetry: Telemetry,
 ) -> Any:
-    work = functools.partial(_carry_out, conversion.kept(), job)
+    work = functools.partial(_carry_out, conversion.with_frame_copy(), job)
     name = f"torchproof-{conversion.code.co_name}"
     attempt = interruptible_thread.Attempt(functools.partial(state.run, work), name)
     with gil_watchdog.named(job.until - time.monotonic() + _DUMP_AFTER_S):
@@ -86,7 +86,7 @@ def _carry_out(conversion: frames.Conversion, job: compile_job.Job) -> Any:
         stack.enter_context(rng_state.left_alone(lambda: job.behind or job.abandoned))
         stack.enter_context(compile_job.under_way(job))
         stack.enter_context(frames.checkpoints(job.check))
-        return conversion.carry_out()
+        return conversion.run()
 
 
 def _wait(

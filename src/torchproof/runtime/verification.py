@@ -173,7 +173,7 @@ class _Run:
 
     def of_eager(self, eager: Call, state: Saved) -> tuple[Any, _Outcome, set[str]]:
         """Its answer as it is, the same to compare, and what randomness it drew."""
-        from torchproof.torch_private import types_on_the_way
+        from torchproof.torch_private import autograd_dtypes
 
         edges, _, _ = edges_of(self.owner, self.args, self.kwargs)
         output = eager(*self.args, **self.kwargs)
@@ -195,7 +195,7 @@ class _Run:
                 _differentiable(output),
                 changed,
                 gradients,
-                frozenset(types_on_the_way(ends)),
+                frozenset(autograd_dtypes(ends)),
             ),
             drawn,
         )
@@ -271,11 +271,11 @@ def _verification(found: Likeness, tolerance: str | None = None) -> Verification
 
 def _not_alike(drawn: set[str]) -> str | None:
     """The source of random numbers that compiled code draws otherwise than eager."""
-    from torchproof.torch_private import draws_as_eager
+    from torchproof.torch_private import uses_eager_random
 
     if "numpy" in drawn:
         return "numpy"
-    if "torch" in drawn and not draws_as_eager():
+    if "torch" in drawn and not uses_eager_random():
         return "torch, and fallback_random is off"
     return None
 

@@ -87,7 +87,7 @@ class Applied:
             return
         reasons: list[str] = []
 
-        def convert(go_on: Callable[[], Any], asked: torch_private.Conversion) -> Any:
+        def convert(go_on: Callable[[], Any], asked: torch_private.FrameRequest) -> Any:
             block = _owner(asked.frame)
             if not isinstance(block, nn.Module) or block not in paths:
                 return go_on()
@@ -95,7 +95,7 @@ class Applied:
             reasons.clear()
             answer = go_on()
             refused = answer.guarded_code is None
-            if asked.again or not refused:
+            if asked.is_recompile or not refused:
                 self.compilations.append(
                     Compilation(paths[block], circumstances, tuple(reasons), refused)
                 )

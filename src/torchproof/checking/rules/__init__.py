@@ -1,4 +1,8 @@
-"""Events in, findings out. `RULES` is the list of all rules, each there once."""
+"""Events in, findings out.
+
+A rule is listed once, in the tuple of its family (`BREAKS`, `ERRORS` and so on; some
+families keep theirs in their own module). `RULES` joins the tuples, sorted by code.
+"""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from torchproof.checking.rules import torch_pages
 from torchproof.checking.rules.breaks import break_above, told_at
 from torchproof.checking.rules.errors import CompileError, user_stack
 from torchproof.checking.rules.rule import Facts, Rule, Subject
-from torchproof.observe import in_words
+from torchproof.observe import readable_source
 from torchproof.records import Event, Frame, Severity, place_of
 
 
@@ -199,7 +199,7 @@ def _sources(subject: Subject, text: str) -> list[tuple[str, str]]:
 def _named(text: str) -> list[tuple[str, str]]:
     """The tensors and dimensions in a text of torch's."""
     found = re.findall(r"(L\['\w+'\]\S*?)\.size\(\)\[(\d+)\]", text)
-    return [(in_words(source), dim) for source, dim in found]
+    return [(readable_source(source), dim) for source, dim in found]
 
 
 def _sizes(subject: Subject) -> str:

@@ -20,7 +20,13 @@ from torchproof.runtime.compiled_forward import Entry
 from torchproof.runtime.loading import example_inputs, warm_up
 from torchproof.runtime.method_replacement import Part
 from torchproof.runtime.pack_format.contents import Contents
-from torchproof.torch_private import cache_lookups, frames, precompiled
+from torchproof.torch_private import (
+    InstalledCall,
+    PrecompileError,
+    cache_lookups,
+    frames,
+    install_call,
+)
 
 FOLDER = "entries"
 _HOOKS = (
@@ -36,7 +42,7 @@ Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 class InForce:
     """The calls of a pack that are in force, by number, and why others are not."""
 
-    calls: dict[int, precompiled.InForce] = field(default_factory=dict)
+    calls: dict[int, InstalledCall] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
 
@@ -59,7 +65,7 @@ def put_in_force(
         reason = why_none(entry) or _changed(entry, details.get("switches", {}))
     except Exception as error:
         reason = one_line(f"{type(error).__name__}: {error}", 200)
-    by_file: dict[str, precompiled.InForce] = {}
+    by_file: dict[str, InstalledCall] = {}
     for number, told in enumerate(details["calls"]):
         name = told.get("entry", {}).get("file")
         if name is None:
@@ -68,7 +74,7 @@ def put_in_force(
         try:
             if why is None:
                 found.calls[number] = _one(contents.read, entry, told, by_file)
-        except precompiled.Unfit as error:
+        except PrecompileError as error:
             why = one_line(str(error), 300)
         except Exception as error:  # a service starts, if not as fast
             why = one_line(f"{type(error).__name__}: {error}", 300)
@@ -81,15 +87,15 @@ def _one(
     read: Callable[[str], bytes],
     entry: Entry,
     told: Mapping[str, Any],
-    by_file: dict[str, precompiled.InForce],
-) -> precompiled.InForce:
+    by_file: dict[str, InstalledCall],
+) -> InstalledCall:
     """What takes this call: calls that differ in sizes alone may have it in common."""
     name = told["entry"]["file"]
     with as_told(entry, told) as (fn, args, kwargs):
         if name not in by_file:
-            by_file[name] = precompiled.put_in_force(read(name), fn, args, kwargs)
+            by_file[name] = install_call(read(name), fn, args, kwargs)
         elif not by_file[name].accepts(args, kwargs):
-            raise precompiled.Unfit("its guards fail here")
+            raise PrecompileError("its guards fail here")
     return by_file[name]
 
 
@@ -168,4 +174,4 @@ def switches() -> dict[str, str]:
     }
     return {
         name: str(value) for name, value in found.items()
-    } | cache_lookups.steering()
+    } | cache_lookups.nondefault_switches()

@@ -331,7 +331,7 @@ step = _Steps()
 
 def _assert_nothing_pending(thread: _Thread, place: Place) -> None:
     if thread.pending():
-        trees.let_go()  # what is only held by the graphs themselves
+        trees.release_unused_outputs()  # what is only held by the graphs themselves
     for forward in thread.pending():
         raise StepError(
             f"a step cannot begin at {text(place)}: {forward}, and a step takes the"
@@ -340,7 +340,7 @@ def _assert_nothing_pending(thread: _Thread, place: Place) -> None:
         )
     if trees.compiled_calls() == thread.compiled_calls:  # all went through `run`
         return
-    node = trees.awaiting_node()
+    node = trees.pending_forward()
     if node is None:
         return
     where = trees.place_of(node)

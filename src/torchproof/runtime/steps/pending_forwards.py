@@ -51,12 +51,12 @@ class Forward:
 def awaited(fn: Callable[..., Any], place: Place, output: Any) -> Forward | None:
     """The forward that gave this output, if a backward has to follow it."""
     nodes = {t.grad_fn for t in tensors(output) if t.grad_fn is not None}
-    held = saved(nodes) if nodes and trees.saved_as_they_are() else []
+    held = saved(nodes) if nodes and trees.no_saved_tensor_hooks() else []
     if not nodes or held is None:  # none needs a gradient, or `fn` ran the backward
         return None
     # One with a history would hold the node that holds it.
     held = [t if t.grad_fn is None else t.detach() for t in held]
-    backward = Backward(held if trees.forgets_what_is_saved() else [])
+    backward = Backward(held if trees.may_overwrite_saved_tensors() else [])
     for node in nodes:
         node.register_prehook(backward)
     return Forward(fn, place, weakref.ref(backward))

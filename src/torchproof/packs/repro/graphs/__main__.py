@@ -18,7 +18,7 @@ from torch import Tensor, fx
 from torchproof.packs.repro.graphs.expressions import NotPortable
 from torchproof.packs.repro.graphs.fx_reader import Reader, Run
 from torchproof.process import parent_death
-from torchproof.torch_private import instead_of_backends, minified, without_regions
+from torchproof.torch_private import minified, replace_backends, without_regions
 
 
 class _Captured(Exception):
@@ -62,7 +62,7 @@ def _captured(source: str) -> tuple[fx.GraphModule, Sequence[Any]]:
         return stop
 
     try:
-        with instead_of_backends(run):
+        with replace_backends(run):
             compiled: Any = torch.compile(fn)
             compiled(*calls[0])
     except _Captured as captured:

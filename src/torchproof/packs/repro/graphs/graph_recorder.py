@@ -17,7 +17,7 @@ from torchproof.packs.repro.graphs.expressions import NotPortable
 from torchproof.packs.repro.graphs.fx_reader import Reader, Run, tensors_of
 from torchproof.packs.repro.graphs.graph_ir import Input, Sketch
 from torchproof.packs.repro.graphs.variants import Recorded, seeded
-from torchproof.torch_private import instead_of_backends, without_regions
+from torchproof.torch_private import replace_backends, without_regions
 
 _CALLS = 3  # as many as it takes until CUDA graphs replay
 _VALUES_BYTES = 2**26  # of the inputs of one graph; a pack is something to send
@@ -41,7 +41,7 @@ def recorder(
             gm, origin, write=write, folder=folder, weights=weights, refuse=refuse
         )
 
-    return instead_of_backends(run)
+    return replace_backends(run)
 
 
 class _Recording:
