@@ -163,7 +163,7 @@ class Arm:
             )
             applying_s = time.perf_counter() - begin
             self.fn, told["source"] = self.applied.fn, self.applied.source
-            self.hooks.enter_context(self.applied.watched())
+            self.hooks.enter_context(self.applied.recording_compilations())
             told["notes"] += [note for note in [self.applied.note] if note]
             told["plan"] = self.applied.plan.to_json()
         told |= self._first_pass(answers)

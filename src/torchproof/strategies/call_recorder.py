@@ -102,7 +102,7 @@ class Sizes:
 
 
 @dataclass(frozen=True)
-class Sight:
+class FirstCall:
     """The first call of a module: which call of its parent it was made in, fed by whom.
 
     `fed_by` has the bit of every module that its input depends on.
@@ -112,7 +112,7 @@ class Sight:
     fed_by: int
 
 
-class Watch(TorchFunctionMode):
+class CallRecorder(TorchFunctionMode):
     """What the calls of a target showed; enter it, then run them.
 
     Calls of other threads meanwhile are none of its business.
@@ -122,7 +122,7 @@ class Watch(TorchFunctionMode):
         super().__init__()
         modules = {path: module for path, module in root.named_modules() if path}
         self.bits = {path: 1 << number for number, path in enumerate(modules)}
-        self.sights: dict[str, Sight] = {}  # in the order of the first calls
+        self.first_calls: dict[str, FirstCall] = {}  # in the order of the first calls
         self.looped: set[str] = set()  # fed by their own output, in one parent's call
         self.sizes: defaultdict[str, Sizes] = defaultdict(Sizes)
         self._origins = WeakIdKeyDictionary()
@@ -133,7 +133,7 @@ class Watch(TorchFunctionMode):
         self._hooks = contextlib.ExitStack()
         self._modules = modules
 
-    def __enter__(self) -> Watch:
+    def __enter__(self) -> CallRecorder:
         self._thread = threading.get_ident()
         self._hooks.enter_context(forks.undone_in_fork(self._hooks.close))
         for path, module in self._modules.items():
@@ -167,7 +167,7 @@ class Watch(TorchFunctionMode):
             if threading.get_ident() != self._thread:
                 return
             fed_by, parent = self._bits_of((args, kwargs)), self._open[-1]
-            self.sights.setdefault(path, Sight(parent, fed_by))
+            self.first_calls.setdefault(path, FirstCall(parent, fed_by))
             if fed_by & self.bits[path] and self._last_parent[path] == parent:
                 self.looped.add(path)
             self._last_parent[path] = parent
@@ -199,7 +199,7 @@ class Watch(TorchFunctionMode):
 
 
 @contextlib.contextmanager
-def noting(owner: Any, name: str, sizes: Sizes) -> Iterator[None]:
+def recording_sizes(owner: Any, name: str, sizes: Sizes) -> Iterator[None]:
     """Every call of a method, with the sizes that went in."""
     method = getattr(owner, name)
     own = vars(owner).get(name)

@@ -15,7 +15,12 @@ from torch import nn
 
 from torchproof.records import UserError
 from torchproof.strategies import nesting, regions
-from torchproof.strategies.call_recorder import Sizes, Watch, noting, run
+from torchproof.strategies.call_recorder import (
+    CallRecorder,
+    Sizes,
+    recording_sizes,
+    run,
+)
 from torchproof.strategies.plan import Plan, Site
 from torchproof.strategies.source_lines import (
     MODEL,
@@ -58,7 +63,7 @@ def plan(
     if method is None:
         sizes = _sizes_of(calls)
     else:
-        with noting(owner, method, sizes):
+        with recording_sizes(owner, method, sizes):
             run(fn, calls, before)
     if not sizes.varying:
         return Plan(whole.sites, NOTHING_VARIES)
@@ -127,14 +132,14 @@ def _methods(owner: Any) -> list[str]:
 def _regional(
     strategy: Strategy, fn: Any, calls: Sequence[Any], *, before: Before
 ) -> Plan:
-    root, watch, blocks = _blocks(fn, calls, before=before)
+    root, recorder, blocks = _blocks(fn, calls, before=before)
     sites = []
     for site in blocks:
         sizes = Sizes()
         for path in site.paths if strategy.marks else ():
-            sizes.add(watch.sizes[path])
+            sizes.add(recorder.sizes[path])
         sites.append(dataclasses.replace(site, varying=sizes.varying))
-    note = _what_stays_eager(root, watch, sites)
+    note = _what_stays_eager(root, recorder, sites)
     if strategy.marks and not any(site.varying for site in sites):
         note = f"{note}; {NOTHING_VARIES}"
     return Plan(tuple(sites), note)
@@ -164,14 +169,14 @@ def _sizes_of(calls: Sequence[Any]) -> Sizes:
 
 def _blocks(
     fn: Any, calls: Sequence[Any], *, before: Before
-) -> tuple[nn.Module, Watch, list[Site]]:
+) -> tuple[nn.Module, CallRecorder, list[Site]]:
     """The module whose blocks they are, what its calls showed, one site a region."""
     root = fn if isinstance(fn, nn.Module) else getattr(fn, "__self__", None)
     if not isinstance(root, nn.Module):
         raise NotApplicable("no repeated blocks: the target is not a module")
-    with Watch(root) as watch:
+    with CallRecorder(root) as recorder:
         run(fn, calls, before)
-    found = regions.find(root, watch)
+    found = regions.find(root, recorder)
     if not found:
         raise NotApplicable(
             f"no repeated blocks: {type(root).__name__} calls no modules of the same"
@@ -182,7 +187,7 @@ def _blocks(
         Site(regions.iteration(root, paths).replace(MODEL, owner), name, paths)
         for paths, name in zip(found, _names(root, found), strict=True)
     ]
-    return root, watch, sites
+    return root, recorder, sites
 
 
 def _names(root: nn.Module, found: list[tuple[str, ...]]) -> list[str]:
@@ -195,14 +200,16 @@ def _names(root: nn.Module, found: list[tuple[str, ...]]) -> list[str]:
     ]
 
 
-def _what_stays_eager(root: nn.Module, watch: Watch, sites: list[Site]) -> str:
+def _what_stays_eager(
+    root: nn.Module, recorder: CallRecorder, sites: list[Site]
+) -> str:
     """Sentences that name what is compiled, and the rest that runs as it is."""
     blocks = {path for site in sites for path in site.paths}
     compiled = regions.parameters_in(map(root.get_submodule, blocks))
     share = 1 - compiled / regions.parameters_in([root])
     rest: list[str] = []
     named = blocks | {holder for path in blocks for holder in regions.above(path)}
-    for path in sorted(watch.sights, key=lambda path: path.count(".")):
+    for path in sorted(recorder.first_calls, key=lambda path: path.count(".")):
         if path not in named and blocks.union(rest).isdisjoint(regions.above(path)):
             rest.append(path)
     many = len(rest) - _NAMED

@@ -25,7 +25,7 @@ FILE = "torchproof.toml"
 _MOST_BYTES = 16 << 20  # a recipe has some kilobytes
 
 
-class Damaged(UserError):
+class InvalidRecipe(UserError):
     """There is a file, and it is no recipe that this torchproof can follow."""
 
 
@@ -92,7 +92,7 @@ class Recipe:
 
 
 def load(path: str | os.PathLike[str]) -> Recipe:
-    """The recipe in a file; `Damaged` if there is one that is no recipe."""
+    """The recipe in a file; `InvalidRecipe` if there is one that is no recipe."""
     try:
         with files.open_regular(path) as file:
             content = file.read(_MOST_BYTES + 1)
@@ -102,11 +102,11 @@ def load(path: str | os.PathLike[str]) -> Recipe:
             " torchproof tune TARGET makes one"
         ) from None
     if len(content) > _MOST_BYTES:
-        raise Damaged(f"{os.fspath(path)} is too large to be a recipe")
+        raise InvalidRecipe(f"{os.fspath(path)} is too large to be a recipe")
     try:
         text = content.decode()
     except UnicodeDecodeError as error:
-        raise Damaged(
+        raise InvalidRecipe(
             f"{os.fspath(path)} is no recipe: byte {error.start} is not text"
         ) from None
     return loads(text, os.fspath(path))
@@ -119,7 +119,7 @@ def loads(text: str, path: str = FILE) -> Recipe:
     try:
         return document.read(text)
     except UserError as error:
-        raise Damaged(one_line(f"{path}: {error}")) from None
+        raise InvalidRecipe(one_line(f"{path}: {error}")) from None
 
 
 def _write(target: Path, content: bytes, *, overwrite: bool) -> None:

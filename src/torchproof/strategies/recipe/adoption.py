@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from torchproof.records import UserError, one_line
-from torchproof.strategies.recipe import Damaged, Recipe, load
+from torchproof.strategies.recipe import InvalidRecipe, Recipe, load
 from torchproof.strategies.recipe.matching import differences
 from torchproof.strategies.strategy import BLOCKS
 
-AGAIN = "torchproof tune makes one for here"
+TUNE_HINT = "torchproof tune makes one for here"
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Adoption:
 
 
 @dataclass(frozen=True)
-class Given:
+class RecipeSource:
     """A recipe as it was handed over: a file, or the record itself."""
 
     recipe: Recipe | None
@@ -76,19 +76,19 @@ class Given:
         }
 
 
-def given(recipe: Any) -> Given:
+def recipe_source(recipe: Any) -> RecipeSource:
     """A path or a `Recipe`; a `UserError` if there is nothing to read at the path."""
     if isinstance(recipe, Recipe):
-        return Given(recipe)
+        return RecipeSource(recipe)
     if not isinstance(recipe, str | os.PathLike):
         kind = type(recipe).__name__
         raise UserError(f"recipe: give the path of a file or a Recipe, not a {kind}")
     path = os.fsdecode(recipe)
     try:
-        return Given(load(path), path)
-    except Damaged as error:
+        return RecipeSource(load(path), path)
+    except InvalidRecipe as error:
         # The path is named wherever this is told.
-        return Given(None, path, str(error).removeprefix(f"{path}: "))
+        return RecipeSource(None, path, str(error).removeprefix(f"{path}: "))
 
 
 def _missing(recipe: Recipe, model: Any) -> Iterator[str]:
@@ -98,7 +98,7 @@ def _missing(recipe: Recipe, model: Any) -> Iterator[str]:
     if parts is None and strategy.form in (*BLOCKS, "core"):
         yield f"{strategy.name} needs a module"
         return
-    if wrong := recipe.plan.wrong_path():
+    if wrong := recipe.plan.path_problem():
         yield wrong
         return
     for region in recipe.plan.regions:

@@ -173,7 +173,7 @@ def _plan(plain: Mapping[str, Any]) -> Plan:
     if stray:
         raise UserError(f"marks: no region and no place is {min(stray)!r}")
     plan = Plan(tuple(sites), note)
-    if wrong := plan.wrong_path():
+    if wrong := plan.path_problem():
         raise UserError(f"regions: {wrong}")
     return plan
 
