@@ -137,8 +137,8 @@ def test_a_model_in_a_wrapper_of_ddp_is_the_model(net: Any) -> None:
 
 def test_models_that_differ(net: Any) -> None:
     recipe, kind = recipe_of(net), type(net)
-    assert "20 parameters more" in structure(recipe, kind(blocks=3))
-    assert "28 parameters less" in structure(recipe, kind(width=2))
+    assert "20 more" in structure(recipe, kind(blocks=3))
+    assert "28 fewer" in structure(recipe, kind(width=2))
     assert "parameters" not in structure(recipe, kind().half())
     changed = kind()
     changed.blocks[1].inner = nn.Identity()
