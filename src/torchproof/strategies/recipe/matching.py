@@ -108,22 +108,24 @@ def differences(
 # -- the environment -------------------------------------------------------------------
 
 
-def _of_environment(recipe: Recipe, here: Mapping[str, Any]) -> Iterator[Difference]:
-    then = recipe.environment
-    if not then:
+def _of_environment(recipe: Recipe, current: Mapping[str, Any]) -> Iterator[Difference]:
+    recorded = recipe.environment
+    if not recorded:
         words = "not checked: the recipe has no environment"
         yield Difference("environment", None, None, False, words)
         return
-    same_kind = then.get("device") == here.get("device", then.get("device"))
+    same_kind = recorded.get("device") == current.get("device", recorded.get("device"))
     for name, word in ENVIRONMENT_KEYS.items():
-        is_compared = name in then and not (name == "device" and same_kind)
-        if name in _OF_GPUS and not (same_kind and then.get("device") == "cuda"):
+        is_compared = name in recorded and not (name == "device" and same_kind)
+        if name in _OF_GPUS and not (same_kind and recorded.get("device") == "cuda"):
             continue  # the difference of the device covers it
-        if is_compared and then[name] != here.get(name):
+        if is_compared and recorded[name] != current.get(name):
             decisive = name in _DECISIVE
-            if name == "torch" and _release(then[name]) == _release(here.get(name)):
+            if name == "torch" and _release(recorded[name]) == _release(
+                current.get(name)
+            ):
                 decisive = False  # the same source, built for something else
-            yield Difference(word, then[name], here.get(name), decisive)
+            yield Difference(word, recorded[name], current.get(name), decisive)
 
 
 def _release(version: Any) -> str:
@@ -136,29 +138,29 @@ def _release(version: Any) -> str:
 # -- the model -------------------------------------------------------------------------
 
 
-def _of_model(recipe: Recipe, here: Mapping[str, Any]) -> Iterator[Difference]:
-    then = recipe.model
-    if not then:
+def _of_model(recipe: Recipe, current: Mapping[str, Any]) -> Iterator[Difference]:
+    recorded = recipe.model
+    if not recorded:
         words = "not checked: the recipe has no fingerprint of the model"
         yield Difference("model", None, None, False, words)
         return
-    if then.get("class") not in (None, here["class"]):
-        yield Difference("model", then["class"], here["class"])
+    if recorded.get("class") not in (None, current["class"]):
+        yield Difference("model", recorded["class"], current["class"])
         return  # everything else differs too
-    yield from _of_structure(then, here)
-    yield from _of_code(then.get("code") or {}, here["code"])
+    yield from _of_structure(recorded, current)
+    yield from _of_code(recorded.get("code") or {}, current["code"])
 
 
 def _of_structure(
-    then: Mapping[str, Any], here: Mapping[str, Any]
+    recorded: Mapping[str, Any], current: Mapping[str, Any]
 ) -> Iterator[Difference]:
-    if then.get("structure") == here["structure"]:
+    if recorded.get("structure") == current["structure"]:
         return
-    if then.get("structure") is None:
+    if recorded.get("structure") is None:
         words = "not checked: the recipe has no structure of the model"
         yield Difference("structure", None, None, False, words)
         return
-    counts = then.get("parameters"), here["parameters"]
+    counts = recorded.get("parameters"), current["parameters"]
     if None not in counts and counts[0] != counts[1]:
         more = counts[1] - counts[0]
         words = (
@@ -166,27 +168,29 @@ def _of_structure(
         )
     else:
         words = "the model has other submodules, or tensors of other types"
-    yield Difference("structure", then["structure"], here["structure"], True, words)
+    yield Difference(
+        "structure", recorded["structure"], current["structure"], True, words
+    )
 
 
 def _of_code(
-    then: Mapping[str, str | None], here: Mapping[str, str | None]
+    recorded: Mapping[str, str | None], current: Mapping[str, str | None]
 ) -> Iterator[Difference]:
     """Compares code hashes; a file may have another module name here."""
-    missed = {k: v for k, v in then.items() if v and v not in here.values()}
-    gone = [name for name in missed if name not in here]
+    missed = {k: v for k, v in recorded.items() if v and v not in current.values()}
+    gone = [name for name in missed if name not in current]
     for name, code in missed.items():
-        if here.get(name, code) is None:
+        if current.get(name, code) is None:
             continue  # reported below
         changed = "is not part of the model here" if name in gone else "changed"
         words = f"the code of {name} {changed}"
-        yield Difference(f"code of {name}", code, here.get(name), True, words)
-    for name, code in sorted(here.items()):
+        yield Difference(f"code of {name}", code, current.get(name), True, words)
+    for name, code in sorted(current.items()):
         # Code that replaces missing code is covered by the difference above.
-        if code is not None and (code in then.values() or name in then or gone):
+        if code is not None and (code in recorded.values() or name in recorded or gone):
             continue
         words = f"not checked: the code of {name} is unknown"
-        yield Difference(f"code of {name}", then.get(name), code, False, words)
+        yield Difference(f"code of {name}", recorded.get(name), code, False, words)
 
 
 def _shown(value: Any) -> str:
