@@ -127,7 +127,7 @@ def run_of(model: str, before: str = "") -> str:
     return textwrap.dedent(RUN).format(model, before)
 
 
-ONCE = "call the model once before it is compiled"
+ONCE = "call the model once"
 
 
 def breaks(findings: list[Finding]) -> list[Finding]:

@@ -228,7 +228,7 @@ def test_a_break_below_the_scripts_own_compiled_function_is_placed_in_it(
 COMPILED = 'compiled = torch.compile(model, backend="eager")'
 CALLED = '    with torch.autocast("cpu"'
 WARM_UP = (
-    "call the model once before it is compiled",
+    "call the model once",
     COMPILED,
     f"model(**collate(samples[:3]))\n{COMPILED}",
 )
