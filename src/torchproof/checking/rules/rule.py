@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import os
 import re
 import textwrap
 from collections.abc import Iterable, Iterator
@@ -25,6 +24,7 @@ from torchproof.records import (
     Status,
     definition,
     qualified_name,
+    shown,
     source_line,
     user_frame,
     whose,
@@ -45,7 +45,7 @@ class Facts:
 
     @property
     def complete(self) -> bool:
-        """Whether the program ran to its end; if not, a missing event proves nothing."""
+        """Whether the program ran to its end; else an absent event proves nothing."""
         return self.observation.ending == "finished" and not self.observation.error
 
     def events(self, *kinds: str) -> list[Event]:
@@ -162,7 +162,7 @@ class EventGroup:
 
 
 class Rule:
-    """Recognises one bad pattern. Subclasses define the match, the texts and the fix."""
+    """Recognises one bad pattern; a subclass defines the match and the texts."""
 
     code: ClassVar[str]
     kind: ClassVar[str]
@@ -199,7 +199,7 @@ class Rule:
             message=self.message(group),
             cause=self.cause(group),
             fix=self.fix(group),
-            file=_shown(frame.file) if frame else None,
+            file=shown(frame.file) if frame else None,
             line=frame.line if frame else None,
             function=group.function if frame else None,
             owner=group.place.owner,
@@ -243,7 +243,7 @@ def _call_site(group: EventGroup) -> Iterator[str]:
     """The user's line that calls the library code of a finding."""
     caller = user_frame(group.first.callers)
     if group.place.owner != "user" and caller is not None:
-        where = f"{_shown(caller.file)}:{caller.line} {caller.function}"
+        where = f"{shown(caller.file)}:{caller.line} {caller.function}"
         yield f"called at {where}: {caller.code}"
 
 
@@ -256,12 +256,6 @@ def _columns(frame: Frame | None) -> tuple[int | None, int | None]:
         return None, None
     indent = len(text) - len(text.lstrip())
     return indent + frame.columns[0] + 1, indent + frame.columns[1] + 1
-
-
-def _shown(file: str) -> str:
-    """The path relative to the working directory if it is below it, else unchanged."""
-    here = os.getcwd() + os.sep
-    return file.removeprefix(here)
 
 
 def expression_of(frame: Frame) -> str:
