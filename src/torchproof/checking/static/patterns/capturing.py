@@ -18,8 +18,22 @@ _GRADLESS = ("torch.no_grad", "torch.inference_mode")
 _MARK = "cudagraph_mark_step_begin"
 _STEPS = ("backward", _MARK)
 # Methods and attributes that give the same memory under another name.
-_VIEWS = {"detach", "view", "view_as", "squeeze", "unsqueeze", "transpose", "permute"}
-_VIEWS |= {"reshape", "flatten", "expand", "contiguous", "t", "unbind", "chunk"}
+_VIEWS = {
+    "detach",
+    "view",
+    "view_as",
+    "squeeze",
+    "unsqueeze",
+    "transpose",
+    "permute",
+    "reshape",
+    "flatten",
+    "expand",
+    "contiguous",
+    "t",
+    "unbind",
+    "chunk",
+}
 _FRESH = {"shape", "dtype", "device", "ndim"}
 
 

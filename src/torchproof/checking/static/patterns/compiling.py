@@ -18,8 +18,13 @@ from torchproof.checking.static.source import Definition, Source, walk
 # Exceptions that say whether torch.compile exists, not whether compiling works.
 _PROBES = ("ImportError", "ModuleNotFoundError", "AttributeError", "NameError")
 _CLOCKS = (
-    *("time.time", "time.perf_counter", "time.monotonic", "timeit.default_timer"),
-    *("time.perf_counter_ns", "time.time_ns", "time.process_time"),
+    "time.time",
+    "time.perf_counter",
+    "time.monotonic",
+    "timeit.default_timer",
+    "time.perf_counter_ns",
+    "time.time_ns",
+    "time.process_time",
 )
 _ALARMS = ("signal.alarm", "signal.setitimer")
 

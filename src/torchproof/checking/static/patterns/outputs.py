@@ -10,10 +10,28 @@ from torchproof.checking.static.flow import Flow
 from torchproof.checking.static.patterns.pattern import Pattern, PatternMatch, splits
 from torchproof.checking.static.source import walk
 
-_WRITES = {"print", "pprint.pprint", "pprint.pp", "warnings.warn"}
-_WRITES |= {"sys.stdout.write", "sys.stderr.write", "tqdm.write"}
-_LEVELS = {"debug", "info", "warning", "warn", "error", "critical", "exception", "log"}
-_LEVELS |= {"warning_once", "info_once", "fatal"}
+_WRITES = {
+    "print",
+    "pprint.pprint",
+    "pprint.pp",
+    "warnings.warn",
+    "sys.stdout.write",
+    "sys.stderr.write",
+    "tqdm.write",
+}
+_LEVELS = {
+    "debug",
+    "info",
+    "warning",
+    "warn",
+    "error",
+    "critical",
+    "exception",
+    "log",
+    "warning_once",
+    "info_once",
+    "fatal",
+}
 _LOGGER = re.compile(r"(?:self\.|cls\.|\w+\.)*_?log(?:ger|ging)?", re.IGNORECASE)
 _BARS = ("tqdm.tqdm", "tqdm.trange", "tqdm.auto.tqdm", "tqdm.auto.trange")
 _SWITCH = re.compile(r"debug|verbose", re.IGNORECASE)

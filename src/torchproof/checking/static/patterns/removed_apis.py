@@ -69,8 +69,16 @@ REMOVED = {
 }
 # One of these is in every file that has one of those names.
 _WORDS = (
-    *("cuda.amp", "cpu.amp", "sdp_kernel", "memory_cached", "autocast_gpu_dtype"),
-    *("_dynamo", "torch.export", "torch._export", "dynamo_export", "pad_sequence"),
+    "cuda.amp",
+    "cpu.amp",
+    "sdp_kernel",
+    "memory_cached",
+    "autocast_gpu_dtype",
+    "_dynamo",
+    "torch.export",
+    "torch._export",
+    "dynamo_export",
+    "pad_sequence",
 )
 # Keywords that a function does not take, and what to do instead.
 _KEYWORDS = {
@@ -80,13 +88,27 @@ _KEYWORDS = {
     "torch.export.export": {"constraints": "pass dynamic_shapes=..."},
 }
 MODES = (
-    *("default", "lite", "reduce-overhead", "max-autotune"),
+    "default",
+    "lite",
+    "reduce-overhead",
+    "max-autotune",
     "max-autotune-no-cudagraphs",
 )
 # The parameters of torch.compile in torch 2.11 to 2.15 together.
-_COMPILE = {"model", "fullgraph", "dynamic", "backend", "mode", "options", "disable"}
-_COMPILE |= {"recompile_limit", "isolate_recompiles", "shapes_spec", "dynamic_shapes"}
-_COMPILE |= {"name"}
+_COMPILE = {
+    "model",
+    "fullgraph",
+    "dynamic",
+    "backend",
+    "mode",
+    "options",
+    "disable",
+    "recompile_limit",
+    "isolate_recompiles",
+    "shapes_spec",
+    "dynamic_shapes",
+    "name",
+}
 
 
 class RemovedApiUse(FilePattern):

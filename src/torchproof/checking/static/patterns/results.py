@@ -15,10 +15,29 @@ from torchproof.checking.static.patterns.pattern import (
 from torchproof.checking.static.source import Class, Definition, Source, walk
 
 # Methods by which models are run besides forward; nn.Module has none of them.
-_METHODS = {"generate", "encode", "decode", "predict", "sample", "embed", "infer"}
-_METHODS |= {"encode_image", "encode_text", "forward_features", "transcribe", "rollout"}
-_METHODS |= {"get_image_features", "get_text_features", "training_step", "act"}
-_METHODS |= {"validation_step", "test_step", "predict_step", "log_prob", "translate"}
+_METHODS = {
+    "generate",
+    "encode",
+    "decode",
+    "predict",
+    "sample",
+    "embed",
+    "infer",
+    "encode_image",
+    "encode_text",
+    "forward_features",
+    "transcribe",
+    "rollout",
+    "get_image_features",
+    "get_text_features",
+    "training_step",
+    "act",
+    "validation_step",
+    "test_step",
+    "predict_step",
+    "log_prob",
+    "translate",
+}
 
 
 class ThrownAway(FilePattern):
@@ -127,8 +146,18 @@ def _class(site: Compiled, file: Compilation) -> Class | None:
 
 
 # Methods of a module that give the module itself.
-_SAME = {"to", "cuda", "cpu", "eval", "train", "half", "float", "bfloat16", "double"}
-_SAME |= {"requires_grad_"}
+_SAME = {
+    "to",
+    "cuda",
+    "cpu",
+    "eval",
+    "train",
+    "half",
+    "float",
+    "bfloat16",
+    "double",
+    "requires_grad_",
+}
 
 
 def _is_function(site: Compiled, file: Compilation) -> bool:

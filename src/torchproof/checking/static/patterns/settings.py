@@ -23,8 +23,11 @@ AT_IMPORT = ("TORCH_LOGS", "TORCH_TRACE")
 # Read once, at the first torch.compile or import of torch._dynamo. Others, as
 # TORCHINDUCTOR_CACHE_DIR, are read whenever they are needed.
 AT_COMPILE = (
-    *("TORCH_COMPILE_DISABLE", "TORCHDYNAMO_SUPPRESS_ERRORS", "TORCHDYNAMO_VERBOSE"),
-    *("TORCHINDUCTOR_MAX_AUTOTUNE", "TORCHINDUCTOR_COMPILE_THREADS"),
+    "TORCH_COMPILE_DISABLE",
+    "TORCHDYNAMO_SUPPRESS_ERRORS",
+    "TORCHDYNAMO_VERBOSE",
+    "TORCHINDUCTOR_MAX_AUTOTUNE",
+    "TORCHINDUCTOR_COMPILE_THREADS",
     "TORCHINDUCTOR_FX_GRAPH_CACHE",
 )
 _STARTS_OTHERS = ("subprocess", "multiprocessing", "mp.spawn", "os.exec", "ray.init")

@@ -25,7 +25,11 @@ class DynamicSize(Pattern):
     nodes = (ast.Call, ast.Subscript, ast.AugAssign)
     shown_by = ("GB101", "GB103", "GB105")
     functions = (
-        *("nonzero", "argwhere", "unique", "unique_consecutive", "masked_select"),
+        "nonzero",
+        "argwhere",
+        "unique",
+        "unique_consecutive",
+        "masked_select",
         "bincount",
     )
 

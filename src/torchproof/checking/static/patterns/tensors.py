@@ -84,8 +84,17 @@ class Branch(Pattern):
 
     code, kind = "GB102", "graph_break"
     nodes = (
-        *(ast.If, ast.While, ast.IfExp, ast.BoolOp, ast.UnaryOp, ast.Assert),
-        *(ast.Compare, ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp),
+        ast.If,
+        ast.While,
+        ast.IfExp,
+        ast.BoolOp,
+        ast.UnaryOp,
+        ast.Assert,
+        ast.Compare,
+        ast.ListComp,
+        ast.SetComp,
+        ast.GeneratorExp,
+        ast.DictComp,
     )
     shown_by = ("GB101", "GB102", "GB117")
 

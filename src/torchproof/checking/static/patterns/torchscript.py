@@ -21,7 +21,10 @@ from torchproof.checking.static.source import Class, Function, Source, walk
 TRACE = ("torch.jit.trace",)
 SCRIPT = ("torch.jit.script",)
 _DEPRECATED = (
-    *(*TRACE, *SCRIPT, "torch.jit.trace_module", "torch.jit.freeze"),
+    *TRACE,
+    *SCRIPT,
+    "torch.jit.trace_module",
+    "torch.jit.freeze",
     "torch.jit.optimize_for_inference",
 )
 # Methods of a module that give the module itself.
