@@ -33,7 +33,8 @@ class Expansion:
 class StrideFlip(Pattern):
     """An expanded tensor that crosses a graph break."""
 
-    code, kind = "RC204", "recompile"
+    code = "RC204"
+    kind = "recompile"
     nodes = ()
     severity = "low"
     shown_by = ("RC204",)
