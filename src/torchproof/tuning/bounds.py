@@ -17,7 +17,7 @@ _FEW = 0.1  # share of the time in matrix products below which tuning them is id
 
 
 @dataclass(frozen=True)
-class Known:
+class Evidence:
     """What a search knows so far; `leader` is the best of the trials, or eager."""
 
     objective: Objective
@@ -28,24 +28,24 @@ class Known:
     @property
     def full(self) -> Trial | None:
         """The whole target compiled, in a graph or not, where that works."""
-        found = self.trials.get("full") or self.trials.get("full+graph")
-        return found if found and found.outcome == "measured" else None
+        trial = self.trials.get("full") or self.trials.get("full+graph")
+        return trial if trial and trial.outcome == "measured" else None
 
     def base(self, candidate: Candidate) -> Trial | None:
         return self.trials.get(candidate.follows) if candidate.follows else None
 
 
-def cannot_win(candidate: Candidate, known: Known) -> str | None:
+def cannot_win(candidate: Candidate, evidence: Evidence) -> str | None:
     """In words; None where only a trial can tell."""
     for rule in _RULES:
-        if why := rule(candidate, known):
+        if why := rule(candidate, evidence):
             return why
     return None
 
 
-def _base_fails(candidate: Candidate, known: Known) -> str | None:
+def _base_fails(candidate: Candidate, evidence: Evidence) -> str | None:
     """A graph, a mode or a switch begins with the same compiling."""
-    base = known.base(candidate)
+    base = evidence.base(candidate)
     if base is None or base.outcome == "measured" or candidate.strategy.marks:
         return None
     if not base.name.startswith(candidate.strategy.form):
@@ -57,10 +57,14 @@ def _base_fails(candidate: Candidate, known: Known) -> str | None:
     return f"{base.name}, which it builds on, is no candidate: {base.outcome}"
 
 
-def _kernels_too_slow(candidate: Candidate, known: Known) -> str | None:
+def _kernels_too_slow(candidate: Candidate, evidence: Evidence) -> str | None:
     """A graph takes launches away, and leaves the kernels as they are."""
-    base, best = known.base(candidate), known.leader.step_ms
-    if known.objective.kind != "step" or not _records(candidate) or _tunes(candidate):
+    base, best = evidence.base(candidate), evidence.leader.step_ms
+    if (
+        evidence.objective.kind != "step"
+        or not _records(candidate)
+        or _tunes(candidate)
+    ):
         return None
     if base is None or base.kernel_ms is None or best is None or is_recorded(base):
         return None
@@ -68,70 +72,74 @@ def _kernels_too_slow(candidate: Candidate, known: Known) -> str | None:
         return None
     return (
         f"a graph cannot be faster than its kernels: those of {base.name} take"
-        f" {base.kernel_ms:.3g} ms, a step of {known.leader.name} {best:.3g} ms"
+        f" {base.kernel_ms:.3g} ms, a step of {evidence.leader.name} {best:.3g} ms"
     )
 
 
-def _same_kernels(candidate: Candidate, known: Known) -> str | None:
+def _same_kernels(candidate: Candidate, evidence: Evidence) -> str | None:
     """Tried only where forms are recorded first: the graph works."""
-    base = known.base(candidate)
-    if known.objective.kind != "step" or _tunes(candidate) or candidate.strategy.graph:
+    base = evidence.base(candidate)
+    if (
+        evidence.objective.kind != "step"
+        or _tunes(candidate)
+        or candidate.strategy.graph
+    ):
         return None
     if base is None or base.outcome != "measured" or not is_recorded(base):
         return None
     return f"{base.name} launches the same kernels all at once, and works"
 
 
-def _starts_too_late(candidate: Candidate, known: Known) -> str | None:
-    base, best = known.base(candidate), known.objective.value(known.leader)
-    if not known.objective.needs_cold_starts or base is None or best is None:
+def _starts_too_late(candidate: Candidate, evidence: Evidence) -> str | None:
+    base, best = evidence.base(candidate), evidence.objective.value(evidence.leader)
+    if not evidence.objective.needs_cold_starts or base is None or best is None:
         return None
     if base.start_s is None or not (_records(candidate) or _tunes(candidate)):
         return None
-    if known.objective.kind == "first" and known.leader.name == "eager":
+    if evidence.objective.kind == "first" and evidence.leader.name == "eager":
         return None  # whose first call nobody beats: others count if they are faster
     if base.start_s < _CLOSE * best:
         return None
     return (
         f"it compiles all that {base.name} does, which takes {base.start_s:.3g} s:"
-        f" {known.leader.name} is done in {best:.3g} s"
+        f" {evidence.leader.name} is done in {best:.3g} s"
     )
 
 
-def _nested_is_full(candidate: Candidate, known: Known) -> str | None:
-    if candidate.strategy.form != "nested" or known.objective.kind != "step":
+def _nested_is_full(candidate: Candidate, evidence: Evidence) -> str | None:
+    if candidate.strategy.form != "nested" or evidence.objective.kind != "step":
         return None
-    if known.full is None:
+    if evidence.full is None:
         return None
     return "it shortens compiling, not steps, and full compiles"
 
 
-def _one_graph(candidate: Candidate, known: Known) -> str | None:
-    if candidate.strategy.form != "core" or known.objective.needs_cold_starts:
+def _one_graph(candidate: Candidate, evidence: Evidence) -> str | None:
+    if candidate.strategy.form != "core" or evidence.objective.needs_cold_starts:
         return None
-    if known.full is None:
+    if evidence.full is None:
         return None
-    counts = known.full.facts.get("counts") or {}
+    counts = evidence.full.facts.get("counts") or {}
     if counts.get("graphs") != 1 or counts.get("recompiles"):
         return None
     return "full compiles the whole target as one graph"
 
 
-def _little_to_tune(candidate: Candidate, known: Known) -> str | None:
+def _little_to_tune(candidate: Candidate, evidence: Evidence) -> str | None:
     if not _tunes(candidate):
         return None
-    share = known.probe.get("matmul_share")
+    share = evidence.probe.get("matmul_share")
     if share is not None and share < _FEW:
         return f"matrix products take {share:.0%} of the time: there is little to tune"
-    if known.probe.get("bound") == "launch" and not _records(candidate):
+    if evidence.probe.get("bound") == "launch" and not _records(candidate):
         return "steps wait for launches, not for kernels that tuning makes faster"
     return None
 
 
-def _little_generated(candidate: Candidate, known: Known) -> str | None:
+def _little_generated(candidate: Candidate, evidence: Evidence) -> str | None:
     """Switches change the kernels that Inductor writes, and no library's."""
-    base = known.base(candidate)
-    if candidate.stage == "forms" or base is None or known.objective.kind != "step":
+    base = evidence.base(candidate)
+    if candidate.stage == "forms" or base is None or evidence.objective.kind != "step":
         return None
     if base.generated_ms is None or not base.step_ms:
         return None
@@ -144,7 +152,7 @@ def _little_generated(candidate: Candidate, known: Known) -> str | None:
     )
 
 
-_RULES: tuple[Callable[[Candidate, Known], str | None], ...] = (
+_RULES: tuple[Callable[[Candidate, Evidence], str | None], ...] = (
     _base_fails,
     _kernels_too_slow,
     _same_kernels,
@@ -174,6 +182,6 @@ def _tunes(candidate: Candidate) -> bool:
 
 def options_of(candidate: Candidate) -> dict[str, Any]:
     """Inductor's options, those that a mode stands for included."""
-    given = candidate.strategy.arguments
-    own = strategies.MODE_OPTIONS.get(given.get("mode") or "default", {})
-    return {**own, **given.get("options", {})}
+    arguments = candidate.strategy.arguments
+    own = strategies.MODE_OPTIONS.get(arguments.get("mode") or "default", {})
+    return {**own, **arguments.get("options", {})}
