@@ -1,4 +1,4 @@
-"""Why a candidate need not be tried: what others gave bounds what it can give."""
+"""Reasons to skip a candidate: earlier trials bound what it can reach."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from torchproof import strategies
 from torchproof.tuning.objectives import Objective
 from torchproof.tuning.trial import Candidate, Trial
 
-_CLOSE = 0.99  # who comes no closer to the leader than this is not worth its trial
-_WORTH = 0.98  # of the leader's step: who comes no further is within 2 percent of it
-_BEST_SWITCH = 0.15  # by how much a switch may shorten the kernels that it changes
-_FEW = 0.1  # share of the time in matrix products below which tuning them is idle
+_CLOSE = 0.99  # a candidate bounded above this share of the best step is skipped
+_WORTH = 0.98  # a gain below 2 percent of the best step is not worth a trial
+_BEST_SWITCH = 0.15  # the most that a setting is assumed to speed up the kernels it changes
+_FEW = 0.1  # below this share of matrix products, tuning them does not pay
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a search knows so far; `leader` is the best of the trials, or eager."""
+    """The trials so far; `leader` is the best of them, or eager."""
 
     objective: Objective
     probe: Mapping[str, Any]
@@ -27,7 +27,7 @@ class Evidence:
 
     @property
     def full(self) -> Trial | None:
-        """The whole target compiled, in a graph or not, where that works."""
+        """The trial of the whole target compiled, with or without a graph, if it worked."""
         trial = self.trials.get("full") or self.trials.get("full+graph")
         return trial if trial and trial.outcome == "measured" else None
 
@@ -36,7 +36,7 @@ class Evidence:
 
 
 def cannot_win(candidate: Candidate, evidence: Evidence) -> str | None:
-    """In words; None where only a trial can tell."""
+    """The reason to skip a candidate; None if it has to be tried."""
     for rule in _RULES:
         if why := rule(candidate, evidence):
             return why
@@ -44,21 +44,21 @@ def cannot_win(candidate: Candidate, evidence: Evidence) -> str | None:
 
 
 def _base_fails(candidate: Candidate, evidence: Evidence) -> str | None:
-    """A graph, a mode or a switch begins with the same compiling."""
+    """A graph, a mode or a setting compiles the same code first."""
     base = evidence.base(candidate)
     if base is None or base.outcome == "measured" or candidate.strategy.marks:
         return None
     if not base.name.startswith(candidate.strategy.form):
-        return None  # parts may compile where the whole does not
+        return None  # a part may compile even if the whole does not
     if is_recorded(base) and not candidate.strategy.graph:
-        return None  # it may be the graph that fails
+        return None  # the graph may be what failed
     if candidate.strategy.dynamic != "auto" and not candidate.strategy.graph:
-        return None  # sizes treated otherwise make other code
-    return f"{base.name}, which it builds on, is no candidate: {base.outcome}"
+        return None  # other size handling generates other code
+    return f"it builds on {base.name}, whose outcome is: {base.outcome}"
 
 
 def _kernels_too_slow(candidate: Candidate, evidence: Evidence) -> str | None:
-    """A graph takes launches away, and leaves the kernels as they are."""
+    """A CUDA graph removes launch time and leaves the kernels as they are."""
     base, best = evidence.base(candidate), evidence.leader.step_ms
     if (
         evidence.objective.kind != "step"
@@ -71,13 +71,13 @@ def _kernels_too_slow(candidate: Candidate, evidence: Evidence) -> str | None:
     if base.kernel_ms < _CLOSE * best:
         return None
     return (
-        f"a graph cannot be faster than its kernels: those of {base.name} take"
+        f"a CUDA graph cannot be faster than its kernels: those of {base.name} take"
         f" {base.kernel_ms:.3g} ms, a step of {evidence.leader.name} {best:.3g} ms"
     )
 
 
 def _same_kernels(candidate: Candidate, evidence: Evidence) -> str | None:
-    """Tried only where forms are recorded first: the graph works."""
+    """Applies where graphs are tried first, and the graph works."""
     base = evidence.base(candidate)
     if (
         evidence.objective.kind != "step"
@@ -87,7 +87,7 @@ def _same_kernels(candidate: Candidate, evidence: Evidence) -> str | None:
         return None
     if base is None or base.outcome != "measured" or not is_recorded(base):
         return None
-    return f"{base.name} launches the same kernels all at once, and works"
+    return f"{base.name} works and launches the same kernels in one CUDA graph"
 
 
 def _starts_too_late(candidate: Candidate, evidence: Evidence) -> str | None:
@@ -97,12 +97,12 @@ def _starts_too_late(candidate: Candidate, evidence: Evidence) -> str | None:
     if base.start_s is None or not (_records(candidate) or _tunes(candidate)):
         return None
     if evidence.objective.kind == "first" and evidence.leader.name == "eager":
-        return None  # whose first call nobody beats: others count if they are faster
+        return None  # no compiled first call beats eager; faster steps count
     if base.start_s < _CLOSE * best:
         return None
     return (
-        f"it compiles all that {base.name} does, which takes {base.start_s:.3g} s:"
-        f" {evidence.leader.name} is done in {best:.3g} s"
+        f"it compiles at least what {base.name} compiles, which takes"
+        f" {base.start_s:.3g} s; {evidence.leader.name} needs {best:.3g} s in all"
     )
 
 
@@ -111,7 +111,7 @@ def _nested_is_full(candidate: Candidate, evidence: Evidence) -> str | None:
         return None
     if evidence.full is None:
         return None
-    return "it shortens compiling, not steps, and full compiles"
+    return "it shortens compilation, not steps, and full compiles"
 
 
 def _one_graph(candidate: Candidate, evidence: Evidence) -> str | None:
@@ -130,14 +130,14 @@ def _little_to_tune(candidate: Candidate, evidence: Evidence) -> str | None:
         return None
     share = evidence.probe.get("matmul_share")
     if share is not None and share < _FEW:
-        return f"matrix products take {share:.0%} of the time: there is little to tune"
+        return f"matrix products take only {share:.0%} of the time"
     if evidence.probe.get("bound") == "launch" and not _records(candidate):
-        return "steps wait for launches, not for kernels that tuning makes faster"
+        return "steps are bound by launches, and tuning only makes kernels faster"
     return None
 
 
 def _little_generated(candidate: Candidate, evidence: Evidence) -> str | None:
-    """Switches change the kernels that Inductor writes, and no library's."""
+    """Inductor settings change generated kernels, not those of libraries."""
     base = evidence.base(candidate)
     if candidate.stage == "forms" or base is None or evidence.objective.kind != "step":
         return None
@@ -147,8 +147,8 @@ def _little_generated(candidate: Candidate, evidence: Evidence) -> str | None:
     if share * _BEST_SWITCH >= 1 - _WORTH:
         return None
     return (
-        f"the kernels that Inductor wrote take {share:.0%} of a step of {base.name}:"
-        " switches that make them faster would hardly show"
+        f"generated kernels take only {share:.0%} of a step of {base.name}, so Inductor"
+        " settings can gain little"
     )
 
 
@@ -165,7 +165,7 @@ _RULES: tuple[Callable[[Candidate, Evidence], str | None], ...] = (
 
 
 def is_recorded(trial: Trial) -> bool:
-    """Whether the whole step was in a graph."""
+    """Whether the whole step ran in one CUDA graph."""
     return trial.name.partition(":")[0].endswith(f"+{strategies.GRAPH}")
 
 
