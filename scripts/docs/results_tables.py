@@ -53,7 +53,12 @@ def commands() -> str:
 
 def _commands() -> Iterator[tuple[str, ...]]:
     for name, title in ON_GPU.items():
-        yield title, f"`{gpu_run(name).command.partition(' --format')[0]}`"
+        yield title, f"`{command(gpu_run(name))}`"
+
+
+def command(run: Run) -> str:
+    """What repeats a saved run; the flag had another name when some were made."""
+    return run.command.partition(" --format")[0].replace("--sittings", "--repeats")
 
 
 # -- eager against compiled ------------------------------------------------------------
