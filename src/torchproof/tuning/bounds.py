@@ -12,7 +12,7 @@ from torchproof.tuning.trial import Candidate, Trial
 
 _CLOSE = 0.99  # a candidate bounded above this share of the best step is skipped
 _WORTH = 0.98  # a gain below 2 percent of the best step is not worth a trial
-_BEST_SWITCH = 0.15  # the most that a setting is assumed to speed up the kernels it changes
+_BEST_SWITCH = 0.15  # assumed largest gain of a setting on the kernels it changes
 _FEW = 0.1  # below this share of matrix products, tuning them does not pay
 
 
@@ -27,7 +27,7 @@ class Evidence:
 
     @property
     def full(self) -> Trial | None:
-        """The trial of the whole target compiled, with or without a graph, if it worked."""
+        """The trial of the whole compiled target, with or without a graph."""
         trial = self.trials.get("full") or self.trials.get("full+graph")
         return trial if trial and trial.outcome == "measured" else None
 

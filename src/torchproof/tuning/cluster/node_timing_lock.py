@@ -1,4 +1,4 @@
-"""The timing_lock of a node: its workers are processes, which share the node's cores."""
+"""The timing lock of a node, for workers in several processes."""
 
 from __future__ import annotations
 
