@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader
 import torchproof
 from torchproof.process import forks
 from torchproof.runtime import interruptible_thread, steps
-from torchproof.strategies.call_recorder import Watch
+from torchproof.strategies.call_recorder import CallRecorder
 
 DEADLINE_S = 200.0  # that a call in the fork would wait for
 PATIENCE_S = 60
@@ -304,7 +304,7 @@ def test_a_watch_takes_its_hooks_off_in_a_fork(held: Any) -> None:
     model = Net()
 
     def act(pause: Callable[[], None]) -> None:
-        with Watch(model):
+        with CallRecorder(model):
             pause()
 
     held(act)

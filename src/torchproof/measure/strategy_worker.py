@@ -170,7 +170,7 @@ class StrategyWorker:
             applying_s = time.perf_counter() - begin
             self.fn = self.applied.fn
             facts["source"] = self.applied.source
-            self.hooks.enter_context(self.applied.watched())
+            self.hooks.enter_context(self.applied.recording_compilations())
             facts["notes"] += [note for note in [self.applied.note] if note]
             facts["plan"] = self.applied.plan.to_json()
         facts |= self._first_pass(answers)
@@ -181,8 +181,10 @@ class StrategyWorker:
     def _filter_guards(self) -> None:
         method = self.job["guards"]
         if method and method != guard_filters.STANCE:
-            self.strategy = guard_filters.filtered(self.strategy, method)
-            self.dropped = self.hooks.enter_context(guard_filters.dropped(method))
+            self.strategy = guard_filters.with_filter(self.strategy, method)
+            self.dropped = self.hooks.enter_context(
+                guard_filters.counting_dropped(method)
+            )
 
     def _not_checked(self) -> dict[str, int] | str:
         """Returns unchecked guards by type; a text where torch does not list them."""

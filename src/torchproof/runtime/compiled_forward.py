@@ -30,10 +30,10 @@ from torchproof.runtime.monitor import Monitor
 from torchproof.runtime.status_report import Fallback, Status
 from torchproof.runtime.telemetry import Telemetry
 from torchproof.strategies import (
-    AGAIN,
     BLOCKS,
+    TUNE_HINT,
     Adoption,
-    Given,
+    RecipeSource,
     Site,
     Strategy,
     Varying,
@@ -147,9 +147,9 @@ class CompiledForward(MethodReplacement):
         self._reject_recipe(source, adoption.why_not)
         return False
 
-    def _reject_recipe(self, source: Given, why: str) -> None:
+    def _reject_recipe(self, source: RecipeSource, why: str) -> None:
         self.adoption = replace(self.adoption, why_not=why)
-        message = f"{source.name} is not followed: {why}; {AGAIN}"
+        message = f"{source.name} is not followed: {why}; {TUNE_HINT}"
         self.go_eager(Fallback("recipe", "the model", message))
 
     def prepare(self) -> None:
@@ -260,13 +260,13 @@ class CompiledForward(MethodReplacement):
 
     def _record_first_call(self, args: Any, kwargs: Any) -> tuple[Any, Strategy]:
         """The answer of an eager call, and the strategy for the blocks it used."""
-        from torchproof.strategies import Watch, regions
+        from torchproof.strategies import CallRecorder, regions
 
         assert self.owner is not None
-        with Watch(self.owner) as watch:
+        with CallRecorder(self.owner) as recorder:
             answer = self.eager(*args, **kwargs)
         self.telemetry.ran_eager()
-        sites = (Site("", paths=each) for each in regions.find(self.owner, watch))
+        sites = (Site("", paths=each) for each in regions.find(self.owner, recorder))
         self._plan = replace(self._plan, sites=tuple(sites))
         if self._plan.regions:
             return answer, self.options.requested.in_graph

@@ -17,7 +17,7 @@ from torch.compiler import is_dynamo_compiling
 
 from torchproof.records import UserError
 from torchproof.runtime.telemetry import Listener
-from torchproof.strategies import Given, Strategy, parse
+from torchproof.strategies import RecipeSource, Strategy, parse
 from torchproof.torch_private import frames, scripting
 
 Verify = Literal["first", False] | int
@@ -36,7 +36,7 @@ class Options:
     monitor: bool = False
     arguments: Mapping[str, Any] = field(default_factory=dict)
     on_event: Listener | None = None
-    recipe: Given | None = None
+    recipe: RecipeSource | None = None
     by_recipe: Strategy | None = None  # the recipe's strategy, as a forward can run it
 
     @property

@@ -20,22 +20,29 @@ from torchproof.runtime.cudagraph.graphed_step import Graphed, Within
 from torchproof.runtime.cudagraph.padder import Padder
 from torchproof.runtime.cudagraph.preparation import Preparation
 from torchproof.runtime.cudagraph.state_snapshot import StateSnapshot
-from torchproof.strategies import Strategy, compile_arguments, source_lines, wrong
+from torchproof.strategies import (
+    Strategy,
+    compile_arguments,
+    invalid_argument,
+    source_lines,
+)
 
 
 def check(step: Any, example: Any, **given: Any) -> None:
     """Raises a `UserError` for the first argument of `graph` that cannot be used."""
     if given["outputs"] not in ("copies", "buffers"):
-        raise wrong("outputs", given["outputs"], "'copies' or 'buffers'")
+        raise invalid_argument("outputs", given["outputs"], "'copies' or 'buffers'")
     if not callable(step):
         raise UserError(f"graph: {type(step).__name__} is not callable")
     kinds = {"train": (bool, "True, False or None"), "strategy": (str, "its name")}
     kinds |= {"pool": (Graphed, "a graphed step")}
     for name, (kind, wanted) in kinds.items():
         if given[name] is not None and not isinstance(given[name], kind):
-            raise wrong(name, given[name], wanted)
+            raise invalid_argument(name, given[name], wanted)
     if not isinstance(example, Mapping | tuple | list | None):
-        raise wrong("example", example, "a tuple of arguments or a dict of keywords")
+        raise invalid_argument(
+            "example", example, "a tuple of arguments or a dict of keywords"
+        )
 
 
 def parse_strategy(name: str, arguments: Mapping[str, Any]) -> Strategy:

@@ -12,7 +12,14 @@ from torch import nn
 
 from torchproof.records import UserError
 from torchproof.runtime.cudagraph.graph_status import Stop
-from torchproof.strategies import AGAIN, Given, Recipe, Strategy, given, parse
+from torchproof.strategies import (
+    TUNE_HINT,
+    Recipe,
+    RecipeSource,
+    Strategy,
+    parse,
+    recipe_source,
+)
 
 
 @dataclass(frozen=True)
@@ -38,7 +45,7 @@ def options_from_recipe(
     """
     if told := ", ".join(name for name, value in beside.items() if value is not None):
         raise UserError(f"recipe and {told}: the recipe says how to compile")
-    source = given(recipe)
+    source = recipe_source(recipe)
     if source.recipe is None:
         if train is None:
             raise UserError(f"{source.path}: {source.damage}")
@@ -55,12 +62,12 @@ def options_from_recipe(
     return _followed(step, source, source.recipe)
 
 
-def _plain(source: Given, train: bool, why: str | None) -> GraphOptions:
-    words = f"{source.name} is not followed: {why}; {AGAIN}"
+def _plain(source: RecipeSource, train: bool, why: str | None) -> GraphOptions:
+    words = f"{source.name} is not followed: {why}; {TUNE_HINT}"
     return GraphOptions(parse("eager"), train, refused=Stop("recipe", words))
 
 
-def _followed(step: Any, source: Given, recipe: Recipe) -> GraphOptions:
+def _followed(step: Any, source: RecipeSource, recipe: Recipe) -> GraphOptions:
     strategy, refused = recipe.strategy, None
     if not strategy.graph:
         words = f"{source.name} says {strategy.name}, without a graph"

@@ -26,7 +26,7 @@ from torchproof.runtime.loading.packages import ARTIFACTS
 from torchproof.runtime.pack_format.contents import Contents
 from torchproof.runtime.pack_format.refusal import Refused
 from torchproof.runtime.telemetry import log
-from torchproof.strategies import FILE, Damaged, Given, Recipe, loads
+from torchproof.strategies import FILE, InvalidRecipe, Recipe, RecipeSource, loads
 from torchproof.torch_private import cache_lookups
 
 _AGAIN = "torchproof pack TARGET --for deploy makes one for here"
@@ -92,7 +92,7 @@ def _from_caches(contents: Contents, model: Any, *, warm: bool) -> Any:
         known = read_graphs(contents)
         assert_caches(details)
         told = _assert_fits(details, recipe, model)
-    except (Refused, Damaged) as error:
+    except (Refused, InvalidRecipe) as error:
         raise Refused(f"{path} is refused: {error}; {_AGAIN}") from None
     except Exception as error:  # of torch, or of a manifest that lacks something
         reason = one_line(f"{type(error).__name__}: {error}", 200)
@@ -131,7 +131,7 @@ def _assert_fits(details: Mapping[str, Any], recipe: Recipe, model: Any) -> list
     )
     reasons = [*compatibility.refusals(then, here)]
     reasons += [] if reasons else source_hash.changes(details["code"])
-    adoption = Given(recipe).adopted(model)
+    adoption = RecipeSource(recipe).adopted(model)
     if adoption.why_not and not reasons:
         reasons.append(adoption.why_not)
     if not cache_lookups.caches_are_on():
