@@ -190,8 +190,8 @@ def traced(runner: TargetRunner, backend: str | None) -> list[Frame]:
     """Returns the functions of users and libraries that Dynamo traces in a pass."""
     codes: list[types.CodeType] = []
 
-    def convert(answer: Callable[[], Any], asked: Any) -> Any:
-        codes.append(asked.frame.f_code)
+    def convert(answer: Callable[[], Any], request: Any) -> Any:
+        codes.append(request.frame.f_code)
         return answer()
 
     with (

@@ -68,10 +68,10 @@ def first_wrong_layer(runner: TargetRunner) -> Layer | None:
 def _wrong(runner: TargetRunner, backend: str | None) -> WrongCall | None:
     """Compares the outputs of a backend; one that fails to compile tells nothing."""
     try:
-        answers = runner.compiled(backend)
+        outputs = runner.compiled(backend)
     except Exception:
         return None
-    return runner.wrong(answers)
+    return runner.wrong(outputs)
 
 
 def suspects(runner: TargetRunner, backend: str | None) -> list[Suspect]:
