@@ -24,13 +24,13 @@ TORCH_FROM = $(if $(TORCH_INDEX),--no-deps --index-url $(TORCH_INDEX))
 demo: export OMP_NUM_THREADS := 1
 demo: $(INSTALLED)
 	@rm -rf $(DEMO); mkdir -p $(DEMO)
-	@echo; echo "== 1. A model with problems: where its graph breaks, and how to fix it"; echo
-	$(BIN)/torchproof check workload:arrcoc-original --device cpu --effort quick -q \
-		--select GB || test $$? -eq 1
+	@echo; echo "== 1. A vision-language model with problems: where, why, and the fix"; echo
+	$(BIN)/torchproof check workload:nanovlm-original --device cpu --effort quick -q \
+		|| test $$? -eq 1
 	@$(BIN)/torchproof show --format html -q -o $(DEMO)/check.html
 	@echo; echo "== 2. The same model with the fixes"; echo
-	$(BIN)/torchproof check workload:arrcoc --device cpu --effort quick -q
-	@echo; echo "== 3. What compiling the fixed model gains (about a minute)"; echo
+	$(BIN)/torchproof check workload:nanovlm --device cpu --effort quick -q
+	@echo; echo "== 3. Another model: what compiling gains on this CPU (about a minute)"; echo
 	$(BIN)/torchproof bench workload:arrcoc --device cpu --strategies full --repeats 1
 	@$(BIN)/torchproof show --format html -q -o $(DEMO)/bench.html
 	@echo; echo "== 4. Search for the fastest strategy with the same outputs (about a minute)"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from torchproof.checking.static.join import Seen, absolute, alone, join
+from torchproof.checking.static.join import RunEvidence, absolute, join, without_run
 from torchproof.checking.static.suspicion import Suspicion
 from torchproof.records.run import Finding
 
@@ -39,7 +39,7 @@ SHOWN = replace(
     cost_us=12.5,
 )
 # A run of two calls that traced the lines before, at and after the suspicion.
-TRACED = Seen({FILE: frozenset({4, 5, 7})}, calls=2)
+TRACED = RunEvidence({FILE: frozenset({4, 5, 7})}, calls=2)
 
 
 def test_what_the_run_shows_is_one_finding_with_what_was_measured() -> None:
@@ -102,9 +102,9 @@ def test_what_the_run_traced_without_a_finding_is_refuted() -> None:
 @pytest.mark.parametrize(
     ("suspicion", "seen", "why"),
     [
-        (ITEM, Seen(), r"\brun\b"),
-        (ITEM, Seen({}, calls=9), r"\bcompile\b"),
-        (ITEM, Seen({FILE: frozenset({4, 7})}, calls=9), r"\bcompile\b"),
+        (ITEM, RunEvidence(), r"\brun\b"),
+        (ITEM, RunEvidence({}, calls=9), r"\bcompile\b"),
+        (ITEM, RunEvidence({FILE: frozenset({4, 7})}, calls=9), r"\bcompile\b"),
         (ITEM, replace(TRACED, stopped=frozenset({(FILE, 5)})), r"\bstopped\b"),
         (replace(ITEM, calls=3), TRACED, r"\b2 calls\b.*\b3\b"),
         (
@@ -115,7 +115,7 @@ def test_what_the_run_traced_without_a_finding_is_refuted() -> None:
     ],
 )
 def test_what_the_run_cannot_decide_is_a_hazard_that_says_why(
-    suspicion: Suspicion, seen: Seen, why: str
+    suspicion: Suspicion, seen: RunEvidence, why: str
 ) -> None:
     joined = join([suspicion], [], seen)
     [found] = joined.findings
@@ -140,11 +140,11 @@ def test_what_is_certain_stands_as_it_is() -> None:
 
 def test_one_place_is_told_once_and_two_places_twice() -> None:
     below = replace(ITEM, finding=replace(SUSPECTED, line=9))
-    found = join([ITEM, ITEM, below], [], Seen()).findings
+    found = join([ITEM, ITEM, below], [], RunEvidence()).findings
     assert [f.line for f in found] == [5, 9]
-    assert [f.line for f in alone([ITEM, ITEM, below]).findings] == [5, 9]
+    assert [f.line for f in without_run([ITEM, ITEM, below]).findings] == [5, 9]
 
 
 def test_alone_a_suspicion_has_its_own_severity() -> None:
-    joined = alone([ITEM])
+    joined = without_run([ITEM])
     assert joined.findings == (SUSPECTED,) and joined.undecided == (ITEM,)

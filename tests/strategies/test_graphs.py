@@ -119,7 +119,7 @@ def test_what_a_name_does_not_tell_is_an_argument(
     assert strategy.source("net") == f"import torchproof\n\n{call}"
     strategy.apply(nn.Linear(4, 4), [EXAMPLE])
     given = {k: v for k, v in graph.told.items() if k not in ("example", "strategy")}
-    again = build_graph.chosen(graph.told["strategy"], given)
+    again = build_graph.parse_strategy(graph.told["strategy"], given)
     assert again.arguments == strategy.arguments
 
 

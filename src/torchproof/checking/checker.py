@@ -12,7 +12,7 @@ from typing import Any
 from torchproof.checking import counts, history, measured_parts, rules, source_reading
 from torchproof.checking.measured_parts import MEASURED, OF_MEASURED, Examination, Found
 from torchproof.checking.static.join import Joined, join
-from torchproof.checking.static.join import alone as not_run
+from torchproof.checking.static.join import without_run as not_run
 from torchproof.checking.static.suspicion import Reading
 from torchproof.observe import AuditResult, audit, observe
 from torchproof.records import (

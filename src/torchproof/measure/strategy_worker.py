@@ -170,7 +170,7 @@ class StrategyWorker:
             applying_s = time.perf_counter() - begin
             self.fn = self.applied.fn
             facts["source"] = self.applied.source
-            self.hooks.enter_context(self.applied.watched())
+            self.hooks.enter_context(self.applied.recording_compilations())
             facts["notes"] += [note for note in [self.applied.note] if note]
             facts["plan"] = self.applied.plan.to_json()
         facts |= self._first_pass(answers)

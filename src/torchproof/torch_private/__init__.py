@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from torchproof.torch_private.cudagraphs.cudagraph_trees import Graph as Graph
     from torchproof.torch_private.cudagraphs.cudagraph_trees import Memory as Memory
     from torchproof.torch_private.cudagraphs.step_capture import (
-        written_arguments as written_arguments,
+        mutated_arguments as mutated_arguments,
     )
     from torchproof.torch_private.dispatch_modes import (
         TorchDispatchMode as TorchDispatchMode,
@@ -48,14 +48,16 @@ if TYPE_CHECKING:
     from torchproof.torch_private.dynamo import thread_state as thread_state
     from torchproof.torch_private.dynamo import traced_lines as traced_lines
     from torchproof.torch_private.dynamo.captured_graphs import (
-        higher_order as higher_order,
+        higher_order_name as higher_order_name,
     )
     from torchproof.torch_private.dynamo.captured_graphs import is_wrapped as is_wrapped
-    from torchproof.torch_private.dynamo.captured_graphs import minified as minified
+    from torchproof.torch_private.dynamo.captured_graphs import minify as minify
     from torchproof.torch_private.dynamo.captured_graphs import (
         operator_name as operator_name,
     )
-    from torchproof.torch_private.dynamo.captured_graphs import qualified as qualified
+    from torchproof.torch_private.dynamo.captured_graphs import (
+        qualified_name as qualified_name,
+    )
     from torchproof.torch_private.dynamo.captured_graphs import (
         replace_backends as replace_backends,
     )
@@ -125,12 +127,12 @@ __getattr__, __all__ = lazy_exports(
     {
         ".inductor.cache_lookups": ["Lookup"],
         ".dynamo.captured_graphs": [
-            "higher_order",
+            "higher_order_name",
             "replace_backends",
             "is_wrapped",
-            "minified",
+            "minify",
             "operator_name",
-            "qualified",
+            "qualified_name",
         ],
         ".dynamo.compiled_graphs": ["CompiledGraph", "Node"],
         ".cudagraphs.cudagraph_recordings": ["MovedInput", "Skip", "Split", "GraphRun"],
@@ -168,7 +170,7 @@ __getattr__, __all__ = lazy_exports(
             "install_call",
         ],
         ".dynamo.size_marks": ["marks_of", "put_marks"],
-        ".cudagraphs.step_capture": ["written_arguments"],
+        ".cudagraphs.step_capture": ["mutated_arguments"],
         ".dynamo.subgraphs": ["without_regions"],
     },
     modules=[

@@ -30,8 +30,10 @@ def write(
     stage = Path(job["stage"])
     loaded = calls.fresh(target, job)  # as it is before its first call
     compiled = runtime.compile(loaded.fn, recipe=recipe.load(stage / recipe.FILE))
-    entry = runtime.entry_of(compiled)
-    reason = precompiled_calls.why_none(entry) or precompiled_calls.put_on(entry)
+    entry = runtime.compiled_forward_of(compiled)
+    reason = precompiled_calls.why_none(entry) or precompiled_calls.module_override(
+        entry
+    )
     switches, told, held = (
         precompiled_calls.switches(),
         [],
@@ -53,7 +55,7 @@ def _written(
     """A call as a file of its own, or an earlier one that takes it as well."""
     number = len(held)
     try:
-        with precompiled_calls.as_told(entry, told) as (fn, args, kwargs):
+        with precompiled_calls.packed_call(entry, told) as (fn, args, kwargs):
             for earlier, each in held.items():
                 if each.accepts(args, kwargs):
                     return {"file": _file(earlier)}
@@ -74,8 +76,8 @@ def _file(number: int) -> str:
 
 def unnoticed(contents: Contents, compiled: Any) -> dict[str, str]:
     """For each file whose call takes what it should not, what that is."""
-    entry, details = runtime.entry_of(compiled), contents.manifest.details
-    found = precompiled_calls.put_in_force(contents, entry, details)
+    entry, details = runtime.compiled_forward_of(compiled), contents.manifest.details
+    found = precompiled_calls.install(contents, entry, details)
     wrong: dict[str, str] = {}
     for number, held in found.calls.items():
         told = details["calls"][number]
