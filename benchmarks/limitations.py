@@ -3,7 +3,7 @@
     python benchmarks/limitations.py [NAME ...] [--needs THING] [--write]
 
 Each file under tests/limitations is a program in two parts. The first asserts what goes
-wrong, the second, after `# The way round`, that there is a way round. A program of the
+wrong, the second, after `# The workaround`, that the workaround works. A program of the
 group `mended` has one part, and asserts that all is well. Every program runs in a
 process of its own under the installed torch; stdout gets one JSON document with the
 outcomes. With `--write` they are kept in benchmarks/results/limitations-VERSION.json,
@@ -32,7 +32,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAMS = ROOT / "tests" / "limitations"
 RESULTS = ROOT / "benchmarks" / "results"
-SEAM = "\n# The way round\n"
+SEAM = "\n# The workaround\n"
 MENDED = "mended"  # the group of what torch no longer does wrong
 SECONDS = 240  # a program that takes longer has failed
 FIELDS = ("Group", "Code", "Reference", "Needs")
@@ -76,12 +76,12 @@ def read(path: Path) -> Program:
     fields = dict(line.split(": ", 1) for line in paragraphs.pop().split("\n"))
     assert set(fields) <= set(FIELDS), f"{path}: {fields}"
     plain = [" ".join(text.split()) for text in paragraphs]
-    ways = [text for text in plain if text.startswith("Way round: ")]
+    ways = [text for text in plain if text.startswith("Workaround: ")]
     return Program(
         path.stem,
         title.rstrip("."),
         " ".join(text for text in plain if text not in ways),
-        " ".join(text.removeprefix("Way round: ") for text in ways),
+        " ".join(text.removeprefix("Workaround: ") for text in ways),
         "\n".join(whole.splitlines()[tree.body[0].end_lineno :]).strip("\n") + "\n",
         **{name.lower(): value for name, value in fields.items()},
     )

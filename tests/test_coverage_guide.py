@@ -1,4 +1,4 @@
-"""The guide of docs/coverage.md: each answer is executed and says what its row says."""
+"""docs/reference/coverage.md: each answer is executed and says what its row says."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ import test_docs
 from commands import Done
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "docs"))
-import covered  # noqa: E402
+sys.path.insert(0, str(ROOT / "scripts" / "docs"))
+import coverage_page  # noqa: E402
 
-GUIDE = covered.read()
+GUIDE = coverage_page.read()
 
 
 def write_files(folder: Path) -> None:
@@ -28,7 +28,7 @@ def write_files(folder: Path) -> None:
         (folder / name).write_text(text)
 
 
-def executed(answer: covered.Answer, folder: Path) -> str:
+def executed(answer: coverage_page.Answer, folder: Path) -> str:
     """All that it prints; a crash is exit code 2."""
     if answer.program:
         steps = [forked_commands.python(answer.program, cwd=folder)]

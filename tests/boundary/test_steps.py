@@ -81,7 +81,7 @@ def test_what_is_dropped_is_not_waited_for(net: nn.Module, compiled: bool) -> No
             output = begun.run(fn, torch.ones(2, 4))
             far = (output * 2).sum()
         del output  # its graph lives on in `far`
-        with pytest.raises(StepError, match="awaits its backward"), step():
+        with pytest.raises(StepError, match=r"backward\(\)"), step():
             pass
         del far
         with step():
@@ -121,19 +121,19 @@ def test_a_forward_outside_of_run_is_seen_in_the_graph_trees(
     trace = 'File "model.py", line 3, in forward\n  File "model.py", line 9, in head'
     node = type("Node", (), {"stack_traces": [None, trace]})()
     calls = [1]
-    monkeypatch.setattr(trees, "awaiting_node", lambda: node)
+    monkeypatch.setattr(trees, "pending_forward", lambda: node)
     monkeypatch.setattr(trees, "compiled_calls", lambda: calls[0])
-    with pytest.raises(StepError, match=r"forward at model.py:9, called outs"), step():
+    with pytest.raises(StepError, match=r"forward at model\.py:9\b.*\brun\(\)"), step():
         pass
     # Of what `run` called, its autograd graph says more than the trees do.
-    monkeypatch.setattr(trees, "awaiting_node", lambda: None)
+    monkeypatch.setattr(trees, "pending_forward", lambda: None)
     with torch.no_grad(), step() as begun:
         begun.run(net, torch.ones(1, 4))
-    monkeypatch.setattr(trees, "awaiting_node", lambda: node)
+    monkeypatch.setattr(trees, "pending_forward", lambda: node)
     with step():
         pass
     calls[0] += 1
-    with pytest.raises(StepError, match="called outside"), step():
+    with pytest.raises(StepError, match=r"\brun\(\)"), step():
         pass
 
 
@@ -164,7 +164,7 @@ class Saving(torch.autograd.Function):
 def test_what_is_saved_is_held_until_its_backward(
     dropped: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trees, "forgets_what_is_saved", lambda: True)
+    monkeypatch.setattr(trees, "may_overwrite_saved_tensors", lambda: True)
     with step() as begun:
         loss = begun.run(Saving.apply, torch.ones(3, requires_grad=True)).sum()
     [forward] = steps._process.thread.pending()
@@ -215,7 +215,7 @@ def test_a_mark_by_somebody_else_inside_a_step(
         begun.run(net, torch.ones(1, 4))
     assert step.stats().inference.marks == 1 + 2
     for _ in range(2):
-        with pytest.raises(StepError, match="leave the mark to the step"), step():
+        with pytest.raises(StepError, match="cudagraph_mark_step_begin"), step():
             output = step.run(net, torch.ones(2, 4))
             made[0] += 1
             step.run(net, output)
@@ -286,18 +286,18 @@ def test_training_and_inference_are_counted_apart(net: nn.Module) -> None:
     ]
     table = str(stats).splitlines()
     assert table[0].split()[:4] == ["steps", "calls", "reentries", "marks"]
-    assert table[0].endswith("clones bytes cloned")
+    assert table[0].split()[4] == "clones"
     assert table[3].split() == ["inference", "2", "2", "0", "2", "2", "64"]
 
 
 def test_run_belongs_to_a_step(net: nn.Module) -> None:
-    with pytest.raises(StepError, match=rf"{HERE}:\d+: run\(\) outside of a step"):
+    with pytest.raises(StepError, match=rf"{HERE}:\d+: run\(\) "):
         step.run(net, torch.ones(2, 4))
-    with pytest.raises(StepError, match=r"keep\(\) outside of a step"):
+    with pytest.raises(StepError, match=rf"{HERE}:\d+: keep\(\) "):
         step.keep(torch.ones(1))
     with step() as begun:
         pass
-    with pytest.raises(StepError, match=r"run\(\) of the step .* has ended"):
+    with pytest.raises(StepError, match=rf"{HERE}:\d+: run\(\) .*{HERE}:\d+"):
         begun.run(net, torch.ones(2, 4))
 
 

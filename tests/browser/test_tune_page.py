@@ -112,7 +112,7 @@ def test_the_plot_has_a_name_and_words(window: Browser, tmp_path: Path) -> None:
         if not node.get("ignored") and node["role"]["value"] in ("image", "img")
     ]
     assert len(images) == 1
-    assert "What a step takes" in images[0] and "chosen is regional+graph" in images[0]
+    assert "step" in images[0] and "regional+graph" in images[0]
 
 
 @pytest.mark.parametrize("width", [360, 1200])

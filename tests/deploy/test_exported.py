@@ -14,7 +14,7 @@ from torch import nn
 from torchproof.packs.deploy import aoti, verification_inputs
 from torchproof.packs.deploy.tensor_function import Refusal, subject
 from torchproof.records.run import UserError
-from torchproof.runtime.loading.input_spec import Entrance, evaluate
+from torchproof.runtime.loading.input_spec import InputSpec, evaluate
 from torchproof.runtime.loading.pytree_json import Unfit
 
 
@@ -68,7 +68,7 @@ def call(number: int) -> dict[str, Any]:
     return {"x": rows(number), "batch": {"shift": rows(number, 4)}}
 
 
-def entrance(fn: nn.Module, *calls: Any) -> Entrance:
+def entrance(fn: nn.Module, *calls: Any) -> InputSpec:
     told = subject(packages.loaded(fn, *calls))
     return aoti.entrance_of(told, aoti.exported(told))
 
@@ -105,12 +105,12 @@ def test_it_answers_as_the_model_does_and_refuses_what_it_was_not_made_for(
         torch.testing.assert_close(given[1], eager[1])
         torch.testing.assert_close(mine["batch"], others["batch"])  # written to
     wrong = [
-        (call(1), "x has size 1 in dimension 0; taken is 2 or more"),
-        ({**call(4), "x": rows(5)}, r"batch\['shift'\] has size 4 .* 5 is taken"),
-        ({**call(4), "x": rows(4, 9)}, "x has size 9 in dimension 1; only 8"),
-        ({**call(4), "x": rows(4).double()}, "x is of type float64"),
-        ({**call(4), "scale": 2.0}, "scale is given; the package was made without"),
-        ({"x": rows(4), "batch": {}}, r"batch has the keys \[\], and had"),
+        (call(1), r"\bx\b.* size 1 .*dimension 0\b.*\b2\b"),
+        ({**call(4), "x": rows(5)}, r"batch\['shift'\].* size 4 .*\b5\b"),
+        ({**call(4), "x": rows(4, 9)}, r"\bx\b.* size 9 .*dimension 1\b.*\b8\b"),
+        ({**call(4), "x": rows(4).double()}, r"\bx\b.*\bfloat64\b"),
+        ({**call(4), "scale": 2.0}, r"\bscale\b"),
+        ({"x": rows(4), "batch": {}}, r"\bbatch\b.*\[\]"),
     ]
     for arguments, why in wrong:
         with pytest.raises(ValueError, match=why):
@@ -118,9 +118,7 @@ def test_it_answers_as_the_model_does_and_refuses_what_it_was_not_made_for(
 
 
 def test_a_branch_on_values_is_refused_with_its_line(tmp_path: Path) -> None:
-    with pytest.raises(
-        Refusal, match=r"cannot be exported: .*test_exported.py:\d+: if"
-    ):
+    with pytest.raises(Refusal, match=r"test_exported\.py:\d+: if"):
         packages.built(tmp_path, packages.loaded(Branch(), (rows(4),)), "aoti")
     assert not (tmp_path / "pack").exists()
 
@@ -128,16 +126,14 @@ def test_a_branch_on_values_is_refused_with_its_line(tmp_path: Path) -> None:
 def test_what_export_assumes_of_sizes_is_held_to() -> None:
     found = entrance(BySize(mod=4), (rows(8),), (rows(12),))
     found.assert_sizes([(16, 8)])
-    with pytest.raises(
-        Unfit, match=r"sizes are taken only if \(x.size\(0\) % 4\) == 0"
-    ):
+    with pytest.raises(Unfit, match=r"\(x.size\(0\) % 4\) == 0"):
         found.assert_sizes([(10, 8)])
     joined = entrance(Joined(), (rows(4), rows(5)), (rows(6), rows(7)))
     joined.assert_sizes([(9, 8), (10, 8)])
-    with pytest.raises(Unfit, match=r"y has size 9 in dimension 0"):
+    with pytest.raises(Unfit, match=r"\by\b.* size 9 .*dimension 0\b"):
         joined.assert_sizes([(9, 8), (9, 8)])
     same = entrance(BySize(), (rows(4),), (rows(4),))
-    with pytest.raises(Unfit, match="only 4 is taken"):
+    with pytest.raises(Unfit, match=r" size 5 .*\b4\b"):
         same.assert_sizes([(5, 8)])
 
 
@@ -165,22 +161,20 @@ def test_a_size_of_one_among_the_calls_is_taken() -> None:
 
 
 def test_a_size_that_export_fixes_is_refused() -> None:
-    with pytest.raises(
-        Refusal, match="fixed a size that differs between the calls: cal"
-    ):
+    with pytest.raises(Refusal, match=r"\bsize\b.*\bcall\b"):
         entrance(BySize(only=6), (rows(6),), (rows(4),))
 
 
 def test_calls_of_several_forms_are_refused(tmp_path: Path) -> None:
     calls = call(4), {**call(4), "scale": torch.ones(())}
     model = Net().eval()
-    with pytest.raises(Refusal, match="call 1 has another form than call 0"):
+    with pytest.raises(Refusal, match=r"call 1\b.*call 0\b"):
         packages.built(tmp_path, packages.loaded(model, *calls), "aoti")
 
 
 def test_training_is_refused(tmp_path: Path) -> None:
     target = packages.loaded(BySize(), (rows(4),))
-    with pytest.raises(UserError, match="for inference: leave out --train"):
+    with pytest.raises(UserError, match="--train"):
         packages.built(tmp_path, target, "aoti", train=True)
 
 
@@ -194,5 +188,5 @@ def test_questions_go_to_the_ends_of_a_range() -> None:
 def test_conditions_are_read_and_never_run() -> None:
     assert evaluate("Max(2, a) == (b // 4) * 2 and not a > b", {"a": 4, "b": 8})
     for text in ("__import__('os')", "a.real", "[1][0]", "'text'", "unknown > 1"):
-        with pytest.raises(ValueError, match="cannot be read"):
+        with pytest.raises(ValueError, match=r"\bcondition\b"):
             evaluate(text, {"a": 1})

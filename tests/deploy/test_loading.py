@@ -7,6 +7,7 @@ import functools
 import io
 import logging
 import os
+import re
 import tarfile
 import tempfile
 from collections.abc import Callable
@@ -49,9 +50,9 @@ def seen_cold(pack: Path, caplog: pytest.LogCaptureFixture, model: Net) -> str:
     told = torchproof.status(loaded)
     assert told.pack is not None and told.pack["used"] is False
     assert told.compiled_calls == 1
-    (line,) = [r.getMessage() for r in caplog.records if "not used" in r.getMessage()]
     why = str(told.pack["why_not"])
-    assert why in line and why in str(told)
+    lines = [record.getMessage() for record in caplog.records]
+    assert len([line for line in lines if why in line]) == 1 and why in str(told)
     with pytest.raises(torchproof.PackRefused):
         torchproof.load(pack, model, strict=True)
     return why
@@ -79,7 +80,7 @@ def open_to_all(pack: Path) -> None:
 
 @pytest.mark.parametrize(
     ("change", "reason"),
-    [(flip, "was changed"), (give_away, "65534"), (open_to_all, "others can write")],
+    [(flip, "sha256"), (give_away, "65534"), (open_to_all, "chmod -R go-w")],
 )
 def test_a_folder_that_others_could_have_changed_is_refused(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, change: Change, reason: str
@@ -105,7 +106,7 @@ def climb(pack: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "reason"), [(cut_off, "cut off"), (climb, "climbs out")]
+    ("change", "reason"), [(cut_off, "cut off"), (climb, "'pack/../../evil.py'")]
 )
 def test_an_archive_that_was_tampered_with_is_refused(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, change: Change, reason: str
@@ -122,18 +123,18 @@ def test_a_key_that_did_not_sign_it_is_refused(
     model = Net()
     pack = fabricated(tmp_path / "pack", model, key=b"a" * 32)
     assert torchproof.status(torchproof.load(pack, model, key=b"a" * 32)).pack["used"]
-    with pytest.raises(torchproof.PackRefused, match="another key"):
+    with pytest.raises(torchproof.PackRefused, match="signature"):
         torchproof.load(pack, Net(), key=b"b" * 32, strict=True)
 
 
 def test_a_pack_that_is_not_there_is_a_mistake(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no pack"):
+    with pytest.raises(UserError, match=str(tmp_path / "none")):
         torchproof.load(tmp_path / "none", Net())
 
 
 def test_without_a_model_there_is_no_going_without_the_pack(tmp_path: Path) -> None:
     pack = fabricated(tmp_path / "pack", Net())
-    with pytest.raises(torchproof.PackRefused, match="give the model"):
+    with pytest.raises(torchproof.PackRefused, match=r"\bmodel\b"):
         torchproof.load(pack)
 
 
@@ -143,13 +144,13 @@ def test_without_a_model_there_is_no_going_without_the_pack(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"torch": "2.99.0"}, "torch 2.99.0 when it was made"),
+        ({"torch": "2.99.0"}, "torch 2.99.0"),
         ({"commit": "0"}, "commit 0"),
         ({"python": "3.9"}, "Python 3.9"),
-        ({"isa": "AVX512"}, "CPU capability AVX512"),
-        ({"features": ["quux"]}, "a CPU with quux"),
+        ({"isa": "AVX512"}, "AVX512"),
+        ({"features": ["quux"]}, "quux"),
         ({"machine": "vax"}, "machine vax"),
-        ({"device": "cuda"}, "made on cuda"),
+        ({"device": "cuda"}, "cuda"),
     ],
 )
 def test_another_place_is_refused(
@@ -159,7 +160,7 @@ def test_another_place_is_refused(
     reason: str,
 ) -> None:
     model = Net()
-    told = compatibility.facts("cpu") | changes
+    told = compatibility.environment_facts("cpu") | changes
     pack = fabricated(tmp_path / "pack", model, place=told)
     assert reason in seen_cold(pack, caplog, model)
 
@@ -171,9 +172,9 @@ def test_another_gpu_or_an_older_driver_is_refused() -> None:
         return "; ".join(compatibility.refusals(then, then | changes))
 
     assert told(driver="575.1") == ""
-    assert told(gpu="A100") == "GPU H200 when it was made, A100 here"
+    assert re.search(r"\bH200\b.*\bA100\b", told(gpu="A100"))
     assert "compute capability 9.0" in told(capability="8.0")
-    assert "older here: 535.104" in told(driver="535.104")
+    assert "535.104" in told(driver="535.104")
 
 
 def test_another_model_is_refused_and_other_weights_are_not(
@@ -187,7 +188,7 @@ def test_another_model_is_refused_and_other_weights_are_not(
     torch.testing.assert_close(loaded(*CALL), want)
     larger = Net()
     larger.more = torch.nn.Linear(2, 2)
-    assert "6 parameters more" in seen_cold(pack, caplog, larger)
+    assert "6 more" in seen_cold(pack, caplog, larger)
 
 
 def test_changed_source_is_refused_and_a_comment_is_not(
@@ -204,7 +205,7 @@ def test_changed_source_is_refused_and_a_comment_is_not(
     file.write_text("def scale(x):\n    return 3 * x\n")
     model = Net()
     pack = fabricated(tmp_path / "pack", model, code=told)
-    assert "the code of traced_by_it changed" in seen_cold(pack, caplog, model)
+    assert "code of traced_by_it" in seen_cold(pack, caplog, model)
 
 
 def test_damaged_papers_are_refused(
@@ -233,7 +234,7 @@ def test_a_cache_folder_that_others_write_in_is_refused(
     cache.mkdir()
     cache.chmod(0o777)
     pack = fabricated(tmp_path / "pack", Net())
-    assert "others can write in torch's cache" in seen_cold(pack, caplog, Net())
+    assert f"chmod go-w {cache}" in seen_cold(pack, caplog, Net())
     assert not (cache / "ab").exists()
 
 
@@ -246,7 +247,7 @@ def test_a_cache_folder_that_takes_no_files_starts_cold(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(tempfile, "mkstemp", full)
-    assert "cannot be used: No space left" in seen_cold(pack, caplog, Net())
+    assert os.strerror(errno.ENOSPC) in seen_cold(pack, caplog, Net())
 
 
 @pytest.mark.parametrize(
@@ -263,5 +264,5 @@ def test_papers_that_lack_something_start_cold(
 ) -> None:
     pack = fabricated(tmp_path / "pack", Net(), **papers)
     why = seen_cold(pack, caplog, Net())
-    assert "papers are damaged" in why or "cannot be opened here: KeyError" in why
+    assert str(pack) in why and ("damaged" in why or "KeyError" in why)
     assert not (tmp_path / "cache" / "ab").exists()

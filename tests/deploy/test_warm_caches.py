@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -128,7 +129,7 @@ def test_another_number_of_threads_is_a_miss_that_is_explained(
     missed = found["graphs"] == 0
     if not missed:
         pytest.skip("this torch does not look graphs up by threads")
-    assert "the number of threads is 1 here" in found["misses"][0]
+    assert re.search(r"\bthreads\b.*\b1\b", found["misses"][0])
 
 
 def test_changed_source_starts_cold_and_right(pack: Path, tmp_path: Path) -> None:
@@ -139,7 +140,7 @@ def test_changed_source_starts_cold_and_right(pack: Path, tmp_path: Path) -> Non
     finally:
         file.write_text(MODEL)
     assert found["used"] is False
-    assert "the code of model changed" in found["why_not"]
+    assert "code of model" in found["why_not"]
 
 
 def test_a_training_pack_has_the_backward(folder: Path, tmp_path: Path) -> None:

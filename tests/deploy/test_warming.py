@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -20,13 +21,13 @@ from torchproof.runtime.loading import (
     graph_origin,
     warm_up,
 )
-from torchproof.torch_private.cache_lookups import Lookup
+from torchproof.torch_private.inductor.cache_lookups import Lookup
 
 
 def again(call: Any, seed: int = 0) -> Any:
     """The call as it is made from its description, which is JSON."""
-    return example_inputs.made(
-        json.loads(json.dumps(example_inputs.described(call))), seed
+    return example_inputs.make(
+        json.loads(json.dumps(example_inputs.describe(call))), seed
     )
 
 
@@ -57,8 +58,8 @@ def test_offsets_stay_in_their_order_and_within_their_ends() -> None:
 
 
 def test_what_cannot_be_made_again_says_so() -> None:
-    assert "object" in example_inputs.described((object(),))["why_not"]
-    assert "why_not" in example_inputs.described((torch.ones(2).to_sparse(),))
+    assert "object" in example_inputs.describe((object(),))["why_not"]
+    assert "why_not" in example_inputs.describe((torch.ones(2).to_sparse(),))
 
 
 def test_a_warm_up_leaves_the_model_as_it_was() -> None:
@@ -87,7 +88,7 @@ def test_a_call_that_fails_on_made_inputs_is_told() -> None:
         raise RuntimeError("no such token")
 
     (note,) = warm_up.warm(None, run, details_of(Net()))
-    assert note == "call 0 fails on made inputs: RuntimeError: no such token"
+    assert "call 0" in note and note.endswith("RuntimeError: no such token")
 
 
 # -- misses ----------------------------------------------------------------------------
@@ -105,33 +106,34 @@ FACTS = {
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"inductor_config[max_fusion_size]": "8"}, "config max_fusion_size is 8 here"),
-        ({"cpp_runtime_thread_count": "16"}, "the number of threads is 16 here, 2 at"),
-        ({"example_inputs[0]": SHAPE.format(9), "gm": "x"}, "shape (9) is not in"),
-        ({"fx_kwargs[is_inference]": "False", "gm": "x"}, "gradients are on here"),
-        ({"gm": "x"}, "the traced graph is another one"),
+        ({"inductor_config[max_fusion_size]": "8"}, r"\bmax_fusion_size\b.*\b8\b"),
+        ({"cpp_runtime_thread_count": "16"}, r"\bthreads\b.*\b16\b.*\b2\b"),
+        ({"example_inputs[0]": SHAPE.format(9), "gm": "x"}, r"\bshape \(9\)"),
+        ({"fx_kwargs[is_inference]": "False", "gm": "x"}, r"\bgradients\b"),
+        ({"gm": "x"}, r"\btraced graph\b"),
     ],
 )
 def test_a_miss_is_told_by_what_differs(changes: dict[str, str], reason: str) -> None:
-    known = graph_origin.packed([Lookup("inductor", "k", False, FACTS)])
-    seen = graph_origin.Seen()
+    known = graph_origin.pack_lookups([Lookup("inductor", "k", False, FACTS)])
+    seen = graph_origin.LookupLog()
     facts = FACTS | {name: (f"new {text}", text) for name, text in changes.items()}
     seen.note(Lookup("inductor", "other", False, facts))
     (told,) = graph_origin.misses(seen, json.loads(json.dumps(known)))
-    assert reason in told
+    assert re.search(reason, told)
 
 
 def test_a_hit_is_no_miss_and_what_torch_does_not_cache_is_told() -> None:
-    seen = graph_origin.Seen()
+    seen = graph_origin.LookupLog()
     seen.note(Lookup("inductor", "k", True, FACTS))
-    assert graph_origin.misses(seen, graph_origin.packed(seen.graphs)) == []
+    assert graph_origin.misses(seen, graph_origin.pack_lookups(seen.graphs)) == []
     seen.note(Lookup("aot_autograd", None, False, why="a custom op"))
-    assert graph_origin.misses(seen, []) == ["torch does not cache it: a custom op"]
+    (told,) = graph_origin.misses(seen, [])
+    assert told.endswith(": a custom op")
 
 
 def test_a_pack_that_misses_a_graph_is_not_made() -> None:
     report = {"graphs": 1, "of": 2, "misses": ["threads"], "notes": []}
-    with pytest.raises(packs.Unverified, match=r"1 of 2 graphs .*: threads"):
+    with pytest.raises(packs.Unverified, match=r"\b1 of 2\b.*threads"):
         warm_caches._assert_all(report, {"calls": []})
     warm_caches._assert_all(report | {"graphs": 2, "misses": []}, {"calls": []})
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -184,14 +185,14 @@ def test_what_is_packed_is_not_traced_and_all_else_is(
 
 @pytest.mark.parametrize(
     ("kind", "why"),
-    [("hook", "first has hooks"), ("method", "code of torch.nn.modules.linear")],
+    [("hook", r"\bfirst\b.*\bhooks\b"), ("method", r"torch\.nn\.modules\.linear")],
 )
 def test_what_guards_overlook_is_traced_with_the_reason(
     pack: Path, tmp_path: Path, kind: str, why: str
 ) -> None:
     found = served(pack, kind, tmp_path)
     assert found["untraced"] == []
-    assert len(found["notes"]) == 2 and why in found["notes"][0]
+    assert len(found["notes"]) == 2 and re.search(why, found["notes"][0])
 
 
 def test_a_training_step_is_not_traced(folder: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Answers of docs/coverage.md that need CUDA."""
+"""Answers of docs/reference/coverage.md that need CUDA."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ import pytest
 
 pytestmark = pytest.mark.gpu
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "graphs.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "graph.md"
 
 
 def test_the_programs_of_the_page_are_replayed(
@@ -19,7 +19,7 @@ def test_the_programs_of_the_page_are_replayed(
     names: dict[str, object] = {}
     exec(compile("".join(blocks), str(PAGE), "exec"), names)
     printed = capsys.readouterr().out
-    assert "3 of 3 calls replayed, 1 recordings" in printed
+    assert "3 of 3 calls" in printed and "1 recordings" in printed
     assert "host_sync" in printed
     padded = names["padded"]
     assert padded.falls_back == [], padded.status()  # type: ignore[attr-defined]

@@ -86,7 +86,7 @@ def only(found: list[dict[str, Any]]) -> dict[str, Any]:
     return row
 
 
-EAGER = ("--strategies", "eager", "--sittings", "1")
+EAGER = ("--strategies", "eager", "--repeats", "1")
 
 
 def test_queued_work_is_timed_until_it_has_ended(tmp_path: Path) -> None:
@@ -100,15 +100,15 @@ def test_work_that_was_queued_before_is_not_the_steps(tmp_path: Path) -> None:
 
 def test_host_copies_are_noted(tmp_path: Path) -> None:
     said = only(rows(tmp_path, "copying", *EAGER))["notes"]
-    assert any("1 inputs lie on the CPU and the weights on cuda" in n for n in said)
+    assert any("1 inputs" in note and "CPU" in note for note in said)
     said = only(rows(tmp_path, "resident", *EAGER))["notes"]
-    assert not any("inputs lie on the CPU" in note for note in said)
+    assert not any("inputs" in note and "CPU" in note for note in said)
 
 
 def test_kernels_of_an_earlier_run_make_no_cold_start(tmp_path: Path) -> None:
-    flags = ("--strategies", "eager,full", "--sittings", "1")
+    flags = ("--strategies", "eager,full", "--repeats", "1")
     _, first = rows(tmp_path, "cached", *flags)
     assert first["start"]["refused"] is None and first["first_call_s"] > 0
     _, second = rows(tmp_path, "cached", *flags)
-    assert "called cold, but" in second["start"]["refused"]
+    assert "cold" in second["start"]["refused"]
     assert second["first_call_s"] is None

@@ -141,10 +141,10 @@ def test_a_model_is_moved_before_its_first_call(net: Net, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"gpu": "NVIDIA Imaginary"}, "GPU NVIDIA Imaginary in the recipe"),
-        ({"cuda": "1.0"}, "CUDA 1.0 in the recipe"),
-        ({"triton": "0.1"}, "Triton 0.1 in the recipe"),
-        ({"device": "cpu"}, "device cpu in the recipe, cuda here"),
+        ({"gpu": "NVIDIA Imaginary"}, "GPU NVIDIA Imaginary"),
+        ({"cuda": "1.0"}, "CUDA 1.0"),
+        ({"triton": "0.1"}, "Triton 0.1"),
+        ({"device": "cpu"}, "device cpu"),
     ],
 )
 def test_another_place(

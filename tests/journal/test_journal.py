@@ -16,7 +16,7 @@ from torchproof.cli import main
 from torchproof.records import store
 from torchproof.records.run import Finding, Measurement, Part, Run, UserError
 from torchproof.report import log
-from torchproof.report.log import expectations
+from torchproof.report.log import expectations, observation, review
 
 LOG = Path("experiment-log.md")
 HIGH = Finding(
@@ -70,25 +70,23 @@ def test_an_observation_says_what_the_run_says() -> None:
     added = log.add(LOG, check())
     text = LOG.read_text()
     today = f"{datetime.now():%Y-%m-%d}"
-    title = "check of model.py:make, 1 open finding (1 high)"
-    assert f"## {today} - Observation: {title}\n" in text
-    assert text.splitlines()[added.line - 1].startswith(f"## {today} - Observation")
+    heading = text.splitlines()[added.line - 1]
+    assert heading.startswith(f"## {today} - Observation: check of model.py:make, ")
+    assert "1 high" in heading
     for line in (
         f"- Entry: `{added.id}`",
         "- Type: Observation",
         "- Run: `20260102-0304-model`, started 2026-01-02T03:04:05",
-        "**General description:** Compiled on cpu, `model.py:make` has 1 open finding"
-        " (1 high).",
-        "- high, GB101 at `model.py:8`: `y.item()` splits the graph of f\\<T>, in every"
-        " call, 33.2 us a call",
+        f"**General description:** {observation.sentence(check())}",
         "| graph breaks | 1 |",
-        "| open findings, high | 1 |",
         "- command: `torchproof check model.py:make`",
         "- environment: torch 2.13.0+cpu, cpu, python 3.11.7, machine x86_64, cores 2,"
         " threads 2",
         "- variables: `OMP_NUM_THREADS=2`",
     ):
         assert line in text.splitlines()
+    assert re.search(r"^- high, GB101 at `model\.py:8`: .*\b33\.2 us\b", text, re.M)
+    assert re.search(r"^\|[^|]*\bhigh \| 1 \|$", text, re.M)
     # What was not measured is not there.
     assert "cudagraph" not in text and "Median" not in text and "eager" not in text
 
@@ -105,59 +103,58 @@ def test_what_is_resolved_and_what_was_before_stand_beside_it() -> None:
     run = check(findings=(HIGH, gone), baseline=baseline)
     run = replace(run, measurements=(bench_runs.row("eager", 1.0),))
     log.add(LOG, run)
-    lines = LOG.read_text().splitlines()
-    assert "| Figure | Value | Before (20260101-0000-model) |" in lines
-    assert "| graph breaks | 1 | 4 |" in lines
-    assert "| open findings, high | 1 | 2 |" in lines
-    assert "| calls | 3 | - |" in lines
-    assert any(line.startswith("| eager, before | 2.00 ms |") for line in lines)
-    resolved = "- resolved since `20260101-0000-model`: GB101 at `model.py:9`"
-    assert any(line.startswith(resolved) for line in lines)
-    told = "has 1 open finding (1 high), 1 resolved since the run before."
-    assert any(line.endswith(told) for line in lines)
-    title = "check of model.py:make, 1 open finding (1 high), 1 resolved"
-    assert any(line.startswith("## ") and line.endswith(title) for line in lines)
+    text = LOG.read_text()
+    for line in (
+        r"\|[^|]*\|[^|]*\|[^|]*\b20260101-0000-model\b[^|]*\|",
+        r"\| graph breaks \| 1 \| 4 \|",
+        r"\|[^|]*\bhigh \| 1 \| 2 \|",
+        r"\| calls \| 3 \| - \|",
+        r"\| eager,[^|]* \| 2\.00 ms \|.*",
+        r"- resolved .*`20260101-0000-model`.*\bGB101 at `model\.py:9`.*",
+        r"\*\*General description:\*\* .*\b1 high\b.*\b1 resolved\b.*",
+        r"## .* - Observation: .*\bmodel\.py:make\b.*\b1 high\b.*\b1 resolved\b.*",
+    ):
+        assert re.search(f"^{line}$", text, re.MULTILINE), line
 
 
 def test_a_bench_is_told_with_interval_verdict_and_decision() -> None:
     rows = [bench_runs.row("eager", 1.0), bench_runs.row("full", 0.5)]
     wrong = bench_runs.row("regional", 0.2, **bench_runs.WRONG)
-    log.add(LOG, bench_runs.bench([*rows, wrong]))
+    run = bench_runs.bench([*rows, wrong])
+    log.add(LOG, run)
     text = LOG.read_text()
-    assert "Compiling `model.py:make` pays on cpu: full is 2.00x faster" in text
+    told = observation.sentence(run)
+    assert f"**General description:** {told}" in text
+    assert re.search(r"`model\.py:make`.*\bcpu\b.*\bfull\b.*\b2\.00x\b", told)
     assert "| full | 0.500 ms | 0.495-0.505 | 2.00x (1.96-2.04) | 12.0 s |" in text
-    assert "- regional gives wrong outputs: call 0 differs" in text
-    assert "Observation: bench of model.py:make, keep compiled" in text
+    assert re.search(r"^- regional .*\bwrong\b.*\bcall 0\b", text, re.MULTILINE)
+    (entry,) = log.entries(text)
+    assert entry.kind == "Observation" and "bench of model.py:make" in entry.title
 
 
 @pytest.mark.parametrize(
-    ("run", "sentence"),
+    ("run", "tokens"),
     [
-        (check(findings=()), "Compiled on cpu, `model.py:make` has no open finding."),
-        (
-            check(ending="timeout"),
-            "The check of `model.py:make` is not complete: it was ended early"
-            " (timeout).",
-        ),
+        (check(findings=()), ("cpu", "no open finding")),
+        (check(ending="timeout"), ("(timeout)",)),
         (
             check(environment={}, counts={}, findings=()),
-            "The source of `model.py:make` was read, not run: no open finding.",
+            ("source", "not run", "no open finding"),
         ),
         (
             check(measurements=(bench_runs.row("full", 0.5),), findings=()),
-            "Compiled on cpu, `model.py:make` has no open finding, and is 2.00x faster"
-            " than in eager.",
+            ("cpu", "no open finding", "2.00x", "eager"),
         ),
-        (
-            bench_runs.bench([bench_runs.row("eager", 1.0)]),
-            "Compiling `model.py:make` may or may not pay on cpu: only eager was"
-            " measured.",
-        ),
+        (bench_runs.bench([bench_runs.row("eager", 1.0)]), ("cpu", "only eager")),
     ],
 )
-def test_one_sentence_tells_people_outside(run: Run, sentence: str) -> None:
+def test_one_sentence_tells_people_outside(run: Run, tokens: tuple[str, ...]) -> None:
     log.add(LOG, run)
-    assert f"**General description:** {sentence}" in LOG.read_text().splitlines()
+    mark = "**General description:** "
+    lines = LOG.read_text().splitlines()
+    (sentence,) = [line for line in lines if line.startswith(mark)]
+    assert all(token in sentence for token in ("`model.py:make`", *tokens))
+    assert ("2.00x" in sentence) == ("2.00x" in tokens)
 
 
 def test_many_findings_are_cut_and_the_rest_is_counted() -> None:
@@ -165,7 +162,7 @@ def test_many_findings_are_cut_and_the_rest_is_counted() -> None:
     log.add(LOG, check(findings=many))
     text = LOG.read_text()
     assert text.count("- high, GB101") == 12
-    assert "- open, 28 more: torchproof show 20260102-0304-model" in text
+    assert re.search(r"\b28\b.* torchproof show 20260102-0304-model$", text, re.M)
 
 
 def test_the_text_of_a_run_cannot_make_an_entry() -> None:
@@ -192,7 +189,8 @@ def test_a_run_is_added_once_unless_asked_again(
     assert said("add", capsys=capsys)[0] == 0
     before = LOG.read_bytes()
     code, _, err = said("add", saved.id, capsys=capsys)
-    assert code == 2 and f"{saved.id} is in experiment-log.md, line 7" in err
+    assert code == 2 and saved.id in err and "--again" in err
+    assert "experiment-log.md, line 7" in err
     assert LOG.read_bytes() == before
     assert said("add", saved.id, "--again", capsys=capsys)[0] == 0
     assert LOG.read_bytes().startswith(before)
@@ -208,11 +206,9 @@ def test_a_run_is_added_once_unless_asked_again(
 def test_expectations_are_lines_that_can_be_read_again() -> None:
     log.plan(LOG, "try it", expect="speed>=1.2, graph_breaks=0,findings.high == 0")
     (plan,) = log.entries(LOG.read_text())
-    assert [line for line in plan.section("Expected") if line] == [
-        "- speed >= 1.2 (times as fast as eager, best strategy)",
-        "- graph_breaks = 0",
-        "- findings.high = 0",
-    ]
+    speed, *others = [line for line in plan.section("Expected") if line]
+    assert speed.startswith("- speed >= 1.2 (")
+    assert others == ["- graph_breaks = 0", "- findings.high = 0"]
     read = expectations.read(plan.section("expected"))
     assert [(e.metric, e.sign, e.bound) for e in read] == [
         ("speed", ">=", 1.2),
@@ -224,15 +220,15 @@ def test_expectations_are_lines_that_can_be_read_again() -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("speed", "'speed' is not METRIC, sign and number"),
-        ("speed>=", "is not METRIC"),
-        ("speed>=fast", "is not METRIC"),
-        ("brakes=0", "no metric 'brakes': graph_breaks, "),
-        ("median_ms=3", "median_ms is measured, and never exactly 3"),
+        ("speed", "--expect: 'speed' .*METRIC"),
+        ("speed>=", "--expect: 'speed>=' .*METRIC"),
+        ("speed>=fast", "--expect: 'speed>=fast' .*METRIC"),
+        ("brakes=0", "--expect: .*'brakes'.* graph_breaks, "),
+        ("median_ms=3", "--expect: median_ms .*3.*>= .*<="),
     ],
 )
 def test_an_expectation_that_cannot_be_judged_is_refused(text: str, why: str) -> None:
-    with pytest.raises(UserError, match=re.escape(why)):
+    with pytest.raises(UserError, match=why):
         log.plan(LOG, "try it", expect=text)
     assert not LOG.exists()
 
@@ -264,9 +260,9 @@ def test_a_retrospective_sets_the_expected_beside_the_measured() -> None:
         "| skipped_frames = 0 | - | not measured | - |",
     ]
     text = "\n".join(back.lines)
-    assert "3 met, 1 missed, 2 not measured; 3 runs followed it." in text
-    assert "`c` is not complete" in text and "other.py" not in text
-    assert "What we learned: (write here)" in text
+    assert "3 met, 1 missed, 2 not measured; 3 runs" in text
+    assert "`c`" in text and "other.py" not in text
+    assert review.LEARNED in text
 
 
 def test_a_run_of_another_machine_counts_once_it_is_in_the_log(
@@ -281,7 +277,7 @@ def test_a_run_of_another_machine_counts_once_it_is_in_the_log(
     assert said("retrospective", capsys=capsys)[0] == 0
     told = "\n".join(log.entries(LOG.read_text())[-1].lines)
     assert "| graph_breaks = 1 | 1 | met | `gpu` |" in told
-    assert "1 run followed it" in told
+    assert "; 1 run " in told
 
 
 def test_an_interval_on_both_sides_of_the_bound_settles_nothing() -> None:
@@ -309,7 +305,7 @@ def test_a_plan_is_found_by_id_by_words_or_as_the_last(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     code, _, err = said("retrospective", capsys=capsys)
-    assert code == 2 and "no plan in experiment-log.md" in err and not LOG.exists()
+    assert code == 2 and "torchproof log plan" in err and not LOG.exists()
     first = log.plan(LOG, "compile the decoder")
     second = log.plan(LOG, "compile the encoder")
     assert first.id != second.id
@@ -318,17 +314,18 @@ def test_a_plan_is_found_by_id_by_words_or_as_the_last(
     plans = [e.named("Plan") for e in log.entries(LOG.read_text())[2:]]
     assert plans == [first.id, second.id]
     code, _, err = said("retrospective", "compile", capsys=capsys)
-    assert code == 2 and f"fits 2 of them ({first.id}, {second.id})" in err
+    assert code == 2 and f"{first.id}, {second.id}" in err
     code, _, err = said("retrospective", "decoder", capsys=capsys)
-    assert code == 2 and "has a retrospective in experiment-log.md, line" in err
+    assert code == 2 and first.id in err and "--again" in err
+    assert re.search(r"experiment-log\.md, line \d+", err)
     assert said("retrospective", "decoder", "--again", capsys=capsys)[0] == 0
     code, _, err = said("retrospective", "nothing like it", capsys=capsys)
-    assert code == 2 and "torchproof log --list names them" in err
+    assert code == 2 and "torchproof log --list" in err
 
 
 def test_the_verb_prints_lists_and_refuses(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = said(capsys=capsys)
-    assert code == 0 and "There is no experiment-log.md here" in out
+    assert code == 0 and "experiment-log.md" in out and not LOG.exists()
     code, out, _ = said("plan", "first line\nsecond line", capsys=capsys)
     id = out.split()[-1]
     assert (code, out) == (0, f"experiment-log.md:7: Plan {id}\n")
@@ -337,16 +334,16 @@ def test_the_verb_prints_lists_and_refuses(capsys: pytest.CaptureFixture[str]) -
     assert out == f"{id}  {datetime.now():%Y-%m-%d}  Plan: first line\n"
     assert "second line" in LOG.read_text()
     for line, why in {
-        "add --expect speed>1": "torchproof log add takes no --expect",
-        "--again": "torchproof log takes no --again",
-        "plan": "log plan needs a text",
-        "add nothing": "no run 'nothing'",
-        "plan x --file model.py": "model.py is no Markdown file",
-        "plan x --file no/where.md": "cannot write no/where.md",
-        "--file .": "it is a directory",
+        "add --expect speed>1": "torchproof log add .*--expect",
+        "--again": "torchproof log .*--again",
+        "plan": "log plan",
+        "add nothing": "'nothing'",
+        "plan x --file model.py": "model.py .*Markdown",
+        "plan x --file no/where.md": "no/where.md",
+        "--file .": "directory",
     }.items():
         code, _, err = said(*line.split(), capsys=capsys)
-        assert code == 2 and why in err and len(err.splitlines()) == 1, line
+        assert code == 2 and re.search(why, err) and len(err.splitlines()) == 1, line
 
 
 def test_metrics_of_plans_are_fields_of_runs() -> None:

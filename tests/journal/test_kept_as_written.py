@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 from pathlib import Path
@@ -87,7 +88,7 @@ def test_a_log_written_by_hand_can_be_gone_on_with(log: Path) -> None:
     assert back.title == "written by hand"
     said = "\n".join(back.lines)
     assert "| it feels faster | - | not measured | - |" in said
-    assert "1 run followed it" in said
+    assert "; 1 run " in said
 
 
 @pytest.mark.parametrize(
@@ -118,9 +119,9 @@ def test_what_is_there_stays_byte_by_byte(before: bytes, gap: bytes, log: Path) 
 @pytest.mark.parametrize(
     ("content", "why"),
     [
-        (b"fine\n\xff\xfe broken\n", "is not in UTF-8 \\(line 2\\)"),
-        ("# Log".encode("utf-16"), "is not in UTF-8"),
-        (b"a\x00b", "is no text"),
+        (b"fine\n\xff\xfe broken\n", r"UTF-8.*line 2\b"),
+        ("# Log".encode("utf-16"), "UTF-8"),
+        (b"a\x00b", r"experiment-log\.md\b.*\btext\b"),
     ],
 )
 def test_what_is_not_utf_8_is_left_alone(content: bytes, why: str, log: Path) -> None:
@@ -134,7 +135,7 @@ def test_what_is_not_utf_8_is_left_alone(content: bytes, why: str, log: Path) ->
 def test_a_code_block_that_is_never_closed_hides_no_entry(log: Path) -> None:
     log.write_text("# Log\n\n```\nstill typing\n")
     added = journal.plan(log, "try it")
-    assert "begins in line 3 is never closed" in added.note
+    assert "code block" in added.note and "line 3" in added.note
     (found,) = journal.entries(log.read_text())
     assert found.id == added.id
 
@@ -147,11 +148,11 @@ def test_a_write_that_breaks_off_is_taken_back(
 
     def full(file: int, data: bytes) -> int:
         if len(data) < 60:
-            raise OSError(28, "No space left on device")
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return write(file, data[:50])
 
     monkeypatch.setattr(os, "write", full)
-    with pytest.raises(UserError, match="No space left on device"):
+    with pytest.raises(UserError, match=os.strerror(errno.ENOSPC)):
         journal.plan(log, "second")
     assert log.read_bytes() == before
 
@@ -201,7 +202,7 @@ def test_two_processes_add_whole_entries_and_one_run_once(tmp_path: Path) -> Non
         f"20260105-0000-{number}" for number in range(8)
     ]
     assert len({e.id for e in found}) == 8
-    assert refused.count("add it once more with --again") == 4
+    assert refused.count("--again") == 4
     assert text.count("# Experiment log") == 1
     assert [e.written for e in found] == sorted(e.written for e in found)
 

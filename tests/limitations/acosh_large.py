@@ -2,7 +2,7 @@
 
 The generated formula squares its argument, which overflows. Eager is right.
 
-Way round: compute it in float64, or from a logarithm.
+Workaround: compute it in float64, or from a logarithm.
 
 Group: wrong
 Code: NM401
@@ -27,7 +27,7 @@ def make():
 assert f(x).isfinite().all() and torch.compile(f)(x).isinf().any()
 
 
-# The way round
+# The workaround
 def by_logarithm(x):
     return torch.where(x < 1e6, torch.acosh(x), x.log() + math.log(2)) + 0.5
 

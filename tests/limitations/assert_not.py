@@ -1,8 +1,8 @@
-"""`assert not` of a tensor cuts the graph, where `assert` alone does not.
+"""`assert not` of a tensor breaks the graph; `assert` alone does not.
 
-A condition as it is becomes a check at run time. Its negation is a branch in Python.
+torch turns a plain condition into a check at run time. Its negation is a Python branch.
 
-Way round: say it without `not`.
+Workaround: write the condition without `not`.
 
 Group: breaks
 Code: GB102
@@ -22,7 +22,7 @@ torch.compile(negated, backend=counter)(torch.ones(2))
 assert counter.frame_count == 2
 
 
-# The way round
+# The workaround
 def plain(x):
     assert (x >= 0).all(), "must not be negative"
     return x * 2

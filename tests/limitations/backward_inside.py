@@ -1,10 +1,9 @@
-"""`backward()` inside of what is compiled cuts the graph.
+"""`backward()` inside a compiled function breaks the graph.
 
-A training step compiled as one function falls apart into forward, backward in eager,
+A training step compiled as one function is split into the forward, an eager backward,
 and the rest.
 
-Way round: compile forward and loss; the backward of what was compiled is compiled as
-well.
+Workaround: compile forward and loss; torch compiles their backward as well.
 
 Group: breaks
 Code: GB110
@@ -27,7 +26,7 @@ torch.compile(step, backend=counter)(torch.ones(2))
 assert counter.frame_count == 2
 
 
-# The way round
+# The workaround
 def loss_of(x):
     return (weight * x).sum()
 

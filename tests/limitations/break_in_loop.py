@@ -1,9 +1,9 @@
-"""A graph break inside a loop makes torch give up on the whole function.
+"""A graph break inside a loop makes torch skip the whole function.
 
-Elsewhere a break costs one cut. In the body of a `for` or `while` it means that nothing
-of the function is compiled, also what stands before and after the loop.
+Elsewhere a break splits the graph once. In the body of a `for` or `while`, torch
+compiles nothing of the function, including the code before and after the loop.
 
-Way round: move the body of the loop into a function of its own.
+Workaround: move the body of the loop into a separate function.
 
 Group: nothing
 Code: GB107
@@ -27,7 +27,7 @@ torch.compile(steps, backend=counter)(torch.randn(4))
 assert counter.frame_count == 0
 
 
-# The way round
+# The workaround
 def body(y):
     y = y * 2
     torch._dynamo.graph_break()

@@ -1,8 +1,8 @@
-"""`load_cache_artifacts` answers the same whether anything will be found or not.
+"""`load_cache_artifacts` returns the same whether or not the cache will be hit.
 
-It tells what was unpacked. One setting that differs, and everything is compiled again.
+It reports what was unpacked. If one setting differs, everything is compiled again.
 
-Way round: count the hits of a first call.
+Workaround: count the cache hits of a first call.
 
 Group: diagnosis
 Needs: inductor
@@ -29,5 +29,5 @@ os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp()
 told = torch.compiler.load_cache_artifacts(saved)
 assert told.inductor_artifacts and first_call(epilogue_fusion=False) == 0
 
-# The way round
+# The workaround
 assert first_call() == 1

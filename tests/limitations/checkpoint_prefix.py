@@ -1,10 +1,10 @@
 """A compiled module saves its weights under other names.
 
 `torch.compile(model)` wraps the module, and its `state_dict` has the prefix
-`_orig_mod.`. With `strict=False` such a file loads into a plain model without loading
-anything.
+`_orig_mod.`. With `strict=False`, a plain model accepts such a file and loads nothing
+from it.
 
-Way round: `model.compile()`, which changes no name, or save the module inside.
+Workaround: `model.compile()`, which changes no name, or save the inner module.
 
 Group: modules
 Reference: https://github.com/pytorch/pytorch/issues/94575
@@ -23,7 +23,7 @@ assert set(kept) == {"_orig_mod.weight", "_orig_mod.bias"}
 told = Net(2, 2).load_state_dict(kept, strict=False)
 assert told.missing_keys == ["weight", "bias"]
 
-# The way round
+# The workaround
 model = Net(2, 2)
 model.compile(backend="eager")
 assert set(model.state_dict()) == {"weight", "bias"}

@@ -1,9 +1,9 @@
-"""A compilation that hangs in one thread stops every other one in the process.
+"""A compilation that hangs in one thread blocks every other one in the process.
 
-Compiling takes a lock for the whole process. What is compiled already still runs.
+Compiling takes a process-wide lock. Code that is already compiled still runs.
 
-Way round: a stance that compiles nothing for the other threads; a process of its own
-for what may hang; `torchproof.compile`, which gives up after a deadline.
+Workaround: a stance that compiles nothing for the other threads; a separate process for
+what may hang; `torchproof.compile`, which gives up after a deadline.
 
 Group: lazy
 """
@@ -36,7 +36,7 @@ threads.append(threading.Thread(target=other))
 threads[1].start()
 assert not done.wait(1)
 
-# The way round
+# The workaround
 with torch.compiler.set_stance("force_eager"):
     answer = torch.compile(lambda x: x * 3, backend="eager")(torch.ones(2))
 assert answer.tolist() == [3, 3] and known(torch.ones(2)).tolist() == [0, 0]

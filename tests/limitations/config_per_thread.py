@@ -1,9 +1,9 @@
 """Settings of torch.compile do not reach other threads.
 
-`torch._dynamo.config` and `torch._inductor.config` are kept for each thread since 2.12.
-What compiles in a worker thread gets the defaults.
+Since 2.12, `torch._dynamo.config` and `torch._inductor.config` are per thread. A worker
+thread compiles with the defaults.
 
-Way round: run the thread's work in a copy of the context.
+Workaround: run the thread's work in a copy of the context.
 
 Group: diagnosis
 Reference: https://github.com/pytorch/pytorch/issues/186537
@@ -28,7 +28,7 @@ thread.start()
 thread.join()
 assert seen == [8]
 
-# The way round
+# The workaround
 thread = threading.Thread(target=contextvars.copy_context().run, args=(work,))
 thread.start()
 thread.join()

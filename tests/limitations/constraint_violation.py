@@ -1,9 +1,9 @@
-"""`mark_dynamic` turns code that runs into an error.
+"""`mark_dynamic` turns working code into an error.
 
-Where the code compares the size with a number, or an operator wants a certain one, the
-mark cannot be kept, and torch raises `ConstraintViolationError` instead of compiling.
+If the code compares the size with a number, or an operator needs a certain size, torch
+raises `ConstraintViolationError` instead of compiling.
 
-Way round: `maybe_mark_dynamic`, which asks and does not insist.
+Workaround: `maybe_mark_dynamic`, which is a request and not a requirement.
 
 Group: shapes
 Code: DS601
@@ -31,5 +31,5 @@ def raises(mark):
 
 assert raises(mark_dynamic)
 
-# The way round
+# The workaround
 assert not raises(maybe_mark_dynamic)

@@ -1,9 +1,9 @@
 """`torch.compile` of a function under `torch.compiler.disable` compiles it.
 
-Called from other compiled code such a function stays eager. Given to `torch.compile`
-itself, the mark is taken off without a word.
+Called from other compiled code, such a function stays eager. Passed to `torch.compile`
+itself, it silently loses the mark.
 
-Way round: do not wrap it; what is to stay eager must not be what is compiled.
+Workaround: do not pass it to `torch.compile`.
 
 Group: nothing
 """
@@ -21,7 +21,7 @@ counter = CompileCounter()
 torch.compile(kept_out, backend=counter)(torch.ones(2))
 assert counter.frame_count == 1
 
-# The way round
+# The workaround
 counter.clear()
 torch.compile(lambda x: kept_out(x), backend=counter)(torch.ones(2))
 assert counter.frame_count == 0

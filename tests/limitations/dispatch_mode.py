@@ -1,10 +1,10 @@
 """A function whose first call is under a dispatch mode is never compiled.
 
-Counting operations with `FlopCounterMode`, or any other `TorchDispatchMode`, makes
-torch skip the function, and remember it: later calls without the mode run in eager as
-well.
+`FlopCounterMode`, or any other `TorchDispatchMode`, makes torch skip the function
+permanently: later calls without the mode run in eager as well.
 
-Way round: make the first call without the mode, or `torch._dynamo.reset()` after it.
+Workaround: make the first call without the mode, or call `torch._dynamo.reset()` after
+it.
 
 Group: nothing
 Code: NC805
@@ -22,7 +22,7 @@ with FlopCounterMode(display=False):
 fast(x)
 assert counter.frame_count == 0
 
-# The way round
+# The workaround
 torch._dynamo.reset()
 fast(x)
 assert counter.frame_count == 1

@@ -1,8 +1,9 @@
-"""A gradient of a gradient cannot be taken through compiled code.
+"""Compiled code does not support double backward.
 
 Backends that build on AOTAutograd (`aot_eager`, Inductor) raise at the second backward.
 
-Way round: take the inner gradient inside of what is compiled, with `torch.func.grad`.
+Workaround: take the inner gradient inside the compiled function, with
+`torch.func.grad`.
 
 Group: fails
 Reference: https://github.com/pytorch/pytorch/issues/91469
@@ -25,7 +26,7 @@ except RuntimeError as failure:
 assert failed
 
 
-# The way round
+# The workaround
 def curvature(x):
     return torch.func.grad(lambda x: torch.func.grad(cube)(x).sum())(x)
 

@@ -1,10 +1,10 @@
-"""Two sizes that are equal at first are taken for one.
+"""Two sizes that are equal at first are treated as one.
 
 Dynamic sizes with the same value get the same symbol. A later call in which they differ
-compiles again.
+recompiles.
 
-Way round: give them different sizes in the first call, or switch it off
-(`torch.fx.experimental._config.use_duck_shape = False`).
+Workaround: use different sizes in the first call, or set
+`torch.fx.experimental._config.use_duck_shape = False`.
 
 Group: shapes
 Code: RC203
@@ -27,5 +27,5 @@ def graphs(*pairs):
 
 assert graphs((4, 4), (4, 5)) == 2
 
-# The way round
+# The workaround
 assert graphs((4, 5), (4, 4), (7, 9)) == 1

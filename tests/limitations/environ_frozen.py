@@ -1,9 +1,9 @@
 """`os.getenv` keeps the value that it had while tracing.
 
-It is read once and not guarded: later changes have no effect on compiled code. Of
-`os.environ[...]` the value is guarded, but not that a variable is absent.
+torch reads it once and does not guard it: later changes have no effect on compiled
+code. For `os.environ[...]` the value is guarded, but not the absence of a variable.
 
-Way round: read it outside and pass the value.
+Workaround: read it outside and pass the value.
 
 Group: stale
 Code: NM411
@@ -34,7 +34,7 @@ fast(x)
 os.environ["GAIN"] = "high"
 assert scaled(x).tolist() == [3, 3] and fast(x).tolist() == [1, 1]
 
-# The way round
+# The workaround
 fast = torch.compile(lambda x, gain: x * (3 if gain == "high" else 1), backend="eager")
 assert fast(x, "low").tolist() == [1, 1]
 assert fast(x, os.getenv("GAIN")).tolist() == [3, 3]

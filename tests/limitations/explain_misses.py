@@ -1,9 +1,9 @@
-"""`torch._dynamo.explain` answers -1 breaks where nothing was compiled.
+"""`torch._dynamo.explain` reports -1 breaks if nothing was compiled.
 
-It counts graphs and subtracts one. A function that is skipped whole has none, so the
-worst case looks like the best, without a reason.
+It counts graphs and subtracts one. A function that is skipped completely has none, so
+the worst case looks like the best, without a reason.
 
-Way round: count what is compiled, or read the breaks that torch logs; `torchproof
+Workaround: count what is compiled, or read the breaks that torch logs; `torchproof
 check` does both.
 
 Group: diagnosis
@@ -24,7 +24,7 @@ def steps(x):
 told = torch._dynamo.explain(steps)(torch.ones(2))
 assert told.graph_break_count == -1 and not told.break_reasons
 
-# The way round
+# The workaround
 counter = CompileCounter()
 torch.compile(steps, backend=counter)(torch.ones(2))
 assert counter.frame_count == 0

@@ -1,9 +1,9 @@
 """`fullgraph=True` does not find the breaks of a run without it.
 
-It also switches on the capture of numbers and of sizes that depend on data. So it
-passes where the default cuts the graph.
+It also enables the capture of numbers and of data-dependent sizes, so it passes where
+the default breaks the graph.
 
-Way round: look for breaks in a run with the settings that will be used.
+Workaround: look for breaks in a run with the settings that you will use.
 
 Group: diagnosis
 Code: GB101
@@ -26,7 +26,7 @@ plain = CompileCounter()
 torch.compile(scaled, backend=plain)(torch.ones(2))
 assert plain.frame_count == 2
 
-# The way round
+# The workaround
 torch._dynamo.reset()
 torch._dynamo.config.capture_scalar_outputs = True
 torch.compile(scaled, backend=strict)(torch.ones(2))

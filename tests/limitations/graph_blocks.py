@@ -2,7 +2,8 @@
 
 In inference the output of one block is the input of the next, which records over it.
 
-Way round: blocks in the default mode and one graph around the whole step.
+Workaround: compile the blocks in the default mode and use one graph around the whole
+step.
 
 Group: graphs
 Needs: cuda
@@ -32,7 +33,7 @@ with torch.no_grad():
         failed = "overwritten" in str(failure)
 assert failed
 
-# The way round
+# The workaround
 for block in model:
     block.compile()
 graphed = torchproof.graph(model, (x,))

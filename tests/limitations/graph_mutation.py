@@ -1,9 +1,9 @@
 """A function that writes to its input is left out of CUDA graphs.
 
-`reduce-overhead` then means the default mode. Without `TORCH_LOGS=perf_hints` one line
-on stderr is all that tells.
+`reduce-overhead` then behaves like the default mode. Without `TORCH_LOGS=perf_hints`,
+one line on stderr is the only sign.
 
-Way round: return the result, and copy it outside of what is compiled.
+Workaround: return the result, and copy it outside the compiled function.
 
 Group: graphs
 Code: CG311
@@ -32,7 +32,7 @@ def written(cache, x):
 assert skips(written) > 0
 
 
-# The way round
+# The workaround
 def returned(cache, x):
     return (cache + x) * 2
 

@@ -1,10 +1,10 @@
-"""What `reduce-overhead` gives back is gone after the next call.
+"""The next call overwrites the outputs of `reduce-overhead`.
 
 Outputs live in the memory of a CUDA graph. While torch warms up and records, a later
 use raises "accessing tensor output of CUDAGraphs that has been overwritten by a
 subsequent run".
 
-Way round: copy what is kept, outside of what is compiled.
+Workaround: copy what you keep, outside the compiled function.
 
 Group: graphs
 Code: CG301
@@ -24,7 +24,7 @@ except RuntimeError as failure:
     failed = "overwritten" in str(failure)
 assert failed
 
-# The way round
+# The workaround
 kept = fast(x).clone()
 fast(x)
 assert kept.sum().item() == 24

@@ -1,10 +1,10 @@
 """Once recorded, a CUDA graph overwrites earlier outputs without an error.
 
-The error of the warm-up does not come any more: the tensor that was kept has the
-numbers of a later call.
+The error of the warm-up no longer occurs: a tensor that was kept has the values of a
+later call.
 
-Way round: copy what is kept; `torchproof check --effort full` and `torchproof.step` see
-to it.
+Workaround: copy what you keep; `torchproof check --effort full` finds such tensors, and
+`torchproof.step` copies them.
 
 Group: graphs
 Code: CG301
@@ -21,7 +21,7 @@ kept = fast(ones)
 fast(fives)
 assert kept.tolist() == [11] * 8
 
-# The way round
+# The workaround
 kept = fast(ones).clone()
 fast(fives)
 assert kept.tolist() == [3] * 8

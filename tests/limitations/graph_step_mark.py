@@ -1,8 +1,8 @@
-"""`cudagraph_mark_step_begin` keeps no output alive, although the error names it.
+"""`cudagraph_mark_step_begin` keeps no output alive, although the error suggests it.
 
-It says that a new step begins, which frees the outputs of the last one.
+It declares that a new step begins, which frees the outputs of the last one.
 
-Way round: copy what is kept.
+Workaround: copy what you keep.
 
 Group: graphs
 Code: CG301
@@ -22,7 +22,7 @@ except RuntimeError as failure:
     failed = "overwritten" in str(failure)
 assert failed
 
-# The way round
+# The workaround
 torch.compiler.cudagraph_mark_step_begin()
 kept = fast(x).clone()
 torch.compiler.cudagraph_mark_step_begin()

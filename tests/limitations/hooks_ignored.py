@@ -1,8 +1,9 @@
 """A hook that is registered after the first call is ignored.
 
-Whether a module inside of a compiled one has hooks is not guarded, by default.
+By default torch does not guard on hooks of modules inside a compiled module.
 
-Way round: register hooks before the first call, or `torch._dynamo.reset()` afterwards.
+Workaround: register hooks before the first call, or call `torch._dynamo.reset()`
+afterwards.
 
 Group: stale
 Code: NM412
@@ -32,6 +33,6 @@ fast(x)
 model[0].register_forward_hook(ten_times)
 assert model(x).tolist() == [10, 10] and fast(x).tolist() == [1, 1]
 
-# The way round
+# The workaround
 torch._dynamo.reset()
 assert fast(x).tolist() == [10, 10]

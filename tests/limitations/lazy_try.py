@@ -1,9 +1,9 @@
 """`try` around `torch.compile` catches nothing, because compiling happens later.
 
-`torch.compile(f)` wraps and returns. What fails, fails at the first call, outside the
+`torch.compile(f)` wraps and returns. A failure happens at the first call, outside the
 `try`.
 
-Way round: guard the first call, for each shape that comes; `torchproof.compile` does.
+Workaround: guard the first call, for each shape; `torchproof.compile` does.
 
 Group: lazy
 """
@@ -25,7 +25,7 @@ except Exception:
     caught = True
 assert not caught
 
-# The way round
+# The workaround
 try:
     fast(torch.ones(2))
 except Exception as failure:

@@ -1,9 +1,9 @@
-"""`TORCH_LOGS` set after `import torch` does nothing.
+"""`TORCH_LOGS` has no effect if it is set after `import torch`.
 
-The variable is read once, on import. A script that sets it in `os.environ` later sees
-no log line, and takes the silence for the absence of breaks.
+torch reads the variable once, on import. A script that sets it in `os.environ` later
+sees no log line and may conclude that there are no breaks.
 
-Way round: set it before the program starts, or call `torch._logging.set_logs`.
+Workaround: set it before the program starts, or call `torch._logging.set_logs`.
 
 Group: diagnosis
 """
@@ -19,7 +19,7 @@ logger = "torch._dynamo.symbolic_convert.__graph_breaks"
 torch.compile(lambda x: x + 1, backend="eager")(torch.ones(2))
 assert logging.getLogger(logger).level == logging.NOTSET
 
-# The way round
+# The workaround
 del os.environ["TORCH_LOGS"]
 torch._logging.set_logs(graph_breaks=True)
 assert logging.getLogger(logger).level == logging.DEBUG

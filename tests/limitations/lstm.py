@@ -1,9 +1,8 @@
 """`nn.LSTM`, `nn.GRU` and `nn.RNN` are not traced.
 
-torch does not look inside of them unless asked to, and a function that calls one is
-cut.
+By default torch does not trace into them, and a function that calls one breaks.
 
-Way round: `torch._dynamo.config.allow_rnn = True`, which unrolls the loop over time:
+Workaround: `torch._dynamo.config.allow_rnn = True`, which unrolls the loop over time:
 the graph grows with the length.
 
 Group: breaks
@@ -26,7 +25,7 @@ torch.compile(f, backend=counter)(x)
 # 0 under 2.11 and 2.13: not even the rest of it is compiled
 assert counter.frame_count in (0, 2)
 
-# The way round
+# The workaround
 torch._dynamo.reset()
 counter.clear()
 torch._dynamo.config.allow_rnn = True

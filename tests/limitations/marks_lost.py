@@ -1,9 +1,9 @@
-"""Marks of dynamic sizes are lost by every operation on the tensor.
+"""Every operation on a tensor loses its marks of dynamic sizes.
 
-`mark_dynamic` writes on one tensor object. What `.to`, `.clone`, a slice or a collate
-gives back has no mark.
+`mark_dynamic` writes to one tensor object. The results of `.to`, `.clone`, a slice or a
+collate function have no mark.
 
-Way round: mark last, right before the compiled call.
+Workaround: mark last, right before the compiled call.
 
 Group: shapes
 Code: RC201
@@ -31,5 +31,5 @@ def marked(x):
 
 assert graphs(lambda x: marked(x).to(torch.float64)) == 2
 
-# The way round
+# The workaround
 assert graphs(lambda x: marked(x.to(torch.float64))) == 1

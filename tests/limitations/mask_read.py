@@ -1,8 +1,8 @@
-"""Reading through a boolean mask cuts the graph.
+"""Reading through a boolean mask breaks the graph.
 
 The size of `x[mask]` depends on values, which tracing does not have.
 
-Way round: `torch.where` over all elements, or
+Workaround: `torch.where` over all elements, or
 `torch._dynamo.config.capture_dynamic_output_shape_ops = True`.
 
 Group: breaks
@@ -23,7 +23,7 @@ assert torch.compile(positive, backend=counter)(x) == 7
 assert counter.frame_count == 2
 
 
-# The way round
+# The workaround
 def without_mask(x):
     return torch.where(x > 0, x + 1, 0.0).sum()
 

@@ -1,7 +1,7 @@
 """`assert` on a tensor is part of the graph.
 
-`assert condition, "message"` is checked at run time. `assert not condition` still cuts
-it.
+`assert condition, "message"` is checked at run time. `assert not condition` still
+breaks the graph.
 
 Group: mended
 """

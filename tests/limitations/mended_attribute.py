@@ -1,7 +1,7 @@
-"""A plain attribute of a tokenizer or config object in `forward` costs nothing.
+"""Reading a plain attribute of a tokenizer or config object in `forward` costs nothing.
 
-It is read while tracing and guarded. What still cuts the graph is an attribute whose
-lookup runs code that cannot be traced.
+torch reads it while tracing and guards it. An attribute whose lookup runs code that
+cannot be traced still breaks the graph.
 
 Group: mended
 """

@@ -1,7 +1,7 @@
-"""A float learning rate that changes at every step does not compile every time.
+"""A float learning rate that changes at every step does not recompile every time.
 
-It compiles once more and is then an input of the graph. Advice to make it a tensor
-against recompile storms is out of date.
+It recompiles once and is then an input of the graph. The advice to make it a tensor to
+avoid recompile storms is out of date.
 
 Group: mended
 """

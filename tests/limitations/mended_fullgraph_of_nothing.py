@@ -1,4 +1,4 @@
-"""`fullgraph=True` raises where nothing at all was compiled.
+"""`fullgraph=True` raises if nothing at all was compiled.
 
 Group: mended
 Reference: https://github.com/pytorch/pytorch/pull/177809

@@ -1,4 +1,4 @@
-"""`torch.func.grad` inside of a compiled function is traced.
+"""`torch.func.grad` inside a compiled function is traced.
 
 `torch.autograd.grad` is refused unless `torch._dynamo.config.trace_autograd_ops` is
 set.

@@ -1,9 +1,10 @@
-"""A number that is an attribute of a module is compiled in, value by value.
+"""An integer attribute of a module is compiled in as a constant.
 
-A counter in `forward` thus ends at the recompile limit. A number given as an argument
+A counter in `forward` therefore ends at the recompile limit. An integer argument
 becomes dynamic after one recompile.
 
-Way round: a tensor, or `torch._dynamo.config.allow_unspec_int_on_nn_module = True`.
+Workaround: use a tensor, or `torch._dynamo.config.allow_unspec_int_on_nn_module =
+True`.
 
 Group: recompiles
 Code: RC213
@@ -29,7 +30,7 @@ for _ in range(6):
     fast(torch.ones(2))
 assert counter.frame_count == 6
 
-# The way round
+# The workaround
 torch._dynamo.reset()
 counter.clear()
 torch._dynamo.config.allow_unspec_int_on_nn_module = True

@@ -1,8 +1,8 @@
 """Inductor on the CPU computes `x % inf` as NaN.
 
-Eager gives x, as IEEE arithmetic does.
+Eager gives x, like IEEE arithmetic.
 
-Way round: leave infinite divisors out of the remainder.
+Workaround: exclude infinite divisors.
 
 Group: wrong
 Code: NM401
@@ -25,7 +25,7 @@ x, y = make()[1][0]
 assert f(x, y).tolist() == [1, 2.5] and torch.compile(f)(x, y)[1].isnan()
 
 
-# The way round
+# The workaround
 def guarded(x, y):
     infinite = y.isinf()
     return torch.where(infinite, x, x % torch.where(infinite, 1.0, y))

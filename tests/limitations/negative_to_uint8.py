@@ -1,8 +1,8 @@
-"""A negative float becomes another uint8 in compiled code than in eager.
+"""Compiled code converts a negative float to another uint8 than eager.
 
-C++ leaves such a conversion undefined, and the two are built by different compilers.
+C++ leaves such a conversion undefined, and different compilers build the two.
 
-Way round: convert to a signed integer first.
+Workaround: convert to a signed integer first.
 
 Group: wrong
 Code: NM401
@@ -24,7 +24,7 @@ def make():
 assert not torch.equal(torch.compile(f)(x), f(x))
 
 
-# The way round
+# The workaround
 def through_int(x):
     return x.to(torch.int32).to(torch.uint8)
 

@@ -1,10 +1,10 @@
 """Methods marked as a nested region run with the weights of the first module.
 
-`torch.compiler.nested_compile_region` takes a function. Put on each block as a method,
-its code is made once, as it should be, and then called with the first block's weights
-for all of them. Nothing is logged.
+`torch.compiler.nested_compile_region` takes a function. If it wraps a method of each
+block, its code is generated once, as intended, and then runs with the first block's
+weights for all of them. Nothing is logged.
 
-Way round: make the block an argument, with `functools.partial`, or decorate `forward`
+Workaround: make the block an argument, with `functools.partial`, or decorate `forward`
 in the class.
 
 Group: wrong
@@ -30,7 +30,7 @@ assert torch.equal(marked(x), plain(x))  # in eager
 compiled = torch.compile(marked, backend="eager")
 assert not torch.allclose(compiled(x), plain(x))
 
-# The way round
+# The workaround
 marked = model()
 for block in marked:
     block.forward = functools.partial(region, block)

@@ -1,8 +1,8 @@
 """A custom operator without a fake implementation fails when compiled.
 
-Eager runs it. Compiling has to know the shape of its answer without running it.
+Eager runs it. The compiler has to know the shape of its output without running it.
 
-Way round: `register_fake`.
+Workaround: `register_fake`.
 
 Group: fails
 Code: CE702
@@ -24,6 +24,6 @@ except Exception as failure:
     failed = "fake impl" in str(failure)
 assert failed
 
-# The way round
+# The workaround
 double.register_fake(torch.empty_like)
 assert fast(torch.ones(2)).tolist() == [3, 3]

@@ -1,8 +1,8 @@
 """`np.random` inside compiled code ignores `np.random.seed`.
 
-numpy is traced into torch, whose own generator then draws the numbers.
+torch traces numpy into torch operations, whose own generator then draws the numbers.
 
-Way round: draw outside and pass the numbers.
+Workaround: draw outside and pass the numbers.
 
 Group: stale
 Code: NM413
@@ -35,6 +35,6 @@ def repeats(function, *arguments):
 fast = torch.compile(noisy, backend="eager")
 assert repeats(noisy) and not repeats(fast)
 
-# The way round
+# The workaround
 fast = torch.compile(lambda x, noise: x + torch.from_numpy(noise), backend="eager")
 assert repeats(fast, lambda: np.random.rand(2))

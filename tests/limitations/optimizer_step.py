@@ -1,9 +1,9 @@
 """`optimizer.step()` cannot be part of a larger compiled function.
 
-torch puts a break of its own in front of each optimizer's step, which is compiled apart
-from the code that calls it. With `fullgraph=True` that is an error.
+torch puts a graph break in front of each optimizer's step, which is compiled separately
+from its caller. With `fullgraph=True` that is an error.
 
-Way round: compile the step by itself.
+Workaround: compile the step separately.
 
 Group: breaks
 Code: CE704
@@ -29,6 +29,6 @@ except torch._dynamo.exc.Unsupported:
     refused = True
 assert refused and counter.frame_count == 0
 
-# The way round
+# The workaround
 torch.compile(optimizer.step, backend=counter)()
 assert counter.frame_count == 1

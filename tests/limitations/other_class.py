@@ -1,9 +1,8 @@
-"""A module that `torch.compile` returned is another object, of another class.
+"""`torch.compile` of a module returns another object, of another class.
 
-It holds the model as `_orig_mod`. `isinstance` fails, and so does what asks for the
-class.
+It holds the model as `_orig_mod`. `isinstance` and other checks of the class fail.
 
-Way round: `model.compile()`, which compiles in place.
+Workaround: `model.compile()`, which compiles in place.
 
 Group: modules
 """
@@ -18,7 +17,7 @@ class Net(nn.Linear):
 
 assert not isinstance(torch.compile(Net(2, 2), backend="eager"), Net)
 
-# The way round
+# The workaround
 model = Net(2, 2)
 model.compile(backend="eager")
 assert isinstance(model, Net)

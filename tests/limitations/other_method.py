@@ -1,8 +1,8 @@
-"""Of a compiled module only `forward` is compiled.
+"""Only `forward` of a compiled module is compiled.
 
-Any other method goes to the module inside and runs in eager, without a word.
+Any other method runs on the inner module, in eager, without a warning.
 
-Way round: compile the method itself.
+Workaround: compile the method itself.
 
 Group: nothing
 Code: NC802
@@ -24,7 +24,7 @@ encoder = torch.compile(Encoder(), backend=counter)
 encoder.encode(torch.randn(4))
 assert counter.frame_count == 0
 
-# The way round
+# The workaround
 encoder = Encoder()
 encoder.encode = torch.compile(encoder.encode, backend=counter)
 encoder.encode(torch.randn(4))

@@ -1,6 +1,6 @@
-"""`print` and `logging` of tensors cut the graph.
+"""`print` and `logging` of tensors break the graph.
 
-Way round: `torch._dynamo.config.reorderable_logging_functions`, which prints after the
+Workaround: `torch._dynamo.config.reorderable_logging_functions`, which prints after the
 graph, or `if not torch.compiler.is_compiling()`.
 
 Group: breaks
@@ -22,7 +22,7 @@ counter = CompileCounter()
 torch.compile(talking, backend=counter)(torch.ones(2))
 assert counter.frame_count == 2
 
-# The way round
+# The workaround
 torch._dynamo.reset()
 counter.clear()
 torch._dynamo.config.reorderable_logging_functions.add(print)

@@ -1,9 +1,9 @@
 """Inductor draws other random numbers than eager from the same seed.
 
 Dropout masks, noise and samples differ, so losses cannot be compared step by step.
-`torchproof bench` gives such answers the verdict `random`.
+`torchproof bench` gives such outputs the verdict `random`.
 
-Way round: `fallback_random`, which draws as eager does; it is slower.
+Workaround: `fallback_random`, which draws as eager does; it is slower.
 
 Group: wrong
 Needs: inductor
@@ -29,7 +29,7 @@ def same():
 
 assert not same()
 
-# The way round
+# The workaround
 torch._dynamo.reset()
 torch._inductor.config.fallback_random = True
 assert same()

@@ -1,9 +1,9 @@
 """After eight compilations of one function torch runs it in eager.
 
-A guard on something that changes at every call fails eight times. From then on the call
-costs what eager costs, and the checks on top. One warning is logged.
+A guard on something that changes at every call fails eight times. From then on a call
+costs as much as eager plus the guard checks. torch logs one warning.
 
-Way round: make what changes a tensor; to notice in time,
+Workaround: make what changes a tensor; to notice in time, use
 `torch._dynamo.config.error_on_recompile` or `torch.compiler.set_stance`.
 
 Group: recompiles
@@ -26,7 +26,7 @@ for length in range(20):
 assert counter.frame_count == torch._dynamo.config.recompile_limit == 8
 
 
-# The way round
+# The workaround
 def by_tensor(x, factor):
     return x * factor
 

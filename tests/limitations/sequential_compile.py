@@ -2,7 +2,7 @@
 
 The call succeeds and the model runs, in eager. Nothing is logged.
 
-Way round: `torch.compile(model)`, or `compile()` of a module with a forward of its own.
+Workaround: `torch.compile(model)`, or `compile()` of a module with its own forward.
 
 Group: nothing
 Code: NC805
@@ -18,6 +18,6 @@ model.compile(backend=counter)
 model(torch.randn(2, 4))
 assert counter.frame_count == 0
 
-# The way round
+# The workaround
 torch.compile(model, backend=counter)(torch.randn(2, 4))
 assert counter.frame_count == 1

@@ -1,8 +1,8 @@
 """Size 1 is compiled in as a constant, also with `dynamic=True`.
 
-A first call with one row gives code for one row only; the next call compiles again.
+A first call with one row gives code for one row only; the next call recompiles.
 
-Way round: `mark_unbacked`, which makes one graph for every size; code that branches on
+Workaround: `mark_unbacked`, which makes one graph for every size; code that branches on
 the size then fails.
 
 Group: shapes
@@ -20,7 +20,7 @@ for rows in (1, 2, 5):
     fast(torch.ones(rows, 4))
 assert counter.frame_count == 2
 
-# The way round
+# The workaround
 torch._dynamo.reset()
 counter.clear()
 for rows in (1, 2, 5):

@@ -1,9 +1,9 @@
 """`mark_dynamic` has no effect on a dimension of size 1.
 
-It is promised to raise where a size is compiled in. Of size 1 it says nothing, and the
-next size compiles again.
+It is documented to raise where a size is compiled in. For size 1 it does not, and the
+next size recompiles.
 
-Way round: make the first call with two rows or more.
+Workaround: make the first call with two rows or more.
 
 Group: shapes
 Code: RC202
@@ -28,5 +28,5 @@ def graphs(*sizes):
 
 assert graphs(1, 5, 7) == 2
 
-# The way round
+# The workaround
 assert graphs(2, 5, 7) == 1

@@ -1,9 +1,10 @@
 """A small function is slower compiled than in eager.
 
-Each call checks guards and passes through wrappers. That is more than one operation on
-a few numbers takes.
+Each call checks guards and passes through wrappers. That takes longer than one
+operation on a few numbers.
 
-Way round: compile further out, so that the price is paid once for much work.
+Workaround: compile a larger part of the program, so that the cost is paid once for much
+work.
 
 Group: speed
 Code: SP501
@@ -38,5 +39,5 @@ inner, outer = (torch.compile(f, backend="eager") for f in (tiny, many))
 inner(x), outer(x)
 assert seconds(inner, x) > 1.2 * seconds(tiny, x)
 
-# The way round
+# The workaround
 assert seconds(outer, x) < 0.5 * seconds(many, x, inner)

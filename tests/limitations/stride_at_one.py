@@ -1,9 +1,8 @@
 """`expand` gives a batch of one other strides than a larger batch.
 
-Strides are guarded, so the call with one row compiles again even if the size is
-dynamic.
+Strides are guarded, so the call with one row recompiles even if the size is dynamic.
 
-Way round: `repeat`, or index arithmetic that makes a tensor of its own.
+Workaround: `repeat`, or index arithmetic that makes a new tensor.
 
 Group: shapes
 Code: RC204
@@ -29,5 +28,5 @@ def graphs(positions):
 
 assert graphs(lambda rows: torch.arange(6)[None].expand(rows, -1)) == 2
 
-# The way round
+# The workaround
 assert graphs(lambda rows: torch.arange(6).repeat(rows, 1)) == 1

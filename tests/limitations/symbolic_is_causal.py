@@ -1,8 +1,8 @@
-"""A comparison of dynamic sizes cannot be given to `is_causal`.
+"""A comparison of dynamic sizes cannot be passed to `is_causal`.
 
-It is a symbol, not a bool, and the attention operator does not take one.
+It is a symbol, not a bool, and the attention operator does not accept one.
 
-Way round: choose between two plain values, which is guarded.
+Workaround: choose between two plain values, which is guarded.
 
 Group: breaks
 Code: CE704
@@ -32,5 +32,5 @@ def compiles(function):
 
 assert not compiles(attend)
 
-# The way round
+# The workaround
 assert compiles(decided)

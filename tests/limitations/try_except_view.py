@@ -1,9 +1,9 @@
 """`try` around a tensor operation fails under torch.compile, although eager recovers.
 
-What an operator raises while it is traced with fake tensors goes to the caller, past
-the `except` that waits for it.
+An error that an operator raises while it is traced with fake tensors goes to the
+caller, past the `except` that expects it.
 
-Way round: ask for the shape first.
+Workaround: check the shape first.
 
 Group: fails
 Code: CE701
@@ -27,7 +27,7 @@ except torch._dynamo.exc.TorchRuntimeError:
 assert failed and square(torch.ones(8)).shape == (2, 4)
 
 
-# The way round
+# The workaround
 def asked(x):
     return x.view(3, 3) if x.numel() == 9 else x.view(2, 4)
 

@@ -1,8 +1,8 @@
 """`conv2d` over a batch that is marked unbacked fails in Inductor on the CPU.
 
-The mark promises one graph for every size; the convolution wants to know it.
+The mark promises one graph for every size; the convolution needs the size.
 
-Way round: `mark_dynamic`, and a recompile at batch 1.
+Workaround: `mark_dynamic`, and accept a recompile at batch 1.
 
 Group: shapes
 Needs: inductor
@@ -29,5 +29,5 @@ def compiles(mark):
 
 assert not compiles(mark_unbacked)
 
-# The way round
+# The workaround
 assert compiles(mark_dynamic)

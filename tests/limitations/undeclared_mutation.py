@@ -1,9 +1,9 @@
-"""A custom operator that changes an argument silently is wrong once compiled.
+"""A custom operator that changes an undeclared argument is wrong once compiled.
 
-`mutates_args=()` is believed: from backend `aot_eager` on, the change is lost. Eager,
-and backend `eager`, show nothing of it.
+torch trusts `mutates_args=()`: from backend `aot_eager` on, the change is lost. Eager
+and backend `eager` show no difference.
 
-Way round: declare what is changed; `torch.library.opcheck` tells.
+Workaround: declare what is changed; `torch.library.opcheck` finds it.
 
 Group: wrong
 Code: NM403
@@ -33,7 +33,7 @@ def make():
 assert answer(torch.ones(2)).tolist() == [9, 9]
 assert torch.compile(answer, backend="aot_eager")(torch.ones(2)).tolist() == [6, 6]
 
-# The way round
+# The workaround
 honest = torch.library.custom_op("limits::honest", bump, mutates_args=("x",))
 
 

@@ -1,9 +1,9 @@
-"""A break inside a `with` block of one's own makes torch give up on the function.
+"""A break inside a custom `with` block makes torch skip the function.
 
-torch cannot leave such a block and enter it again, so nothing of the function is
-compiled.
+torch cannot leave such a block and enter it again, so it compiles nothing of the
+function.
 
-Way round: keep the block small and what breaks outside of it.
+Workaround: keep the block small, and code that breaks outside it.
 
 Group: nothing
 Code: GB107
@@ -33,7 +33,7 @@ torch.compile(inside, backend=counter)(torch.randn(4))
 assert counter.frame_count == 0
 
 
-# The way round
+# The workaround
 def outside(x):
     torch._dynamo.graph_break()
     with Section():

@@ -1,9 +1,9 @@
 """A loss is wrong, silently, for targets gathered over a batch that is marked unbacked.
 
-Inductor on the CPU reads other targets than eager once the size of the batch is unknown
+Inductor on the CPU reads other targets than eager if the size of the batch is unknown
 and the indices went through `unflatten`. Backend `aot_eager` is right.
 
-Way round: `mark_dynamic` instead of `mark_unbacked`.
+Workaround: `mark_dynamic` instead of `mark_unbacked`.
 
 Group: wrong
 Needs: inductor
@@ -33,5 +33,5 @@ def error(mark, **more):
 
 assert error(mark_unbacked, shape_id="batch") > 1
 
-# The way round
+# The workaround
 assert error(mark_dynamic) < 1e-4

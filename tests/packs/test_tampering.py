@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import json
 import os
@@ -95,67 +96,74 @@ def _named(name: str) -> Spoil:
     return _resealed(files={name: {"sha256": "0" * 64, "bytes": 1}})
 
 
-IN_FOLDERS: dict[str, tuple[Spoil, str]] = {
-    "a flipped bit": (_flip("repro.py"), "repro.py was changed: its sha256 is not"),
-    "a longer file": (_append("repro.py"), "repro.py was changed: it has more than 9"),
+# How a pack is spoilt, and the tokens of the refusal that belong to this cause alone.
+IN_FOLDERS: dict[str, tuple[Spoil, tuple[str, ...]]] = {
+    "a flipped bit": (_flip("repro.py"), ("repro.py", "sha256")),
+    "a longer file": (_append("repro.py"), ("repro.py", "9 bytes")),
     "a shorter file": (
         lambda at: os.truncate(at / "repro.py", 4),
-        "repro.py was changed: it has 4 of 9 bytes",
+        ("repro.py", "4", "9 bytes"),
     ),
-    "a flipped bit in the manifest": (_flip("manifest.json"), "manifest.json is not"),
-    "a longer manifest": (_append("manifest.json", b"\n"), "changed after it was"),
-    "no manifest": (lambda at: (at / "manifest.json").unlink(), "no manifest.json"),
-    "a missing file": (lambda at: (at / "repro.py").unlink(), "'repro.py' is in its"),
-    "another file": (_append("extra.py"), "'extra.py' is not in its manifest: remove"),
-    "a file beside": (_append("logs/more"), "'logs/more' is not in its manifest"),
-    "another folder": (lambda at: (at / "more").mkdir(), "'more' is not in its manif"),
-    "a link": (_link, "'repro.py' in it is a symbolic link"),
-    "a linked folder": (_linked_folder, "'logs' in it is a symbolic link"),
-    "a pipe": (_pipe, "'repro.py' in it is a device or pipe"),
-    "a climbing name": (_named("../x"), "'../x' in it climbs out of the pack"),
-    "a name that climbs later": (_named("a/../../x"), "climbs out of the pack"),
-    "an absolute name": (_named("/etc/x"), "'/etc/x' in it is an absolute path"),
-    "a name that colours a terminal": (_named("a\x1b[31m"), "is no plain name"),
-    "a name with an empty part": (_named("a//b"), "is no plain name"),
-    "a name of the manifest's": (_named("manifest.sig"), "name of the manifest's own"),
-    "a newer schema": (_resealed(schema=2), "schema 2, this torchproof reads up to 1"),
-    "another kind": (_resealed(kind="evil"), "of kind 'evil'"),
-    "a table that is none": (_resealed(details=[1]), "details in it is no dict"),
+    "a flipped bit in the manifest": (_flip("manifest.json"), ("manifest.json",)),
+    "a longer manifest": (_append("manifest.json", b"\n"), ("manifest.json",)),
+    "no manifest": (lambda at: (at / "manifest.json").unlink(), ("manifest.json",)),
+    "a missing file": (lambda at: (at / "repro.py").unlink(), ("'repro.py'",)),
+    "another file": (_append("extra.py"), ("'extra.py'",)),
+    "a file beside": (_append("logs/more"), ("'logs/more'",)),
+    "another folder": (lambda at: (at / "more").mkdir(), ("'more'",)),
+    "a link": (_link, ("'repro.py'", "symbolic link")),
+    "a linked folder": (_linked_folder, ("'logs'", "symbolic link")),
+    "a pipe": (_pipe, ("'repro.py'", "pipe")),
+    "a climbing name": (_named("../x"), ("'../x'",)),
+    "a name that climbs later": (_named("a/../../x"), ("'a/../../x'",)),
+    "an absolute name": (_named("/etc/x"), ("'/etc/x'", "absolute")),
+    "a name that colours a terminal": (_named("a\x1b[31m"), (repr("a\x1b[31m"),)),
+    "a name with an empty part": (_named("a//b"), ("'a//b'",)),
+    "a name of the manifest's": (_named("manifest.sig"), ("'manifest.sig'",)),
+    "a newer schema": (_resealed(schema=2), ("schema 2",)),
+    "another kind": (_resealed(kind="evil"), ("'evil'", "repro", "deploy")),
+    "a table that is none": (_resealed(details=[1]), ("details", "dict")),
     "a size that is none": (
         _resealed(files={"a": {"sha256": "0" * 64, "bytes": -1}}),
-        "no size but -1",
+        ("size", "-1"),
     ),
     "a file that is a folder": (
         _resealed(files={n: {"sha256": "0" * 64, "bytes": 1} for n in ("a", "a/b")}),
-        "'a' in it is a file and a folder",
+        ("'a'", "file", "folder"),
     ),
-    "a signature that is none": (_append("manifest.sig"), "is no signature"),
+    "a signature that is none": (_append("manifest.sig"), ("manifest.sig",)),
     "others may write a file": (
         lambda at: (at / "repro.py").chmod(0o666),
-        "others can write",
+        ("/repro.py", "chmod -R go-w"),
     ),
-    "the group may write it": (lambda at: at.chmod(0o775), "others can write"),
+    "the group may write it": (lambda at: at.chmod(0o775), ("chmod -R go-w",)),
     "others may write a folder of it": (
         lambda at: (at / "logs").chmod(0o777),
-        "others can write",
+        ("/logs", "chmod -R go-w"),
     ),
     "others may write where it lies": (
         lambda at: at.parent.chmod(0o777),
-        "others can write in",
+        ("chmod go-w",),
     ),
 }
 
 
+def _assert_refused(at: Path, tokens: tuple[str, ...]) -> None:
+    with pytest.raises(packs.Refused) as refused:
+        load(at)
+    said = str(refused.value)
+    assert str(at) in said and "\n" not in said
+    said = said.replace(str(at), "")  # the name of the test is a part of the path
+    assert all(token in said for token in tokens), said
+
+
 @pytest.mark.parametrize("name", IN_FOLDERS)
 def test_a_spoilt_folder_is_refused(name: str, tmp_path: Path) -> None:
-    spoil, why = IN_FOLDERS[name]
+    spoil, tokens = IN_FOLDERS[name]
     (tmp_path / "in").mkdir()
     at = made_packs.folder(tmp_path / "in" / "a")
     spoil(at)
-    with pytest.raises(packs.Refused) as refused:
-        load(at)
-    assert why in str(refused.value) and str(at) in str(refused.value)
-    assert "\n" not in str(refused.value)
+    _assert_refused(at, tokens)
 
 
 def test_a_sticky_folder_protects_what_lies_there(tmp_path: Path) -> None:
@@ -176,51 +184,52 @@ def _without(name: str) -> Callable[[list[made_packs.Member]], list[made_packs.M
     return lambda held: [(m, c) for m, c in held if m.name != name]
 
 
-IN_ARCHIVES: dict[str, tuple[Callable[..., list[made_packs.Member]], str]] = {
-    "a climbing name": (lambda h: [*h, member("a/../../x")], "climbs out of the pack"),
-    "a climbing first name": (lambda h: [member("../x"), *h], "climbs out of the pack"),
-    "an absolute name": (lambda h: [*h, member("/etc/x")], "an absolute path"),
+Members = list[made_packs.Member]
+IN_ARCHIVES: dict[str, tuple[Callable[[Members], Members], tuple[str, ...]]] = {
+    "a climbing name": (lambda h: [*h, member("a/../../x")], ("'a/../../x'",)),
+    "a climbing first name": (lambda h: [member("../x"), *h], ("'../x'",)),
+    "an absolute name": (lambda h: [*h, member("/etc/x")], ("'/etc/x'", "absolute")),
     "a symbolic link": (
         lambda h: [*h, member("a/l", type=tarfile.SYMTYPE, linkname="/etc/passwd")],
-        "'a/l' in it is a symbolic link",
+        ("'a/l'", "symbolic link"),
     ),
     "a hard link": (
         lambda h: [*h, member("a/l", type=tarfile.LNKTYPE, linkname="a/repro.py")],
-        "'a/l' in it is a hard link",
+        ("'a/l'", "hard link"),
     ),
-    "a device": (lambda h: [*h, member("a/d", type=tarfile.CHRTYPE)], "is a device"),
-    "a pipe": (lambda h: [*h, member("a/d", type=tarfile.FIFOTYPE)], "a named pipe"),
+    "a device": (
+        lambda h: [*h, member("a/d", type=tarfile.CHRTYPE)],
+        ("'a/d'", "device"),
+    ),
+    "a pipe": (lambda h: [*h, member("a/d", type=tarfile.FIFOTYPE)], ("'a/d'", "pipe")),
     "a long header": (
         lambda h: [*h, member("a/d", b"30 x=y\n", type=tarfile.XHDTYPE)],
-        "tar's long form: unpack it, use the folder",
+        ("tar's", "unpack"),
     ),
-    "a file twice": (lambda h: [*h, h[-1]], "is in it twice"),
-    "the manifest twice": (lambda h: [*h, h[0]], "is in it twice"),
-    "a bomb": (_bomb, "'a/repro.py' in it has more bytes than its manifest says"),
-    "a missing file": (_without("a/repro.py"), "'repro.py' is in its manifest, and"),
-    "no manifest": (_without("a/manifest.json"), "its manifest is not its first file"),
-    "nothing": (lambda h: [], "it has no manifest.json"),
-    "another file": (lambda h: [*h, member("a/x", b"x")], "'x' is not in its manifest"),
+    "a file twice": (lambda h: [*h, h[-1]], ("'a/repro.py'", "twice")),
+    "the manifest twice": (lambda h: [*h, h[0]], ("'a/manifest.json'", "twice")),
+    "a bomb": (_bomb, ("'a/repro.py'", "bytes")),
+    "a missing file": (_without("a/repro.py"), ("'repro.py'", "missing")),
+    "no manifest": (_without("a/manifest.json"), ("manifest", "unpack")),
+    "nothing": (lambda h: [], ("manifest.json",)),
+    "another file": (lambda h: [*h, member("a/x", b"x")], ("'x'", "manifest")),
     "another folder": (
         lambda h: [*h, member("a/x", type=tarfile.DIRTYPE)],
-        "'x' is not in its manifest",
+        ("'x'", "manifest"),
     ),
-    "a second root": (lambda h: [*h, member("b/x", b"x")], "'b/x' in it lies outside"),
+    "a second root": (lambda h: [*h, member("b/x", b"x")], ("'b/x'", "'a'")),
     "a changed file": (
         lambda h: [*h[:-1], member("a/repro.py", b"print(2)\n")],
-        "repro.py was changed",
+        ("repro.py", "sha256"),
     ),
 }
 
 
 @pytest.mark.parametrize("name", IN_ARCHIVES)
 def test_a_spoilt_archive_is_refused(name: str, tmp_path: Path) -> None:
-    change, why = IN_ARCHIVES[name]
+    change, tokens = IN_ARCHIVES[name]
     at = made_packs.rewritten(made_packs.archive(tmp_path / "a.tar.gz"), change)
-    with pytest.raises(packs.Refused) as refused:
-        load(at)
-    assert why in str(refused.value) and str(at) in str(refused.value)
-    assert "\n" not in str(refused.value)
+    _assert_refused(at, tokens)
     assert sorted(os.listdir(tmp_path)) == ["a.tar.gz"]
 
 
@@ -234,27 +243,24 @@ def test_an_archive_that_tarfile_wrote_from_the_same_files_is_good(
 def test_an_archive_that_is_cut_off_is_refused(eighth: int, tmp_path: Path) -> None:
     at = made_packs.archive(tmp_path / "a.tar.gz")
     os.truncate(at, at.stat().st_size * eighth // 8)
-    with pytest.raises(packs.Refused, match=r"is refused: it is (cut off|neither)"):
-        load(at)
+    _assert_refused(at, ("cut off",) if at.stat().st_size else (".tar.gz",))
 
 
 def test_something_behind_the_end_is_refused(tmp_path: Path) -> None:
     for more in (b"evil" * 128, bytes(2**20)):
         at = made_packs.archive(tmp_path / f"{len(more)}.tar.gz")
         at.write_bytes(at.read_bytes() + gzip.compress(more))
-        with pytest.raises(packs.Refused, match="something behind its last file"):
-            load(at)
+        _assert_refused(at, ("last file",))
 
 
 @pytest.mark.parametrize("held", [b"", b"PK\x03\x04", b"\x1f\x8bnonsense" * 9])
 def test_a_file_that_is_no_archive_is_refused(held: bytes, tmp_path: Path) -> None:
     (tmp_path / "a.tar.gz").write_bytes(held)
-    with pytest.raises(packs.Refused, match="is refused: it is"):
-        load(tmp_path / "a.tar.gz")
+    _assert_refused(tmp_path / "a.tar.gz", ())
 
 
 def test_no_such_path_is_no_refusal(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="No such file") as found:
+    with pytest.raises(UserError, match=os.strerror(errno.ENOENT)) as found:
         load(tmp_path / "nothing")
     assert not isinstance(found.value, packs.Refused)
 
@@ -273,10 +279,10 @@ def test_anothers_pack_is_used_with_its_key_alone(
     else:
         for path in (at, *(at.rglob("*") if at.is_dir() else ())):
             os.chown(path, 65534, 65534)
-    with pytest.raises(packs.Refused, match=r"belongs to user .* the key that signed"):
+    with pytest.raises(packs.Refused, match=rf"user {at.stat().st_uid}\b.*\bkey\b"):
         load(at)
     load(at, KEY)
-    with pytest.raises(packs.Refused, match="does not fit the key"):
+    with pytest.raises(packs.Refused, match="signature"):
         load(at, KEY[::-1])
 
 
@@ -285,13 +291,13 @@ def test_one_file_of_another_owner_is_enough(tmp_path: Path) -> None:
         pytest.skip("only root gives files away")
     at = made_packs.folder(tmp_path / "a")
     os.chown(at / "logs" / "torch", 65534, 65534)
-    with pytest.raises(packs.Refused, match=r"logs/torch belongs to user 65534"):
+    with pytest.raises(packs.Refused, match=r"logs/torch .*\b65534\b"):
         load(at)
 
 
 def test_a_key_wants_a_signature(tmp_path: Path) -> None:
     at = made_packs.folder(tmp_path / "a")
-    with pytest.raises(packs.Refused, match="it is not signed: pack it again"):
+    with pytest.raises(packs.Refused, match="--key"):
         load(at, KEY)
 
 
@@ -299,18 +305,18 @@ def test_a_forged_pack_with_right_hashes_fails_the_signature(tmp_path: Path) -> 
     at = made_packs.folder(tmp_path / "a", key=KEY)
     _resealed(target="evil")(at)
     load(at)  # this user made it, says the disk
-    with pytest.raises(packs.Refused, match="does not fit the key"):
+    with pytest.raises(packs.Refused, match="signature"):
         load(at, KEY)
 
 
 def test_a_key_is_long_and_private(tmp_path: Path) -> None:
     file = tmp_path / "key"
     assert packs.read_key(None, {}) is None
-    with pytest.raises(UserError, match="cannot read the key"):
+    with pytest.raises(UserError, match=os.strerror(errno.ENOENT)):
         packs.read_key(file)
     file.write_text("0123456789abcdef\n")
     file.chmod(0o644)
-    with pytest.raises(UserError, match="open to others: chmod 600"):
+    with pytest.raises(UserError, match=f"chmod 600 {file}"):
         packs.read_key(file)
     file.chmod(0o600)
     assert packs.read_key(file) == b"0123456789abcdef"
@@ -318,7 +324,7 @@ def test_a_key_is_long_and_private(tmp_path: Path) -> None:
         file
     )
     file.write_text("short\n")
-    with pytest.raises(UserError, match="5 bytes, at least 16"):
+    with pytest.raises(UserError, match=r"\b5 bytes\b.*\b16\b"):
         packs.read_key(file)
 
 
@@ -330,9 +336,9 @@ def test_a_file_changed_after_it_was_trusted_is_refused(tmp_path: Path) -> None:
     with packs.open_pack(at) as contents:
         packs.assert_trusted(contents)
         (at / "repro.py").write_bytes(b"print(2)\n")
-        with pytest.raises(packs.Refused, match=r"repro\.py was changed"):
+        with pytest.raises(packs.Refused, match=r"repro\.py .*sha256"):
             contents.read("repro.py")
-        with pytest.raises(packs.Refused, match=r"repro\.py was changed"):
+        with pytest.raises(packs.Refused, match=r"repro\.py .*sha256"):
             contents.copy("repro.py", tmp_path / "copied")
     assert not (tmp_path / "copied").exists()
 

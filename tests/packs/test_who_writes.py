@@ -27,7 +27,7 @@ BOB = pwd.struct_passwd(("bob", "x", 1501, 1500, "", "/home/bob", "/bin/sh"))
 def test_an_empty_key_opens_no_pack(key: bytes, tmp_path: Path) -> None:
     """Else whoever signs with nothing would have signed for everybody."""
     pack = made_packs.folder(tmp_path / "p", key=key)
-    with pytest.raises(UserError, match="at least 16 are needed"):
+    with pytest.raises(UserError, match=rf"\b{len(key.strip())} bytes\b.*\b16\b"):
         torchproof.load(pack, torch.nn.Linear(1, 1), key=key)
 
 
@@ -73,7 +73,7 @@ def test_a_group_of_one_user_is_no_other(
         monkeypatch.setattr(os, "geteuid", lambda: owner or 1500)
         monkeypatch.setattr(type(contents), "owned", lambda self: iter(()))
         if others:
-            with pytest.raises(packs.Refused, match=r"others can write in .*project"):
+            with pytest.raises(packs.Refused, match=f"chmod go-w {project}"):
                 assert_origin(contents)
         else:
             assert_origin(contents)
@@ -90,9 +90,9 @@ def test_a_file_that_is_gone_meanwhile_is_a_refusal(tmp_path: Path) -> None:
     pack = made_packs.folder(tmp_path / "p")
     with packs.open_pack(pack) as contents:
         (pack / "repro.py").unlink()
-        with pytest.raises(packs.Refused, match=r"'repro\.py' is missing"):
+        with pytest.raises(packs.Refused, match=r"'repro\.py'"):
             packs.assert_trusted(contents)
-        with pytest.raises(packs.Refused, match=r"'repro\.py' is missing"):
+        with pytest.raises(packs.Refused, match=r"'repro\.py'"):
             contents.read("repro.py")
 
 
@@ -118,7 +118,7 @@ def test_an_archive_by_hand_with_long_names_says_what_next(
     pack = made_packs.folder(tmp_path / ("p" * 120))
     with tarfile.open(tmp_path / "a.tar.gz", "w:gz", format=form) as tar:
         tar.add(pack, pack.name)
-    with pytest.raises(packs.Refused, match="unpack it, use the folder"):
+    with pytest.raises(packs.Refused, match="unpack"):
         packs.open_pack(tmp_path / "a.tar.gz")
 
 
@@ -126,5 +126,5 @@ def test_a_bad_place_is_told_before_anything_runs(tmp_path: Path) -> None:
     """Neither the target is looked for nor a process started."""
     nowhere = tmp_path / "nowhere" / "a.tar.gz"
     for purpose in ("repro", "deploy"):
-        with pytest.raises(UserError, match="is no folder to write in"):
+        with pytest.raises(UserError, match=f"-o .*{nowhere.parent}"):
             torchproof.pack("no_such.py:make", purpose=purpose, dest=nowhere)  # type: ignore[arg-type]

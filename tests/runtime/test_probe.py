@@ -47,11 +47,12 @@ def test_a_model_that_runs_is_fine(outcomes: dict[str, str | None]) -> None:
 
 
 def test_a_crash_is_named_with_its_place(outcomes: dict[str, str | None]) -> None:
-    assert outcomes["segfault"] == "killed by SIGSEGV in string_at (__init__.py)"
+    why = outcomes["segfault"] or ""
+    assert "SIGSEGV" in why and "string_at (__init__.py)" in why
 
 
 def test_a_hang_ends_with_all_it_started(outcomes: dict[str, str | None]) -> None:
-    assert re.fullmatch(r"did not end within 4 s in act .+", outcomes["hang"] or "")
+    assert re.search(r"\b4 s\b.*\bact \(", outcomes["hang"] or "")
     note = outcomes["note"]
     assert note is not None
     pid = int(Path(note).read_text())
@@ -64,13 +65,13 @@ def test_a_hang_ends_with_all_it_started(outcomes: dict[str, str | None]) -> Non
 @pytest.mark.parametrize(
     ("deed", "why"),
     [
-        ("die", "killed by SIGKILL"),
-        ("leave", "exit code 3: last words"),
+        ("die", "SIGKILL"),
+        ("leave", "3: last words"),
         ("raise", "ValueError: boom"),
     ],
 )
 def test_other_ends(deed: str, why: str) -> None:
-    assert probed(Probed(deed)) == why
+    assert (probed(Probed(deed)) or "").endswith(why)
 
 
 @pytest.mark.slow
@@ -80,9 +81,7 @@ def test_a_class_the_child_cannot_import() -> None:
     main = __import__("__main__")
     main.Here = type(model)
     try:
-        with pytest.raises(
-            NotProbed, match=r"could not be probed: AttributeError.*Here"
-        ):
+        with pytest.raises(NotProbed, match=r"AttributeError.*Here"):
             probed(model)
     finally:
         del main.Here
@@ -91,8 +90,8 @@ def test_a_class_the_child_cannot_import() -> None:
 def test_what_cannot_be_pickled_or_does_not_fit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with pytest.raises(NotProbed, match=r"could not be probed: .*lambda"):
+    with pytest.raises(NotProbed, match="lambda"):
         probed(lambda x: x)
     monkeypatch.setattr(speed_trial, "free_bytes", lambda device: 10)
-    with pytest.raises(NotProbed, match="more than half of what is free"):
+    with pytest.raises(NotProbed, match=speed_trial.lack_of_memory(nn.Linear(4, 4))):
         probed(nn.Linear(4, 4))

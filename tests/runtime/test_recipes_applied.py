@@ -102,7 +102,8 @@ print(torchproof.status(model))
         check=True,
     )
     assert done.stdout.startswith("Net: regional:marks (recipe torchproof.toml)\n")
-    assert "3 calls, 100% compiled, 0 recompiles" in done.stdout
+    tokens = ("3 calls,", "100%", "0 recompiles")
+    assert all(token in done.stdout for token in tokens)
     given, answers = (torch.load(tmp_path / f"{n}.pt") for n in ("calls", "answers"))
     for call, answer in zip(given, answers, strict=True):
         torch.testing.assert_close(answer, plain(*call))
@@ -175,9 +176,9 @@ def test_status_tells_the_recipe(tmp_path: Path) -> None:
     found = torchproof.status(followed(model, path))
     told = str(found)
     assert f"Net: full (recipe {path})" in told
-    assert f"recipe {path} of run 20261115-0102-net: followed; cores 99 in the" in told
-    assert "does not know, and leaves out: shade" in told
-    assert json.loads(json.dumps(found.to_json()))["recipe"]["run"] == recipe.run
+    assert recipe.run in told and "cores 99" in told and "shade" in told
+    plain = json.loads(json.dumps(found.to_json()))["recipe"]
+    assert (plain["run"], plain["followed"]) == (recipe.run, True)
 
 
 def test_fullgraph_makes_no_break_an_error() -> None:
@@ -225,7 +226,7 @@ def test_a_copy_that_was_changed_is_looked_at_again() -> None:
     other = copy.deepcopy(model)
     other.blocks = other.blocks[:1]
     other(*calls()[0])
-    assert "parameters less" in torchproof.status(other).why
+    assert "fewer parameters" in torchproof.status(other).why
     model(*calls()[0])
     assert torchproof.status(model).strategy == "regional"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import logging
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -55,8 +56,8 @@ def eager_because(model: Any, recipe: Any, caplog: Any) -> str:
 @pytest.mark.parametrize(
     ("environment", "why"),
     [
-        ({"torch": "1.9.0"}, "torch 1.9.0 in the recipe"),
-        ({"device": "cuda", "torch": "1.9.0"}, "device cuda in the recipe, cpu here"),
+        ({"torch": "1.9.0"}, r"torch 1\.9\.0\b"),
+        ({"device": "cuda", "torch": "1.9.0"}, r"device cuda\b.*\bcpu\b"),
     ],
 )
 def test_another_place(environment: Any, why: str, caplog: Any) -> None:
@@ -65,39 +66,38 @@ def test_another_place(environment: Any, why: str, caplog: Any) -> None:
         recipe, environment={**recipe.environment, **environment}
     )
     told = eager_because(Net(), recipe, caplog)
-    assert why in told and "torchproof tune makes one for here" in told
+    assert re.search(why, told) and "torchproof tune" in told
 
 
 def test_another_model(caplog: Any) -> None:
     recipe = recipe_for(Net(), "regional")
-    assert "20 parameters more" in eager_because(Net(blocks=4), recipe, caplog)
-    assert "model Net in the recipe, Linear here" in eager_because(
-        nn.Linear(4, 4), recipe, caplog
-    )
+    assert "20 parameters" in eager_because(Net(blocks=4), recipe, caplog)
+    why = eager_because(nn.Linear(4, 4), recipe, caplog)
+    assert re.search(r"\bNet\b.*\bLinear\b", why)
     changed = {"code": {"mine": "0" * 32}}
     changed = dataclasses.replace(recipe, model={**recipe.model, **changed})
-    assert "the code of mine is not what" in eager_because(Net(), changed, caplog)
+    assert "code of mine" in eager_because(Net(), changed, caplog)
     lost = dataclasses.replace(recipe.plan.sites[0], paths=("layers.0",))
     lost = dataclasses.replace(recipe, plan=Plan((lost,)))
-    assert "the model has no part 'layers.0'" in eager_because(Net(), lost, caplog)
+    assert "'layers.0'" in eager_because(Net(), lost, caplog)
 
 
 @pytest.mark.parametrize(
     ("content", "why"),
     [
-        (b"", "no schema number"),
-        (b"\x00\xff\xfe", "byte 1 is not text"),
-        (b'schema = 1\nstrategy = "fu', "not TOML"),
-        (b'schema = 99\nstrategy = "full"', "install a newer torchproof"),
-        (b'schema = 1\nstrategy = "warp"', "no strategy 'warp'"),
-        (b'schema = 1\nstrategy = "full"\ntrain = 3', "train must be true or false"),
+        (b"", "schema"),
+        (b"\x00\xff\xfe", "byte 1"),
+        (b'schema = 1\nstrategy = "fu', "TOML"),
+        (b'schema = 99\nstrategy = "full"', "99"),
+        (b'schema = 1\nstrategy = "warp"', "'warp'"),
+        (b'schema = 1\nstrategy = "full"\ntrain = 3', "train"),
     ],
 )
 def test_a_damaged_file(content: bytes, why: str, tmp_path: Path, caplog: Any) -> None:
     path = tmp_path / "torchproof.toml"
     path.write_bytes(content)
     told = eager_because(Net(), path, caplog)
-    assert why in told and told.startswith(f"{path} is not followed: ")
+    assert told.startswith(f"{path} ") and why in told.removeprefix(f"{path} ")
 
 
 def test_options_that_torch_does_not_know(caplog: Any) -> None:
@@ -111,8 +111,8 @@ def test_a_model_may_be_moved_before_its_first_call(caplog: Any) -> None:
     recipe = recipe_for(Net(), "full")
     with caplog.at_level(logging.WARNING, "torchproof"):
         torchproof.compile(model, recipe=recipe)
-        told = "to be decided; device cpu in the recipe, meta here, unless it is moved"
-        assert told in str(torchproof.status(model))
+        told = str(torchproof.status(model))
+        assert re.search(r"device cpu\b.*\bmeta\b", told)
         model.to_empty(device="cpu").load_state_dict(Net().state_dict())
         model(*calls()[0])
     assert torchproof.status(model).strategy == "full"
@@ -123,10 +123,10 @@ def test_a_model_may_be_moved_before_its_first_call(caplog: Any) -> None:
 def test_what_is_wrong_in_the_program_raises(tmp_path: Path) -> None:
     model = Net()
     for recipe, settings, why in [
-        (tmp_path / "none.toml", {}, "No such file"),
-        (3, {}, "recipe=3: give the path of a"),
-        (recipe_for(model, "full"), {"strategy": "full"}, "recipe and strategy: "),
-        (recipe_for(model, "full"), {"mode": "default"}, "recipe and mode: "),
+        (tmp_path / "none.toml", {}, "none.toml"),
+        (3, {}, "recipe=3"),
+        (recipe_for(model, "full"), {"strategy": "full"}, "recipe and strategy"),
+        (recipe_for(model, "full"), {"mode": "default"}, "recipe and mode"),
     ]:
         with pytest.raises(UserError, match=why) as caught:
             torchproof.compile(model, recipe=recipe, **settings)

@@ -16,7 +16,7 @@ from torch import Tensor
 from twins import Net, compiled, sample
 
 import torchproof
-from torchproof.runtime.compiled_forward import Entry
+from torchproof.runtime.compiled_forward import CompiledForward
 from torchproof.runtime.method_replacement import Options
 from torchproof.runtime.status_report import Fallback
 from torchproof.runtime.telemetry import Telemetry
@@ -48,7 +48,7 @@ def test_everything_that_happens_is_in_the_record_and_in_json() -> None:
         {"x": (3, 4)},
     ]
     first, again = status.compilations
-    assert first.cause is None and "size mismatch at index 0" in str(again.cause)
+    assert first.cause is None and "'x' size" in str(again.cause)
     assert first.seconds > 0 and again.seconds > 0
     assert status.compile_s == pytest.approx(first.seconds + again.seconds, abs=1.0)
     record = json.loads(json.dumps(status.to_json()))
@@ -113,7 +113,7 @@ def test_a_callback_that_fails_hurts_nobody(caplog: pytest.LogCaptureFixture) ->
     with caplog.at_level(logging.ERROR, logger="torchproof"):
         model(sample())
     assert torchproof.status(model).compiled_share == 1.0
-    failed = [r for r in caplog.records if "on_event failed" in r.getMessage()]
+    failed = [r for r in caplog.records if "on_event" in r.getMessage()]
     assert len(failed) == 1 and failed[0].exc_info is not None
 
 
@@ -126,9 +126,9 @@ def test_nothing_grows_without_end() -> None:
     assert telemetry.fallbacks[-1].what == "graph 2999"
 
 
-def entry_around(run: Any) -> Entry:
+def entry_around(run: Any) -> CompiledForward:
     """An entry that is past its first call, without a compiler."""
-    entry = Entry(None, "__call__", run, Options("full", "a test", 1.0))
+    entry = CompiledForward(None, "__call__", run, Options("full", "a test", 1.0))
     entry.run = run
     return entry
 
@@ -173,7 +173,7 @@ def test_what_a_call_adds_in_python() -> None:
         entry(1, plus=2)
     finally:
         sys.setprofile(None)
-    added = ["Entry.__call__", "is_dynamo_compiling", "next"]
+    added = ["CompiledForward.__call__", "is_dynamo_compiling", "next"]
     assert seen == [*added, target.__qualname__]
 
 
@@ -194,4 +194,4 @@ def test_loading_the_runtime_loads_no_compiler_and_no_diagnosis() -> None:
         [sys.executable, "-c", LOADED], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout == "[] ['printable', 'records', 'runtime', 'version']\n"
+    assert done.stdout == "[] ['records', 'runtime']\n"

@@ -23,7 +23,7 @@ from twins import (
 )
 
 import torchproof
-from torchproof.runtime.method_replacement import Part
+from torchproof.runtime.method_replacement import MethodReplacement
 
 # Dynamo hides it where warnings are shown, not where they are errors.
 pytestmark = [
@@ -100,7 +100,7 @@ def test_moves_are_followed() -> None:
 def test_a_move_off_meta_is_refused_as_eager_refuses_it() -> None:
     plain, model = twins(Net().to("meta"))
     for one in (plain, model):
-        with pytest.raises(NotImplementedError, match="Cannot copy out of meta"):
+        with pytest.raises(NotImplementedError, match="meta tensor"):
             one.to("cpu")
         with pytest.raises(RuntimeError):
             one(sample())
@@ -120,10 +120,10 @@ def test_attributes_are_the_modules_own() -> None:
     model.note = "kept"
     assert model.note == "kept" and not hasattr(plain, "note")
     torch.testing.assert_close(model.encode(sample()), plain.encode(sample()))
-    with pytest.raises(AttributeError, match="'Net' object has no attribute 'nothing'"):
+    with pytest.raises(AttributeError, match="'nothing'"):
         _ = model.nothing
     del model.scale
-    with pytest.raises(AttributeError, match="'Net' object has no attribute 'scale'"):
+    with pytest.raises(AttributeError, match="'scale'"):
         model(sample())
     model.scale = plain.scale
     assert_alike(plain, model, sample())
@@ -284,7 +284,7 @@ def test_a_copy_is_compiled_anew_and_independent(how: str, strategy: str) -> Non
     twin = COPIES[how](model)
     assert not torchproof.status(twin).calls
     parts = [m.__dict__.get(n) for m in twin.modules() for n in ("forward", "finish")]
-    owners = [part.owner for part in parts if isinstance(part, Part)]
+    owners = [part.owner for part in parts if isinstance(part, MethodReplacement)]
     assert owners and not {id(o) for o in owners} & {id(m) for m in model.modules()}
     expected = model(sample())
     with torch.no_grad():

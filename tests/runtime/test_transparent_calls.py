@@ -144,7 +144,7 @@ class Holder:
 def test_functions_methods_and_lambdas() -> None:
     x = sample()
     function = compiled(doubled)
-    assert function.__name__ == "doubled" and function.__doc__ == "Twice as much."
+    assert function.__name__ == "doubled" and function.__doc__ == doubled.__doc__
     assert inspect.signature(function) == inspect.signature(doubled)
     assert_alike(doubled, function, x, plus=1.0)
     method = compiled(Holder(3.0).scaled)
@@ -321,5 +321,5 @@ def test_second_derivatives_are_refused_by_name_or_right(backend: str) -> None:
         slope.sum().backward()
         torch.testing.assert_close(x.grad, torch.full((3,), 6.0))
     else:
-        with pytest.raises(RuntimeError, match="does not currently support double"):
+        with pytest.raises(RuntimeError, match="double backward"):
             slope.sum().backward()

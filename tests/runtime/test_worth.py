@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from torchproof.runtime import speed_trial
-from torchproof.runtime.speed_trial import Worth, measured
+from torchproof.runtime.speed_trial import SpeedTrial, measured
 
 
 class Net(nn.Module):
@@ -90,7 +90,8 @@ def test_in_place_where_no_copy_fits(monkeypatch: pytest.MonkeyPatch) -> None:
 
     found = measured(make, (x,), {}, owner=model, seconds=0.3)
     assert found.where == "in place"
-    assert "more than half of what is free" in found.notes[0]
+    lacks = speed_trial.lack_of_memory(model)
+    assert lacks is not None and lacks in found.notes[0]
     after = [*model.parameters(), *model.buffers()]
     assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
     assert all(p.grad is None for p in model.parameters())
@@ -146,8 +147,8 @@ def test_long_steps_end_in_time_without_an_interval() -> None:
 
 
 def test_the_threshold_and_the_sign_must_both_be_shown() -> None:
-    def of(gain: float, low: float | None) -> Worth:
-        return Worth(2.0, 1.0, gain, low, 2.0, 50, "copy")
+    def of(gain: float, low: float | None) -> SpeedTrial:
+        return SpeedTrial(2.0, 1.0, gain, low, 2.0, 50, "copy")
 
     assert of(0.10, 0.02).pays(0.05)
     assert not of(0.04, 0.02).pays(0.05)

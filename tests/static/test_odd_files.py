@@ -74,7 +74,8 @@ def test_what_is_nested_too_deeply_is_named_and_the_rest_is_read(
         ),
     ):
         [problem] = read.problems
-        assert "deep.py is nested too deeply" in problem
+        assert "deep.py" in problem
+        assert "nested" in problem.replace(str(tmp_path), "")
         assert [s.finding.function for s in read.suspicions] == ["Other.forward"]
 
 
@@ -83,9 +84,8 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     (tmp_path / "m.py").write_text(READ)
     read = static.read([tmp_path])
     assert len(read.suspicions) == 1
-    assert read.problems == (
-        f"{tmp_path / 'pipe.py'} cannot be read: it is no regular file",
-    )
+    (problem,) = read.problems
+    assert str(tmp_path / "pipe.py") in problem and "regular file" in problem
 
 
 def test_every_file_that_is_not_understood_is_named(

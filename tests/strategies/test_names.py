@@ -76,12 +76,12 @@ def test_a_plan_survives_json(plan: Plan) -> None:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("ful", "did you mean full?"),
-        ("nothing-like-it", "choose from eager, full, core, regional, nested"),
-        ("full:reduce_overhead", "did you mean reduce-overhead?"),
-        ("eager:fullgraph", "eager takes nothing"),
-        ("full:dynamic:static", "at most one of dynamic, static, marks"),
-        ("full:max-autotune:reduce-overhead", "at most one of default"),
+        ("ful", r"\bfull\?"),
+        ("nothing-like-it", "eager, full, core, regional, nested"),
+        ("full:reduce_overhead", r"\breduce-overhead\?"),
+        ("eager:fullgraph", "'eager:fullgraph': eager"),
+        ("full:dynamic:static", "dynamic, static, marks"),
+        ("full:max-autotune:reduce-overhead", r"\bdefault, reduce-overhead\b"),
     ],
 )
 def test_a_wrong_name_is_refused_with_the_way_out(name: str, said: str) -> None:
@@ -119,9 +119,9 @@ def test_modes_mean_what_torch_says_they_mean() -> None:
 @pytest.mark.parametrize(
     ("name", "more", "said"),
     [
-        ("eager", {"fullgraph": True}, "eager has no arguments"),
-        ("full:reduce-overhead", {"backend": "aot_eager"}, "has no mode"),
-        ("full:marks", {"dynamic": True}, "marks decide"),
+        ("eager", {"fullgraph": True}, "^eager: .*arguments"),
+        ("full:reduce-overhead", {"backend": "aot_eager"}, "aot_eager.*reduce-overh"),
+        ("full:marks", {"dynamic": True}, "^full:marks: .*dynamic"),
     ],
 )
 def test_arguments_that_contradict_are_refused(
@@ -150,13 +150,19 @@ def test_arguments_that_contradict_are_refused(
             "import torch\n\nnet = torch.compile(net, options={"
             '"guard_filter_fn": torch.compiler.keep_tensor_guards_unsafe})',
         ),
-        ("eager", {}, "# net runs as it is"),
-        ("regional", {}, "# regional: its lines are known once the target has run"),
     ],
 )
 def test_the_lines_to_paste(name: str, more: dict[str, Any], lines: str) -> None:
     strategy = with_arguments(parse(name), **more) if more else parse(name)
     assert strategy.source("net") == lines
+
+
+@pytest.mark.parametrize(("name", "subject"), [("eager", "net"), ("regional", None)])
+def test_without_lines_to_paste_there_is_a_comment(
+    name: str, subject: str | None
+) -> None:
+    source = parse(name).source("net")
+    assert source.startswith(f"# {subject or name}") and "\n" not in source
 
 
 def test_reading_and_printing_needs_no_torch() -> None:

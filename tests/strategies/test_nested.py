@@ -50,7 +50,7 @@ def applied(name: str, net: Any, calls: Any = None, **more: Any) -> Applied:
     calls = calls or calls_of(*ROWS)
     strategy = with_arguments(parse(name), backend="aot_eager", **more)
     done = strategy.apply(net, calls)
-    with done.watched():
+    with done.recording_compilations():
         for call in calls:
             done.fn(**call) if isinstance(call, dict) else done.fn(*call)
     return done
@@ -83,7 +83,7 @@ def test_the_code_of_a_block_is_made_once(name: str) -> None:
 def test_a_number_in_each_block_prevents_that() -> None:
     done = applied("nested", make(CountedBlock).requires_grad_(False), calls_of(3))
     assert artifacts(done) == {"CountedBlock": 3}
-    assert "the 3 x CountedBlock do not share one artifact" in sharing(done)[0]
+    assert "3 x CountedBlock" in sharing(done)[0]
 
 
 def test_two_kinds_of_blocks_are_told_apart() -> None:
@@ -98,7 +98,7 @@ def test_the_lines_and_the_note() -> None:
     with torch.no_grad():
         done = applied("nested", make(), calls_of(3))
         assert done.source == LINES
-        assert done.note == "compiled once for all of its kind: 3 x Block"
+        assert done.note is not None and "3 x Block" in done.note
         names: dict[str, Any] = {"model": net}
         exec(done.source, names)
         assert torch.equal(names["model"](*calls_of(3)[0]), done.fn(*calls_of(3)[0]))
@@ -133,14 +133,14 @@ def test_a_method_of_a_module() -> None:
 
 def test_without_repeated_blocks_there_is_nothing_to_nest() -> None:
     for target in (nn.Sequential(nn.Linear(8, 8)), torch.tanh):
-        with pytest.raises(NotApplicable, match="no repeated blocks"):
+        with pytest.raises(NotApplicable, match=r"\bblocks\b"):
             parse("nested").plan(target, calls_of(3))
 
 
 def test_a_forward_that_was_replaced_is_not_thrown_away() -> None:
     net = make()
     net.blocks[1].forward = lambda x: x  # type: ignore[method-assign]
-    with pytest.raises(NotApplicable, match=r"blocks\.1 has a forward of its own"):
+    with pytest.raises(NotApplicable, match=r"blocks\.1\b.*\bforward\b"):
         parse("nested").plan(net, calls_of(3))
 
 
@@ -158,5 +158,5 @@ def test_what_torch_cannot_nest_fails_with_its_words() -> None:
 def test_words_after_it_are_those_of_full() -> None:
     assert parse("nested:max-autotune").arguments == {"mode": "max-autotune"}
     assert parse("nested+graph").graph
-    with pytest.raises(UserError, match="graphs of its own"):
+    with pytest.raises(UserError, match=r"nested\+graph:max-autotune-no-cudagraphs"):
         parse("nested+graph:reduce-overhead")

@@ -241,7 +241,9 @@ NO_BLOCKS = {
 
 @pytest.mark.parametrize("name", NO_BLOCKS)
 def test_no_repeated_blocks(name: str) -> None:
-    with pytest.raises(NotApplicable, match="no repeated blocks"):
+    with pytest.raises(
+        NotApplicable, match=rf"\bblocks\b.*{type(NO_BLOCKS[name]).__name__}"
+    ):
         plan(NO_BLOCKS[name])
 
 
@@ -270,7 +272,7 @@ def test_equal_towers_side_by_side_have_their_blocks_compiled() -> None:
 
 
 def test_a_plain_function_has_no_blocks() -> None:
-    with pytest.raises(NotApplicable, match="not a module"):
+    with pytest.raises(NotApplicable, match=r"\bmodule\b"):
         parse("regional").plan(lambda x: x, [(X,)])
 
 

@@ -145,7 +145,7 @@ def test_a_search_ends_with_the_same_answer_though_a_node_is_lost(
     run = tune(
         f"{HERE / 'planted.py'}:make_hostile",
         replace(PLAIN, timeout_s=60.0),
-        asked=replace(QUICK, names=names, ray=nodes.address),
+        tune_options=replace(QUICK, names=names, ray=nodes.address),
         watcher=heard,
     )
     assert outcomes(run) == {
@@ -158,8 +158,8 @@ def test_a_search_ends_with_the_same_answer_though_a_node_is_lost(
     assert run.tuning is not None and run.tuning["chosen"] == "regional"
     assert run.tuning["executor"] == f"Ray at {nodes.address}: 2 nodes"
     first, second = dict.fromkeys(seen)
-    assert f"{second} is lost: " in heard  # Ray may miss the worker before the node
-    assert "regional: begins again" in heard
+    assert f"{second} is lost" in heard  # Ray may miss the worker before the node
+    assert "regional: begins" in heard
     places = {name: trial["where"] for name, trial in trials(run).items()}
     assert places["core:hangs"] == places["regional"] == first
     assert places["core:crashes"] == places["core:errs"] == second
@@ -191,7 +191,9 @@ def test_a_trial_that_ends_its_worker_each_time_is_lost_and_the_search_goes_on(
     run = tune(
         f"{HERE / 'deadly.py'}:make",
         PLAIN,
-        asked=replace(QUICK, names=("core:deadly", "regional"), ray=nodes.address),
+        tune_options=replace(
+            QUICK, names=("core:deadly", "regional"), ray=nodes.address
+        ),
         watcher=heard,
     )
     assert outcomes(run)["core:deadly"] == "lost"
@@ -214,14 +216,14 @@ def test_each_gpu_has_a_worker_and_a_node_unlike_the_first_is_left_out(
     run = tune(
         f"{HERE / 'planted.py'}:make_hostile",
         replace(PLAIN, timeout_s=60.0),
-        asked=replace(QUICK, names=names, ray=nodes.address),
+        tune_options=replace(QUICK, names=names, ray=nodes.address),
         watcher=heard,
     )
     assert run.tuning is not None and run.tuning["chosen"] == "regional"
     places = {trial["where"] for trial in trials(run).values()}
     assert {place.rpartition(", ")[2] for place in places} == {"GPU 0", "GPU 1"}
     assert len({place.partition(",")[0] for place in places}) == 1
-    assert "is left out: threads is " in heard
+    assert "threads is " in heard
 
 
 def test_finals_whose_worker_is_lost_are_held_again_by_another(nodes: Nodes) -> None:
@@ -240,7 +242,7 @@ def test_finals_whose_worker_is_lost_are_held_again_by_another(nodes: Nodes) -> 
     run = tune(
         f"{HERE / 'planted.py'}:make",
         PLAIN,
-        asked=replace(QUICK, ray=nodes.address),
+        tune_options=replace(QUICK, ray=nodes.address),
         watcher=Heard(lose_the_first),
     )
     assert len(seen) == 2
@@ -263,9 +265,9 @@ def test_a_cluster_that_is_lost_as_a_whole_leaves_what_there_is(
     asked = replace(QUICK, ray=nodes.address)
     target = f"{HERE / 'planted.py'}:make"
     with pytest.raises(UserError, match=f"--ray {nodes.address}: .* --resume"):
-        tune(target, PLAIN, asked=asked, watcher=Heard(lose_all))
+        tune(target, PLAIN, tune_options=asked, watcher=Heard(lose_all))
     assert_nothing_stays(tmp_path, before)
-    run = tune(target, PLAIN, asked=replace(asked, ray=None, resume=True))
+    run = tune(target, PLAIN, tune_options=replace(asked, ray=None, resume=True))
     assert run.tuning is not None and run.tuning["chosen"] == "regional"
     assert run.tuning["resumed"] == 1 and trials(run)["full"]["resumed"]
 
@@ -273,10 +275,10 @@ def test_a_cluster_that_is_lost_as_a_whole_leaves_what_there_is(
 @pytest.mark.parametrize(
     ("address", "told"),
     [
-        ("127.0.0.1:9", "nothing answers there"),
-        ("no-such-host.invalid:6379", "nothing answers there"),
-        ("nonsense", "Invalid address"),
-        ("local", "names no cluster"),
+        ("127.0.0.1:9", "Errno"),
+        ("no-such-host.invalid:6379", "Errno"),
+        ("nonsense", "Invalid address"),  # Ray's own words
+        ("local", "HOST:PORT"),
     ],
 )
 def test_an_address_without_a_cluster_is_one_line(
@@ -302,5 +304,5 @@ def test_something_else_than_ray_at_the_address_is_given_up_in_time(
         target = f"{HERE / 'planted.py'}:make"
         done = torchproof("tune", target, "--ray", address, "-q", cwd=tmp_path)
     assert done.returncode == 2
-    assert "no cluster answers within 20 s" in done.stderr
+    assert f"--ray {address}: " in done.stderr and "20 s" in done.stderr
     assert len(done.stderr.splitlines()) == 1 and time.monotonic() - begin < 40

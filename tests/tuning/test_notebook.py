@@ -79,7 +79,7 @@ def test_no_trial_is_written_over_another(tmp_path: Path) -> None:
 
 def test_a_search_that_goes_on_is_not_taken_from(tmp_path: Path) -> None:
     first = Notebook(KEY, resume=False, root=tmp_path)
-    with pytest.raises(UserError, match="another search goes on"):
+    with pytest.raises(UserError, match="another search"):
         Notebook(KEY, resume=True, root=tmp_path)
     second = Notebook(KEY, resume=False, root=tmp_path)
     assert second.folder != first.folder
@@ -89,5 +89,5 @@ def test_a_search_that_goes_on_is_not_taken_from(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_is_said_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "tune").write_text("in the way")
-    with pytest.raises(UserError, match=r"cannot keep trials in .*tune"):
+    with pytest.raises(UserError, match=str(tmp_path / "tune")):
         Notebook(KEY, resume=False, root=tmp_path / "tune")

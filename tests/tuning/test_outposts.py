@@ -58,26 +58,27 @@ def test_what_steers_a_target_goes_along_and_nothing_else(given: Errand) -> None
 
 
 def test_a_node_without_the_folder_is_refused(given: Errand) -> None:
-    told = match(replace(given, folder="/no/such/folder"))
-    assert told == ("refused", "it has no folder /no/such/folder")
+    ending, why = match(replace(given, folder="/no/such/folder"))
+    assert ending == "refused" and "/no/such/folder" in why
 
 
 def test_a_node_without_the_targets_file_is_refused(
     given: Errand, tmp_path: Path
 ) -> None:
     Path("model.py").unlink()
-    assert match(given) == ("refused", f"it has no file {tmp_path / 'model.py'}")
+    ending, why = match(given)
+    assert ending == "refused" and str(tmp_path / "model.py") in why
 
 
 def test_a_node_with_another_file_is_refused(given: Errand) -> None:
     Path("model.py").write_text(FACTORY + "# another\n")
     ending, why = match(given)
-    assert ending == "refused" and why.endswith("model.py is another one than here")
+    assert ending == "refused" and "model.py" in why
 
 
 def test_a_node_with_another_torchproof_is_refused(given: Errand) -> None:
     ending, why = match(replace(given, package="another"))
-    assert ending == "refused" and "its torchproof is another one" in why
+    assert ending == "refused" and "torchproof" in why
 
 
 def test_a_workload_needs_no_file_of_the_users(given: Errand) -> None:
@@ -213,6 +214,6 @@ def test_without_ray_the_extra_is_named(
     assert main(["tune", "model.py:make", "--ray", "auto", "-q"]) == 2
     told = capsys.readouterr()
     assert told.out == ""
-    assert told.err == (
-        "torchproof: error: --ray needs Ray: pip install torchproof[ray]\n"
-    )
+    assert told.err.startswith("torchproof: error: --ray ")
+    assert told.err.endswith("pip install torchproof[ray]\n")
+    assert told.err.count("\n") == 1

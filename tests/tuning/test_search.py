@@ -34,14 +34,14 @@ def test_a_gain_that_may_be_none_is_none(tmp_path: Path) -> None:
     )
     assert chosen.name == "eager"
     # Other processes were asked before it was given up.
-    assert fake.sittings == [(0, ("full",)), (1, ("full",))]
-    assert search.stopped == "everything was tried"
+    assert fake.repeats == [(0, ("full",)), (1, ("full",))]
+    assert "tried" in search.stopped
 
 
 def test_doubt_is_settled_by_the_finals(tmp_path: Path) -> None:
     fates = {"full": Fate(8.0, spread=1.4, final_spread=1.01)}
     chosen, _, fake = Setting(tmp_path, fates).run("full")
-    assert chosen.name == "full" and fake.sittings == [(0, ("full",))]
+    assert chosen.name == "full" and fake.repeats == [(0, ("full",))]
 
 
 def test_what_is_right_only_in_its_trial_does_not_win(tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ def test_nobody_wins_where_all_fail(tmp_path: Path) -> None:
     bad: tuple[Outcome, ...] = ("failed", "wrong", "out of memory")
     fates = {n: Fate(outcome=o) for n, o in zip(FORMS, bad, strict=True)}
     chosen, search, fake = Setting(tmp_path, fates).run(*FORMS)
-    assert chosen.name == "eager" and not fake.sittings
+    assert chosen.name == "eager" and not fake.repeats
     assert [outcome(search, name) for name in FORMS] == [*bad]
 
 
@@ -140,7 +140,7 @@ def test_where_all_finalists_fail_those_after_them_are_compared(tmp_path: Path) 
     }
     chosen, _, fake = Setting(tmp_path, fates).run("full", "regional")
     assert chosen.name == "regional" and chosen.final
-    assert [names for _, names in fake.sittings] == [("full",), ("regional",)]
+    assert [names for _, names in fake.repeats] == [("full",), ("regional",)]
 
 
 def test_all_finalists_may_fail(tmp_path: Path) -> None:
@@ -232,7 +232,7 @@ def test_a_short_budget_is_for_one_trial_if_it_needs_it(tmp_path: Path) -> None:
     fates = {"full": Fate(4.0, seconds=80.0)}
     setting = Setting(tmp_path, fates, budget_s=100)
     chosen, search, _ = setting.run("full", "regional")
-    assert chosen.name == "full" and search.stopped == "the budget is spent"
+    assert chosen.name == "full" and "budget" in search.stopped
     assert search.skipped[0].name == "regional"
 
 
@@ -241,14 +241,14 @@ def test_a_budget_that_nothing_fits_in_decides_nothing(
     tmp_path: Path, budget_s: float
 ) -> None:
     fates = {name: Fate(4.0, seconds=1e9) for name in FORMS}
-    with pytest.raises(UserError, match=r"is too small for one trial"):
+    with pytest.raises(UserError, match=f"--budget {budget_s:g}s"):
         Setting(tmp_path, fates, budget_s=budget_s).run(*FORMS)
 
 
 def test_a_timeout_of_the_users_is_no_lack_of_budget(tmp_path: Path) -> None:
     fates = {"full": Fate(seconds=1e9)}
     chosen, search, fake = Setting(tmp_path, fates, timeout_s=7.0).run("full")
-    assert chosen.name == "eager" and search.stopped == "everything was tried"
+    assert chosen.name == "eager" and "tried" in search.stopped
     assert fake.limits["full"] == 7.0
 
 
@@ -277,9 +277,9 @@ def test_what_builds_on_a_failure_is_left_out(tmp_path: Path) -> None:
     fates = {"full": Fate(outcome="failed")}
     _, search, fake = Setting(tmp_path, fates).run("full", "full:max-autotune")
     assert fake.tried == ["full"]
-    assert [(s.name, "which it builds on" in s.why) for s in search.skipped] == [
-        ("full:max-autotune", True)
-    ]
+    (skip,) = search.skipped
+    assert skip.name == "full:max-autotune"
+    assert skip.why.startswith("full,") and "failed" in skip.why
 
 
 def test_a_graph_waits_for_what_it_records(tmp_path: Path) -> None:

@@ -200,14 +200,14 @@ class MarkedAtEachCall(megacontext_graphs.MicroStep):
 def test_a_mark_at_each_call_is_refused() -> None:
     _, calls = megacontext.make(train=True)
     model = MarkedAtEachCall(SIZE, SIZE.batch)
-    with pytest.raises(StepError, match=r"MicroStep\.gist, called .*leave the mark"):
+    with pytest.raises(StepError, match=r"cudagraph_mark_step_begin.*MicroStep\.gist"):
         model(*calls[0])
 
 
 def test_a_micro_step_before_the_backward_of_the_last_is_refused(watch: Watch) -> None:
     model, calls = megacontext.make(train=True)
     first = model(*calls[0])
-    with pytest.raises(StepError, match=r"MicroStep\.gist, called .*awaits its back"):
+    with pytest.raises(StepError, match=r"MicroStep\.gist\b.*\bbackward\(\)"):
         model(*calls[1])
     assert watch.marks == 1
     first.loss.backward()
@@ -254,7 +254,7 @@ def test_all_widths_and_batches_are_few_shapes() -> None:
     widths = megacontext_step.widths(base, base.length)
     wide = {-(-width // base.grain) * base.grain for width in widths}
     assert wide == {1536, 1664, 1792, 1920}
-    with pytest.raises(ValueError, match="a batch of 3: at most 2"):
+    with pytest.raises(ValueError, match=r"\bbatch\b.*\b3\b.*\b2\b"):
         model(*megacontext.make(train=True, batch=3)[1][0])
 
 

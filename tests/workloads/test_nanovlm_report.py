@@ -74,8 +74,8 @@ def test_they_are_resolved_in_the_cured_one(found: Found) -> None:
     after = replace(after, findings=findings, baseline=history.in_short(before))
     text = render(after, "md")
     assert_resolved(text)
-    assert f"| open findings, high | {_high(before)} | 0 |" in text
-    assert "target `workload:nanovlm-original`" in text
+    assert re.search(rf"^\|[^|]*\bhigh \| {_high(before)} \| 0 \|", text, re.M)
+    assert "`workload:nanovlm-original`" in text
 
 
 def _high(run: Run) -> int:
@@ -95,13 +95,13 @@ def test_the_commands_themselves_tell_it(tmp_path: Path) -> None:
     assert first.returncode == 1, first.stderr
     assert_tells(first.stdout)
     assert re.search(r"^\| eager \| [\d.]+ ms \|", first.stdout, re.M)
-    assert "us a call, measured." in first.stdout
+    assert re.search(r"\b[\d.]+ us a call\b", first.stdout)
     (run,) = re.findall(r"\*\*Run:\*\* `(.+)`", first.stdout)
     more = ("--format", "md", "--baseline", run)
     second = torchproof("check", "workload:nanovlm", *more, cwd=tmp_path)
     assert second.returncode in {0, 1}, second.stderr  # speed is the machine's
     assert_resolved(second.stdout)
-    assert re.search(r"^\| full, median step \| [\d.]+ ms", second.stdout, re.M)
+    assert re.search(r"^\| full,[^|]*\bmedian\b[^|]*\| [\d.]+ ms", second.stdout, re.M)
     shown = re.findall(
         r"```bash\n(torchproof check .* --select GB102 .*)\n", first.stdout
     )

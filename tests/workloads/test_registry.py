@@ -102,7 +102,7 @@ def test_the_list_names_sizes_and_parameters(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("train", "what"), [(False, "weights take 1 GiB"), (True, "gradients take 2 GiB")]
+    ("train", "what"), [(False, r"weights .*\b1 GiB"), (True, r"gradients .*\b2 GiB")]
 )
 def test_a_size_beyond_memory_is_refused_before_it_is_built(
     train: bool, what: str, monkeypatch: pytest.MonkeyPatch
@@ -110,7 +110,7 @@ def test_a_size_beyond_memory_is_refused_before_it_is_built(
     room = SimpleNamespace(available=2**29)
     monkeypatch.setattr(calls.psutil, "virtual_memory", lambda: room)
     job = {"size": "small", "device": "cpu", "train": train}
-    with pytest.raises(UserError, match=rf"{what} and cpu has 0 GiB free: choose"):
+    with pytest.raises(UserError, match=rf"{what}\b.*\bcpu .*\b0 GiB"):
         calls._workload_arguments(parse("workload:gpt"), job)
     room.available = 2**40
     assert calls._workload_arguments(parse("workload:gpt"), job)["size"] == "small"
@@ -130,7 +130,7 @@ def test_a_given_batch_is_that_of_every_call(name: str) -> None:
 def test_a_session_has_no_batch(name: str) -> None:
     module = importlib.import_module(WORKLOADS[name].module)
     assert module.make(batch=1)
-    with pytest.raises(ValueError, match="a session has one sequence: batch 3"):
+    with pytest.raises(ValueError, match=r"\bbatch 3\b"):
         module.make(batch=3)
     with pytest.raises(ValueError, match="sequence 16: "):
         module.make(sequence=16, train=True)

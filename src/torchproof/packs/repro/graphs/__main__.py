@@ -18,7 +18,7 @@ from torch import Tensor, fx
 from torchproof.packs.repro.graphs.expressions import NotPortable
 from torchproof.packs.repro.graphs.fx_reader import Reader, RecordingInterpreter
 from torchproof.process import parent_death
-from torchproof.torch_private import instead_of_backends, minified, without_regions
+from torchproof.torch_private import minify, replace_backends, without_regions
 
 
 class _GraphCaptured(Exception):
@@ -47,7 +47,7 @@ def main() -> None:
         print(json.dumps(graph), file=replies, flush=True)
         return bool(json.loads(sys.stdin.readline())["fails"])
 
-    minified(gm, inputs, fails)
+    minify(gm, inputs, fails)
 
 
 def _capture(source: str) -> tuple[fx.GraphModule, Sequence[Any]]:
@@ -64,7 +64,7 @@ def _capture(source: str) -> tuple[fx.GraphModule, Sequence[Any]]:
         return stop
 
     try:
-        with instead_of_backends(run):
+        with replace_backends(run):
             compiled: Any = torch.compile(fn)
             compiled(*calls[0])
     except _GraphCaptured as captured:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from torchproof.torch_private import higher_order, operator_name, qualified
+from torchproof.torch_private import higher_order_name, operator_name, qualified_name
 
 # Operator namespaces of torch itself; others belong to libraries or the user.
 _NAMESPACES = {
@@ -119,7 +119,7 @@ def stem(node: fx.Node) -> str:
     operation = operator_name(node.target)
     if operation is not None:
         return operation.split(".")[1]
-    return higher_order(node.target) or node.target.__name__
+    return higher_order_name(node.target) or node.target.__name__
 
 
 class Namer:
@@ -152,7 +152,7 @@ def _call(node: fx.Node, write: Callable[[Any], str]) -> str:
         return f"{_operand(arguments[0])}.__setitem__({', '.join(arguments[1:])})"
     if target is getattr and isinstance(node.args[1], str):
         return f"{_operand(arguments[0])}.{node.args[1]}"
-    name = higher_order(target)
+    name = higher_order_name(target)
     if name is not None:
         return _region(name, node, write)
     return f"{_function(target)}({_arguments(node, write, 0)})"
@@ -226,7 +226,7 @@ def _function(target: Any) -> str:
 
 def _torch_name(target: Any) -> str:
     """Returns the dotted name of a function, if torch has it under that name."""
-    name = qualified(target)
+    name = qualified_name(target)
     value: Any = torch
     for part in name.split(".")[1:]:
         value = getattr(value, part, None)

@@ -21,7 +21,7 @@ from torchproof.packs.repro.graphs.fx_reader import (
 )
 from torchproof.packs.repro.graphs.graph_ir import GraphIR, Input
 from torchproof.packs.repro.graphs.variants import RecordedGraph, to_candidate
-from torchproof.torch_private import instead_of_backends, without_regions
+from torchproof.torch_private import replace_backends, without_regions
 
 _CALLS = 3  # CUDA graphs replay from the third call on
 _MAX_BYTES = 2**26  # of the recorded inputs of one graph, to keep packs small
@@ -45,7 +45,7 @@ def recorder(
             gm, origin, write=write, folder=folder, weights=weights, refuse=refuse
         )
 
-    return instead_of_backends(run)
+    return replace_backends(run)
 
 
 class _Recording:

@@ -1,0 +1,327 @@
+"""Writes the parts of the documents that come from code and results: `make docs`.
+
+docs/reference/rules.md and docs/reference/coverage.md are generated whole. In the other
+documents the text between `<!-- begin NAME -->` and `<!-- end NAME -->` is replaced.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests"))
+
+import coverage_page
+import getting_started
+import limitations_page
+import pack_tables
+import precision_tables
+import readme_tables
+import reliability_tables
+import report_examples
+import results_tables
+import strategy_tables
+from import_table import MAY_IMPORT
+
+from torchproof.checking.rules import RULES
+from torchproof.records.run import CATEGORIES
+from torchproof.report import render
+from torchproof.targets.workloads import WORKLOADS
+
+COMMAND = ("check", "workload:gpt-original", "--effort", "quick")
+BENCH = "gpt2-inference"  # the runs whose text is shown
+TUNE = "tuning/gpt2-inference-tuned"
+
+
+def rules_page() -> str:
+    """Every rule: a table of all, then the text that `torchproof rule` prints."""
+    table = [f"| [{r.code}](#{r.code.lower()}) | {r.summary()} |" for r in RULES]
+    sections = [
+        f"## {rule.code}\n\n"
+        f"*{CATEGORIES[rule.kind]}, `{rule.kind}`.* {rule.summary()}\n"
+        + _body(rule.documentation())
+        for rule in RULES
+    ]
+    return "\n".join(
+        [
+            "# Rules",
+            "",
+            "<!-- Written by scripts/docs/generate.py from the rules' docstrings. -->",
+            "",
+            "`torchproof rule CODE` prints the same text. Severity follows the",
+            "consequence in the run, so it is not a property of the rule.",
+            "",
+            "| code | pattern |",
+            "|---|---|",
+            *table,
+            "",
+            "\n".join(sections).rstrip(),
+            "",
+        ]
+    )
+
+
+def _body(text: str) -> str:
+    """A rule's sections, with bold titles: as headings they would fill the contents."""
+    lines = text.split("\n")[1:]
+    spaced: list[str] = []
+    for line in lines:
+        title = line.startswith("## ")
+        spaced.append(f"**{line.removeprefix('## ')}**" if title else line)
+        if title:
+            spaced.append("")
+    return "\n".join(spaced) + "\n"
+
+
+def import_table() -> str:
+    rows = ["| package or module | may import |", "|---|---|"]
+    for name, allowed in MAY_IMPORT.items():
+        names = ", ".join(f"`{other}`" for other in sorted(allowed))
+        rows.append(" ".join(f"| `{name}` | {names} |".split()))
+    return "\n".join(rows)
+
+
+def package_table() -> str:
+    """Each package with the first line of its docstring and the file to read first."""
+    rows = ["| package | what it does | read first |", "|---|---|---|"]
+    for name in MAY_IMPORT:
+        path = ROOT / "src" / "torchproof" / name / "__init__.py"
+        if path.exists():
+            text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+            first = re.findall(r"Start with `([^`]+)`", text)
+            rows.append(f"| `{name}` | {text.splitlines()[0]} | `{first[0]}` |")
+    return "\n".join(rows)
+
+
+def output(text: str) -> str:
+    """The start and the end of a check's output, with the worst finding in between."""
+    header, worst, *_, footer = text.rstrip("\n").split("\n\n")
+    return _fenced("\n\n".join([header, worst, "...", footer]))
+
+
+def bench_output(*, details: str | None = None) -> str:
+    """What `bench` printed: the bars, and the decision; with the details of an arm."""
+    run = results_tables.gpu_run(BENCH)
+    text, found = render(run, "text").rstrip("\n"), []
+    header, bars, costs, *arms = text.split("\n\nDecision:")[0].split("\n\n")
+    if details is not None:
+        found = [costs, "...", next(a for a in arms if a.startswith(f"{details}\n"))]
+    end = text[text.index("Decision:") :]
+    return _fenced("\n\n".join([header, bars, *found, "...", end]))
+
+
+def tune_output() -> str:
+    return _fenced(render(results_tables.gpu_run(TUNE), "text").rstrip("\n"))
+
+
+def captured() -> Captured:
+    """The output of the commands that `make docs` runs."""
+    walked = getting_started.checks()
+    steps = {("docs/getting-started.md", name): text for name, text in walked.items()}
+    return {("README.md", "output"): output(first_check()), **steps}
+
+
+def first_check() -> str:
+    with tempfile.TemporaryDirectory() as folder:
+        program = [sys.executable, "-m", "torchproof", *COMMAND, "-q"]
+        done = subprocess.run(
+            program, cwd=folder, stdout=subprocess.PIPE, text=True, check=False
+        )
+    if done.returncode != 1:
+        raise SystemExit(f"{' '.join(program)} ended with exit code {done.returncode}")
+    return done.stdout
+
+
+def overhead_table() -> str:
+    """What observing costs, from the measurements kept under benchmarks/results."""
+    rows = [
+        "| machine | torch | plain run | under `check` | ratio | rounds |",
+        "|---|---|---|---|---|---|",
+    ]
+    for kept in _results("overhead"):
+        seconds, ratio = kept["seconds"], kept["ratio"]
+        spans = [
+            f"{arm['median']:.1f} s ({arm['low']:.1f} to {arm['high']:.1f})"
+            for arm in (seconds["plain"], seconds["torchproof"])
+        ]
+        paired = f"{ratio['low']:.2f} to {ratio['high']:.2f}"
+        machine = f"{kept['machine']['arch']}, {kept['machine']['cores']} cores"
+        rows.append(
+            f"| {machine} | {kept['versions']['torch']} | {spans[0]} | {spans[1]} "
+            f"| {ratio['of_medians']:.2f} ({paired}) | {kept['rounds']} |"
+        )
+    return "\n".join(rows)
+
+
+def sizes_table() -> str:
+    """Every fixed form with its sizes; the one that a GPU gets by default is bold."""
+    rows = ["| workload | what it is | sizes and parameters |", "|---|---|---|"]
+    for name, workload in WORKLOADS.items():
+        if name.endswith("-original"):
+            continue
+        sizes = [
+            f"{f'**{size}**' if size == workload.gpu_size else size} {count:,}"
+            for size, count in workload.sizes.items()
+        ]
+        rows.append(f"| `{name}` | {workload.summary} | {'; '.join(sizes)} |")
+    return "\n".join(rows)
+
+
+def diagnoses_table() -> str:
+    """What `check` counted in each original, and in its fixed form."""
+    rows = [
+        "| workload | machine | graphs | breaks | recompiles | high, medium findings |",
+        "|---|---|---|---|---|---|",
+    ]
+    for kept in _results("diagnoses"):
+        for key, fixed in kept.items():
+            name, _, train = key.partition(" ")
+            if name.endswith("-original"):
+                continue
+            original = kept[" ".join(filter(None, [f"{name}-original", train]))]
+            forms = (original, fixed)
+            counts = [
+                " -> ".join(str(form["counts"][what]) for form in forms)
+                for what in ("graphs", "graph_breaks", "recompiles")
+            ]
+            loud = [
+                f"{s.get('high', 0)}, {s.get('medium', 0)}"
+                for s in (form["severities"] for form in forms)
+            ]
+            label = f"`{name}`{', training' if train else ''}"
+            cells = [label, _machine(fixed), *counts, " -> ".join(loud)]
+            rows.append(f"| {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
+def worth_table() -> str:
+    """Originals in eager and compiled beside the fixed form compiled."""
+    rows = [
+        "| workload | machine | original, eager | original, compiled "
+        "| fixed, compiled | fixed vs eager |",
+        "|---|---|---|---|---|---|",
+    ]
+    for kept in _results("workloads"):
+        found = kept["rows"]
+        for row in found.values():
+            if row["workload"].endswith("-original"):
+                continue
+            train = " train" if row["train"] else ""
+            eager = found[f"{row['workload']}-original eager{train}"]
+            compiled = found[f"{row['workload']}-original compiled{train}"]
+            cells = [
+                f"`{row['workload']}`{', training' if row['train'] else ''}",
+                _machine(row),
+                *(_milliseconds(arm) for arm in (eager, compiled, row)),
+                _ratio(eager, row),
+            ]
+            rows.append(f"| {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
+def _ratio(eager: dict[str, Any], fixed: dict[str, Any]) -> str:
+    """How many times as fast; no number where the middle halves overlap."""
+    if "failure" in eager or "failure" in fixed:
+        return "-"
+    if eager["low_ms"] <= fixed["high_ms"] and fixed["low_ms"] <= eager["high_ms"]:
+        return "not significant"
+    return f"{eager['median_ms'] / fixed['median_ms']:.2f}x"
+
+
+def _milliseconds(arm: dict[str, Any]) -> str:
+    if "failure" in arm:
+        return "fails"
+    return f"{arm['median_ms']:.1f} ({arm['low_ms']:.1f} to {arm['high_ms']:.1f})"
+
+
+def _machine(row: dict[str, Any]) -> str:
+    """Where a row was measured, and at which size; a failure has neither."""
+    if "failure" in row:
+        return "-"
+    return f"{row['device']}, torch {row['torch']}, {row['size']}"
+
+
+def _results(name: str) -> Iterator[Any]:
+    for path in sorted((ROOT / "benchmarks" / "results").glob(f"{name}-*.json")):
+        yield json.loads(path.read_text())
+
+
+def _fenced(text: str) -> str:
+    return f"```text\n{text}\n```"
+
+
+def filled(text: str, name: str, body: str) -> str:
+    """A document with one of its generated parts replaced."""
+    begin, end = f"<!-- begin {name} -->", f"<!-- end {name} -->"
+    pattern = re.escape(begin) + r"\n.*?" + re.escape(end)
+    assert len(re.findall(pattern, text, re.DOTALL)) == 1, f"{name} is not marked once"
+    return re.sub(pattern, lambda _: f"{begin}\n{body}\n{end}", text, flags=re.DOTALL)
+
+
+Tables = Mapping[str, Callable[[], str]]
+Captured = Mapping[tuple[str, str], str]  # text by document and part
+
+
+def parts() -> dict[str, Tables]:
+    """The generated parts of each document, by the document's path."""
+    return {
+        "README.md": readme_tables.TABLES,
+        "docs/architecture.md": {
+            "packages": package_table,
+            "imports": import_table,
+            "overhead": overhead_table,
+        },
+        "docs/bench.md": {"bench": lambda: bench_output(details="full")},
+        "docs/decide.md": strategy_tables.TABLES,
+        "docs/getting-started.md": getting_started.TABLES,
+        "docs/load.md": {"warm-starts": pack_tables.starts},
+        "docs/pack.md": {"repro-packs": pack_tables.repros},
+        "docs/show.md": report_examples.TABLES,
+        "docs/tune.md": {"tune": tune_output},
+        "docs/reference/limitations.md": limitations_page.TABLES,
+        "docs/reference/precision.md": precision_tables.TABLES,
+        "docs/reference/reliability.md": reliability_tables.TABLES,
+        "docs/reference/results.md": results_tables.TABLES,
+        "docs/reference/workloads.md": {
+            "sizes": sizes_table,
+            "diagnoses": diagnoses_table,
+            "worth": worth_table,
+        },
+    }
+
+
+def documents(captured: Captured | None = None) -> dict[Path, str]:
+    """Each document with current parts; `captured` are those that need a run."""
+    texts = {ROOT / name: _with_tables(name, made) for name, made in parts().items()}
+    texts[ROOT / "docs/reference/rules.md"] = rules_page()
+    texts[ROOT / "docs/reference/coverage.md"] = coverage_page.page()
+    for (name, part), body in (captured or {}).items():
+        texts[ROOT / name] = filled(texts[ROOT / name], part, body)
+    return texts
+
+
+def _with_tables(name: str, tables: Tables) -> str:
+    text = (ROOT / name).read_text()
+    for part, make in tables.items():
+        text = filled(text, part, make())
+    return text
+
+
+def lasting(text: str) -> str:
+    """Without what differs from run to run: a run's date, and the build of torch."""
+    return re.sub(r"\d{8}-\d{4}-[\w-]+|torch \d\S+", "-", text)
+
+
+if __name__ == "__main__":
+    for path, text in documents(captured()).items():
+        if not path.is_file() or lasting(path.read_text()) != lasting(text):
+            path.write_text(text)
+            print(f"written: {path.relative_to(ROOT)}")

@@ -1,0 +1,150 @@
+"""The tables of docs/reference/reliability.md, read from benchmarks/results."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from torchproof.report import markdown
+
+KEPT = Path(__file__).resolve().parents[2] / "benchmarks" / "results"
+
+
+def faults() -> str:
+    """A row for each fault, a column for each situation."""
+    kept = _kept("reliability-cpu.json")
+    cells = kept["cells"]
+    columns = list(dict.fromkeys(cell["situation"] for cell in cells))
+    found = {(cell["fault"], cell["situation"]): _cell(cell) for cell in cells}
+    rows = (
+        (fault, *(found.get((fault, column), "-") for column in columns))
+        for fault in dict.fromkeys(cell["fault"] for cell in cells)
+    )
+    counts = Counter(cell["commit"] for cell in cells if cell["wrong"] is not None)
+    commits = ", ".join(f"{count} at {commit}" for commit, count in counts.items())
+    passed = sum(cell["wrong"] == [] for cell in cells)
+    failed = sum(bool(cell["wrong"]) for cell in cells)
+    said = (
+        f"Of {len(cells)} fault/scenario pairs, {passed} pass, {failed} fail,"
+        f" {sum(cell['wrong'] is None for cell in cells)} were not run. Commits:"
+        f" {commits} (torch {kept['torch']}, CPU, {kept['machine']['arch']}). Seconds"
+        " are those of the call with the fault."
+    )
+    return f"{said}\n\n{markdown.table(['fault', *columns], rows)}"
+
+
+def _cell(cell: dict[str, Any]) -> str:
+    if cell["wrong"] is None:
+        return "not run"
+    seconds = cell["seconds"]
+    took = "" if seconds is None else f" {seconds:.1f} s"
+    return f"**fails**{took}" if cell["wrong"] else f"ok{took}"
+
+
+def soak() -> str:
+    kept = _kept("soak-cpu.json")
+    return markdown.table(["", *kept["soaks"]], _soak(list(kept["soaks"].values())))
+
+
+def _soak(soaks: list[dict[str, Any]]) -> Iterator[tuple[str, ...]]:
+    yield "calls", *(f"{one['calls']:,}" for one in soaks)
+    yield "wrong answers", *(str(len(one["wrong"])) for one in soaks)
+    yield "compilations", *(str(one["compilations"]) for one in soaks)
+    for what in ("faults", "fallbacks"):
+        yield what, *(_counts(one[what]) for one in soaks)
+    halves = [one["held"] for one in soaks]
+    yield (
+        "memory, MiB",
+        *(
+            " -> ".join(f"{half['memory_bytes'] / 2**20:.0f}" for half in both)
+            for both in halves
+        ),
+    )
+    for what in ("threads", "processes", "files"):
+        yield what, *(" -> ".join(str(half[what]) for half in both) for both in halves)
+    yield "seconds", *(f"{one['seconds']:.0f}" for one in soaks)
+
+
+def state() -> str:
+    """A row for each way to run a program; what became of its calls."""
+    kept = _kept("fuzz-state-cpu.json")
+    header = ["run by", "programs", "calls", "changes", "replayed or compiled"]
+    header += ["recordings or compilations", "differ from eager"]
+    rows = (_state(name, row) for name, row in kept["subjects"].items())
+    return markdown.table(header, rows)
+
+
+def _state(name: str, row: dict[str, Any]) -> tuple[str, ...]:
+    counts = row["counts"]
+    fast = counts.get("replays", counts.get("compiled", 0))
+    made = counts.get("recordings", counts.get("compilations", 0))
+    numbers = (row["programs"], row["calls"], row["changes"])
+    share = f"{fast / row['calls']:.0%}"
+    shown = (f"{number:,}" for number in numbers)
+    return f"`{name}`", *shown, share, f"{made:,}", str(len(row["failures"]))
+
+
+def state_limits() -> str:
+    """What random programs leave out, since it is known to differ."""
+    path = KEPT.parent.parent / "tests" / "state_fuzz" / "limits.toml"
+    table = tomllib.loads(path.read_text(encoding="utf-8"))
+    rows = (
+        (name, f"`torchproof.{subject}`", why)
+        for subject in ("compile", "graph")
+        for name, why in table[subject].items()
+    )
+    return markdown.table(["the step reads", "under", "why the result differs"], rows)
+
+
+def calls() -> str:
+    """What a call adds, by what is called and by backend."""
+    header = ["call", "torch.compile, us", "added, us (middle half)", "pairs"]
+    rows = (row for path in KEPT.glob("call-overhead-*.json") for row in _calls(path))
+    return markdown.table(header, rows)
+
+
+def _calls(path: Path) -> Iterator[tuple[str, ...]]:
+    for name, row in _kept(path.name)["calls"].items():
+        added = row["added_us"]
+        spread = f"{added['low_quarter']:.1f} to {added['high_quarter']:.1f}"
+        yield (
+            name,
+            f"{row['bare_us']:.1f}",
+            f"{added['median']:.1f} ({spread})",
+            str(row["pairs"]),
+        )
+
+
+def _counts(counts: dict[str, int]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in sorted(counts.items()))
+
+
+def _kept(name: str) -> dict[str, Any]:
+    kept: dict[str, Any] = json.loads((KEPT / name).read_text())
+    return kept
+
+
+def files() -> str:
+    """What a fuzzer of file formats tried, and what it found."""
+    kept = _kept("fuzz-files.json")
+    header = ["format", "cases", "files", "calls", "accepted", "refused", "findings"]
+    keys = ("cases", "files", "calls", "accepted", "refused")
+    rows = [
+        (name, *(f"{one[key]:,}" for key in keys), str(len(one["findings"])))
+        for name, one in kept["formats"].items()
+    ]
+    return markdown.table(header, rows)
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "faults": faults,
+    "soak": soak,
+    "files": files,
+    "state": state,
+    "state limits": state_limits,
+    "calls": calls,
+}

@@ -1,0 +1,40 @@
+"""The examples of docs/show.md: one check, made by hand, in each of its formats."""
+
+from __future__ import annotations
+
+import json
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests"))
+
+from check_runs import FULL, ITEM, SIZE, check
+
+from torchproof.report import finding_section, render
+
+
+def finding() -> str:
+    """Indented, since it has blocks of code of its own."""
+    return textwrap.indent(finding_section.entry(ITEM, FULL), "    ")
+
+
+def sarif() -> str:
+    result = json.loads(render(FULL, "sarif"))["runs"][0]["results"][0]
+    physical = result["locations"][0]["physicalLocation"]
+    del physical["contextRegion"], result["properties"]
+    result["message"]["text"] = result["message"]["text"].partition(". ")[0] + ". ..."
+    return f"```json\n{json.dumps(result, indent=1)}\n```"
+
+
+def github() -> str:
+    return f"```text\n{render(check(ITEM, SIZE), 'github').rstrip()}\n```"
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "finding": finding,
+    "sarif": sarif,
+    "github": github,
+}

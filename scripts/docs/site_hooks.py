@@ -1,0 +1,31 @@
+"""mkdocs hooks: README, CONTRIBUTING and CHANGELOG become pages of the site."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = {
+    "README.md": "index.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "CHANGELOG.md": "changelog.md",
+}
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    for source, page in PAGES.items():
+        text = relinked((ROOT / source).read_text(encoding="utf-8"))
+        files.append(File.generated(config, page, content=text))
+    return files
+
+
+def relinked(text: str) -> str:
+    """With links as seen from docs/: mkdocs reports what is left dangling."""
+    text = re.sub(r"\]\(docs/", "](", text)
+    for source, page in PAGES.items():
+        text = text.replace(f"]({source}", f"]({page}")
+    return text
