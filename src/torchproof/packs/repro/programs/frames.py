@@ -95,9 +95,8 @@ class _CallGraph:
             each: self._calls.get(each, set()) | self._module_calls.get(each, set())
             for each in {*self._calls, *self._module_calls}
         }
-        return _CallRecorder(code, alone), _CallRecorder(
-            code, SourceWriter(self._code_below(code, edges))
-        )
+        with_modules = SourceWriter(self._code_below(code, edges))
+        return _CallRecorder(code, alone), _CallRecorder(code, with_modules)
 
     def _code_below(
         self, code: types.CodeType, edges: dict[types.CodeType, set[types.CodeType]]
