@@ -219,7 +219,7 @@ def recipe_toml(case: Case) -> None:
     file = case.write("torchproof.toml", content)
     given = case.function("recipe.load", lambda: recipe.load(file), (UserError,))
     if given is not None:
-        found = adoption.Given(given, str(file)).adopted(model)
+        found = adoption.RecipeSource(given, str(file)).adopted(model)
         if UNSEEN.search(found.why_not or "") or "\n" in (found.why_not or ""):
             raise Wrong(f"why_not is no plain line: {found.why_not!r:.200}")
         case.function("dumps", given.dumps, ())

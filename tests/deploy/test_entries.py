@@ -11,10 +11,10 @@ from torch import nn
 
 from torchproof.packs.deploy import precompiled_trials
 from torchproof.runtime import production
-from torchproof.runtime.compiled_forward import Entry
+from torchproof.runtime.compiled_forward import CompiledForward
 from torchproof.runtime.loading import example_inputs, precompiled_calls
-from torchproof.torch_private import guard_expressions, precompiled
-from torchproof.torch_private.size_marks import marks_of
+from torchproof.torch_private.dynamo.size_marks import marks_of
+from torchproof.torch_private.precompile import guard_expressions, install_call
 
 
 class Net(nn.Module):
@@ -28,8 +28,8 @@ class Net(nn.Module):
         return self.inner(x) * self.scale
 
 
-def entry_of(model: nn.Module) -> Entry:
-    return production.entry_of(
+def entry_of(model: nn.Module) -> CompiledForward:
+    return production.compiled_forward_of(
         production.compile(model, strategy="full", backend="eager")
     )
 
@@ -73,9 +73,9 @@ def test_what_has_no_name_is_not_told(value: Any) -> None:
 
 
 def test_guards_that_read_otherwise_are_told() -> None:
-    precompiled._assert_same(("a", "b"), "a\nb")
-    with pytest.raises(precompiled.Unfit, match=r"L\['self'\].scale == 3.0"):
-        precompiled._assert_same(
+    install_call._assert_same(("a", "b"), "a\nb")
+    with pytest.raises(install_call.PrecompileError, match=r"L\['self'\].scale == 3.0"):
+        install_call._assert_same(
             ("+- EQUALS: L['self'].scale == 3.0",), "+- EQUALS: L['self'].scale == 2.0"
         )
 

@@ -21,7 +21,7 @@ from torchproof.runtime.loading import (
     graph_origin,
     warm_up,
 )
-from torchproof.torch_private.cache_lookups import Lookup
+from torchproof.torch_private.inductor.cache_lookups import Lookup
 
 
 def again(call: Any, seed: int = 0) -> Any:

@@ -17,7 +17,7 @@ from torch import nn
 
 import torchproof
 from torchproof.records.run import UserError
-from torchproof.runtime.production import entry_of
+from torchproof.runtime.production import compiled_forward_of
 from torchproof.strategies.recipe import Recipe, loads
 from torchproof.strategies.recipe.fingerprint import fingerprint
 from torchproof.strategies.recipe.matching import environment_here
@@ -182,12 +182,12 @@ def test_code_that_was_seen_to_be_wrong_does_not_run_without_its_graph(
 ) -> None:
     """On the CPU what is recorded is not compiled: so the verdict is put in."""
     from torchproof.runtime.cudagraph import preparation, recorder
-    from torchproof.runtime.tensors.compare import Likeness
+    from torchproof.runtime.tensors.compare import ValueComparison
 
     def compiled(*_: Any) -> None:
         raise AssertionError("the code that was wrong has been run")
 
-    verdict = Likeness("wrong", why="by one")
+    verdict = ValueComparison("wrong", why="by one")
     monkeypatch.setattr(recorder, "compare_results", lambda *_: verdict)
     monkeypatch.setattr(preparation.Full, "apart", compiled)
     plain = Net().eval()
@@ -226,7 +226,7 @@ def test_a_training_step_is_for_graph_and_compile_says_so() -> None:
     assert not found.fallbacks
     assert found.strategy == "full" and found.compiled_calls == 1
     assert any("torchproof.graph(model, recipe=" in note for note in found.notes)
-    assert entry_of(model)._replaying is None
+    assert compiled_forward_of(model)._replayer is None
 
 
 # -- torchproof.graph ------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""NM40x: compiled answers that differ from eager's by more than rounding."""
+"""NM40x: compiled outputs that differ from eager's by more than rounding."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from torchproof.checking.rules import torch_pages
-from torchproof.checking.rules.rule import Facts, Rule, Subject
+from torchproof.checking.rules.rule import EventGroup, Facts, Rule
 from torchproof.records import Event, Frame, Place, Severity, definition, place_of
 
 _GENERATED = ("Inductor", "the backend")
 
 
 def events_from(plain: Iterable[Mapping[str, Any]]) -> list[Event]:
-    """Events as they were, out of `dataclasses.asdict` and JSON."""
+    """Events restored from `dataclasses.asdict` or from JSON."""
     return [
         Event(
             kind=entry["kind"],
@@ -31,19 +31,19 @@ def _frame(plain: Mapping[str, Any]) -> Frame:
     return Frame(**{**plain, "columns": tuple(columns) if columns else None})
 
 
-def subjects(facts: Facts, kind: str) -> Iterator[Subject]:
-    """One subject for a place and a cause."""
+def event_groups(facts: Facts, kind: str) -> Iterator[EventGroup]:
+    """One group per place and cause."""
     groups: dict[tuple[Any, ...], list[Event]] = {}
     for event in facts.events(kind):
         place, data = _place(event), event.data
         key = (place, data.get("what"), data.get("name"), data.get("layer"))
         groups.setdefault(key, []).append(event)
     for key, group in groups.items():
-        yield Subject(tuple(group), key[0], facts)
+        yield EventGroup(tuple(group), key[0], facts)
 
 
 def _place(event: Event) -> Place:
-    """The line that is to blame, else the target's function."""
+    """The line that causes the difference, else the target's function."""
     place = place_of(event.frames)
     if place.frame is None and event.function is not None:
         return place_of((definition(event.function),))
@@ -51,34 +51,34 @@ def _place(event: Event) -> Place:
 
 
 class WrongAnswer(Rule):
-    """Base of the rules about one way to a wrong answer."""
+    """Base class of the rules for wrong outputs; each rule knows one cause."""
 
     kind = "numerics"
 
-    def at(self, subject: Subject) -> str:
-        """The expression that is to blame, or the function it is somewhere in."""
-        if subject.first.frames and subject.expression:
-            return f"`{subject.expression}` in {subject.function}"
-        return subject.function
+    def at(self, group: EventGroup) -> str:
+        """The expression that causes the difference, or else the function."""
+        if group.first.frames and group.expression:
+            return f"`{group.expression}` in {group.function}"
+        return group.function
 
-    def difference(self, subject: Subject) -> str:
+    def difference(self, group: EventGroup) -> str:
         """In which call and output, and by how much."""
-        told = subject.data.get("value") or subject.data.get("numerics") or {}
-        whole = subject.data.get("numerics") or {}
-        why = f": {told['why']}" if told.get("why") else ""
-        return f"{whole.get('where') or 'an output'}{why}"
+        numerics = group.data.get("numerics") or {}
+        value = group.data.get("value") or numerics
+        why = f": {value['why']}" if value.get("why") else ""
+        return f"{numerics.get('where') or 'an output'}{why}"
 
-    def evidence(self, subject: Subject) -> Iterable[str]:
-        told = subject.data.get("numerics") or {}
-        if told.get("max_rel_error") is not None:
+    def evidence(self, group: EventGroup) -> Iterable[str]:
+        numerics = group.data.get("numerics") or {}
+        if numerics.get("max_rel_error") is not None:
             yield (
-                f"relative error {told['max_rel_error']:.3g}, eager's own"
-                f" {told.get('eager_error') or 0.0:.3g}, against"
-                f" {told.get('reference') or 'eager'}"
+                f"relative error {numerics['max_rel_error']:.3g}, eager's own"
+                f" {numerics.get('eager_error') or 0.0:.3g}, against"
+                f" {numerics.get('reference') or 'eager'}"
             )
-        if subject.data.get("layer"):
-            yield f"first wrong in {subject.data['layer']}"
-        for frame in subject.first.frames[-4:]:
+        if group.data.get("layer"):
+            yield f"first wrong in {group.data['layer']}"
+        for frame in group.first.frames[-4:]:
             yield f"in {frame.file}:{frame.line} {frame.function}: {frame.code}"
 
 
@@ -86,8 +86,8 @@ class GeneratedCode(WrongAnswer):
     """Generated code computes another value than eager, beyond rounding.
 
     ## Why
-    The captured graph is right, and so are the layers before code generation: the
-    kernel that stands for this operation is wrong for these values.
+    The captured graph is right, and so are the layers before code generation. The
+    generated kernel for this operation is wrong for these values.
 
     ## Bad
         torch.acosh(x)                   # x holds 1e20: inf on CPU with torch 2.13
@@ -101,38 +101,38 @@ class GeneratedCode(WrongAnswer):
 
     code = "NM401"
 
-    def matches(self, subject: Subject) -> bool:
-        return (subject.data.get("layer") or "").startswith(_GENERATED)
+    def matches(self, group: EventGroup) -> bool:
+        return (group.data.get("layer") or "").startswith(_GENERATED)
 
-    def message(self, subject: Subject) -> str:
+    def message(self, group: EventGroup) -> str:
         return (
-            f"{self.at(subject)} gives another value compiled than in eager"
-            f" ({self.difference(subject)})"
+            f"{self.at(group)} computes another value compiled than in eager"
+            f" ({self.difference(group)})"
         )
 
-    def cause(self, subject: Subject) -> str:
-        operation = subject.data.get("operation")
+    def cause(self, group: EventGroup) -> str:
+        operation = group.data.get("operation")
         what = f" of {operation}" if operation else ""
         return (
-            f"the code{what} that {subject.data['layer']} generates is wrong for these"
+            f"the code{what} that {group.data['layer']} generates is wrong for these"
             " values: tracing and the layers before it give eager's answers"
         )
 
-    def fix(self, subject: Subject) -> str:
-        what = self.at(subject)
+    def fix(self, group: EventGroup) -> str:
+        what = self.at(group)
         report = "and report it to PyTorch with a minimal program"
-        if str(subject.data.get("gives", "")).startswith("torch.uint"):
+        if str(group.data.get("gives", "")).startswith("torch.uint"):
             return (
                 f"convert through a signed type in {what}, e.g."
-                " .to(torch.int64).to(torch.uint8), or clamp first: a negative number"
-                " has no value of its own there; or isolate it in a function marked"
-                f" @torch.compiler.disable, {report}"
+                " .to(torch.int64).to(torch.uint8), or clamp first: an unsigned type"
+                " cannot represent a negative number; or isolate it in a function"
+                f" marked @torch.compiler.disable, {report}"
             )
-        if not subject.data.get("operation"):
+        if not group.data.get("operation"):
             return (
-                f"isolate the wrong part: mark functions that {subject.function} calls"
-                " with @torch.compiler.disable until the answers agree, keep that one"
-                f" disabled, {report}"
+                f"isolate the wrong part: mark functions that {group.function} calls"
+                " with @torch.compiler.disable until the outputs agree, keep that"
+                f" function disabled, {report}"
             )
         return (
             f"isolate {what} in a function marked @torch.compiler.disable, or compute"
@@ -141,16 +141,16 @@ class GeneratedCode(WrongAnswer):
 
 
 class EarlierLayer(WrongAnswer):
-    """Compiled answers are wrong before any code is generated.
+    """Compiled outputs are wrong before any code is generated.
 
     ## Why
-    Tracing, functionalisation or a decomposition does not keep what the program means.
+    Tracing, functionalisation or a decomposition changes what the program computes.
 
     ## Bad
         torch.compile(f, backend="aot_eager")     # differs from f
 
     ## Good
-        a part of f in a function marked @torch.compiler.disable
+        # move the wrong part of f into a function marked @torch.compiler.disable
 
     ## Fix safety
     A function marked @torch.compiler.disable computes what eager computes.
@@ -159,33 +159,33 @@ class EarlierLayer(WrongAnswer):
     code = "NM402"
     reference = torch_pages.REPORTING
 
-    def matches(self, subject: Subject) -> bool:
-        return bool(subject.data.get("layer"))
+    def matches(self, group: EventGroup) -> bool:
+        return bool(group.data.get("layer"))
 
-    def message(self, subject: Subject) -> str:
+    def message(self, group: EventGroup) -> str:
         return (
-            f"{self.at(subject)} gives another value compiled than in eager, already in"
-            f" {subject.data['layer']} ({self.difference(subject)})"
+            f"{self.at(group)} computes another value compiled than in eager, already"
+            f" in {group.data['layer']} ({self.difference(group)})"
         )
 
-    def cause(self, subject: Subject) -> str:
+    def cause(self, group: EventGroup) -> str:
         return (
-            f"{subject.data['layer']} is the first layer that is wrong; the layers"
+            f"{group.data['layer']} is the first layer that is wrong; the layers"
             " before it give eager's answers"
         )
 
-    def fix(self, subject: Subject) -> str:
+    def fix(self, group: EventGroup) -> str:
         return (
-            f"isolate {self.at(subject)} in a function marked @torch.compiler.disable,"
+            f"isolate {self.at(group)} in a function marked @torch.compiler.disable,"
             " and report it to PyTorch with a minimal program"
         )
 
 
 class UndeclaredMutation(WrongAnswer):
-    """A custom operator changes an argument that it does not declare as changed.
+    """A custom operator changes an argument without declaring it.
 
     ## Why
-    The compiler believes the declaration: it drops, moves or repeats the call.
+    The compiler relies on the declaration: it may drop, move or repeat the call.
 
     ## Bad
         @torch.library.custom_op("lib::scale", mutates_args=())
@@ -195,72 +195,72 @@ class UndeclaredMutation(WrongAnswer):
         @torch.library.custom_op("lib::scale", mutates_args=("x",))
 
     ## Fix safety
-    Eager computes the same; torch.library.opcheck tests the declaration.
+    Eager computes the same values. torch.library.opcheck tests the declaration.
     """
 
     code = "NM403"
     reference = torch_pages.CUSTOM_OPERATORS
 
-    def matches(self, subject: Subject) -> bool:
-        return bool(subject.data.get("undeclared"))
+    def matches(self, group: EventGroup) -> bool:
+        return bool(group.data.get("undeclared"))
 
-    def message(self, subject: Subject) -> str:
+    def message(self, group: EventGroup) -> str:
         return (
-            f"{self.at(subject)} calls {subject.data['operation']}, which changes"
-            f" {self._names(subject)} without declaring it: compiled answers are wrong"
-            f" ({self.difference(subject)})"
+            f"{self.at(group)} calls {group.data['operation']}, which changes"
+            f" {self._names(group)} without declaring it: compiled outputs are wrong"
+            f" ({self.difference(group)})"
         )
 
-    def cause(self, subject: Subject) -> str:
+    def cause(self, group: EventGroup) -> str:
         return (
-            f"{subject.data['operation']} is declared not to change"
-            f" {self._names(subject)}; from {subject.data['layer']} on the compiler"
+            f"{group.data['operation']} is declared not to change"
+            f" {self._names(group)}; from {group.data['layer']} on the compiler"
             " relies on that"
         )
 
-    def fix(self, subject: Subject) -> str:
-        listed = "".join(f'"{name}", ' for name in subject.data["undeclared"])
+    def fix(self, group: EventGroup) -> str:
+        listed = "".join(f'"{name}", ' for name in group.data["undeclared"])
         return (
-            f"declare it where {subject.data['operation']} is defined:"
-            f" mutates_args=({listed.rstrip()}), or let it change and return a clone"
+            f"declare it where {group.data['operation']} is defined:"
+            f" mutates_args=({listed.rstrip()}), or make it change and return a clone"
         )
 
-    def _names(self, subject: Subject) -> str:
-        return " and ".join(subject.data["undeclared"])
+    def _names(self, group: EventGroup) -> str:
+        return " and ".join(group.data["undeclared"])
 
 
 class OtherRandomNumbers(WrongAnswer):
     """Compiled code draws other random numbers than eager, from the same seed.
 
     ## Why
-    Inductor has a random stream of its own. With eager's stream the answers agree.
+    Inductor has its own random stream. With eager's random stream the outputs agree.
 
     ## Bad
-        comparing dropout's output, compiled and eager, number by number
+        assert torch.equal(compiled(x), model(x))          # with dropout
 
     ## Good
         torch._inductor.config.fallback_random = True      # to compare
 
     ## Fix safety
-    Nothing has to be fixed; eager's stream costs speed.
+    You do not need to fix anything. Eager's random stream costs speed.
     """
 
     code = "NM404"
     reference = torch_pages.RANDOMNESS
 
-    def matches(self, subject: Subject) -> bool:
-        return bool(subject.data.get("layer") == "the random stream")
+    def matches(self, group: EventGroup) -> bool:
+        return bool(group.data.get("layer") == "the random stream")
 
-    def severity(self, subject: Subject) -> Severity:
+    def severity(self, group: EventGroup) -> Severity:
         return "low"
 
-    def message(self, subject: Subject) -> str:
-        return f"{subject.function} draws other random numbers compiled than in eager"
+    def message(self, group: EventGroup) -> str:
+        return f"{group.function} draws other random numbers compiled than in eager"
 
-    def cause(self, subject: Subject) -> str:
+    def cause(self, group: EventGroup) -> str:
         return "Inductor has its own random stream; with eager's the answers agree"
 
-    def fix(self, subject: Subject) -> str:
+    def fix(self, group: EventGroup) -> str:
         return (
             "expected and harmless; to compare number by number, set"
             " torch._inductor.config.fallback_random = True"
@@ -268,10 +268,10 @@ class OtherRandomNumbers(WrongAnswer):
 
 
 class CompilingBranch(WrongAnswer):
-    """Code asks whether it is being compiled and then computes something else.
+    """Code checks whether it is being compiled, and then computes something else.
 
     ## Why
-    Dynamo answers `is_compiling()` with True, so compiled code takes another branch.
+    In compiled code `is_compiling()` is True, so the code takes another branch.
 
     ## Bad
         y = x * 2 if torch.compiler.is_compiling() else x * 3
@@ -280,44 +280,46 @@ class CompilingBranch(WrongAnswer):
         y = x * 3
 
     ## Fix safety
-    Which branch is meant is the author's to say.
+    Only the author knows which branch is right.
     """
 
     code = "NM405"
 
-    def matches(self, subject: Subject) -> bool:
-        return bool(subject.data.get("asks"))
+    def matches(self, group: EventGroup) -> bool:
+        return bool(group.data.get("asks"))
 
-    def message(self, subject: Subject) -> str:
+    def message(self, group: EventGroup) -> str:
         return (
-            f"{self.at(subject)} takes another branch when compiled, and that branch"
-            f" gives another answer ({self.difference(subject)})"
+            f"{self.at(group)} takes another branch when compiled, and that branch"
+            f" computes another value ({self.difference(group)})"
         )
 
-    def cause(self, subject: Subject) -> str:
+    def cause(self, group: EventGroup) -> str:
         return (
-            f"{subject.data['asks']}() is True in compiled code; eager told the same"
+            f"{group.data['asks']}() is True in compiled code; eager told the same"
             " gives the compiled answer"
         )
 
-    def fix(self, subject: Subject) -> str:
+    def fix(self, group: EventGroup) -> str:
         return (
-            f"remove the {subject.data['asks']}() branch, or make both branches compute"
-            " the same; use it only for what does not change values, such as logging"
+            f"remove the {group.data['asks']}() branch, or make both branches compute"
+            " the same values; use it only for code that does not change values, such"
+            " as logging"
         )
 
 
 class WrongOnce(WrongAnswer):
-    """A compiled answer was wrong once, and right when the calls were run again.
+    """A compiled output was wrong once, and right when the calls ran again.
 
     ## Why
-    A race, memory that is read before it is written, or a kernel chosen by timing.
+    Possible causes: a race, memory that is read before it is written, or a kernel that
+    autotuning chose by its timing.
 
     ## Bad
-        a kernel that max-autotune picks, and that is wrong
+        torch.compile(model, mode="max-autotune")    # chose a kernel that is wrong
 
     ## Good
-        torch.compile(model)               # the default mode
+        torch.compile(model)                         # the default mode
 
     ## Fix safety
     Another mode gives the same values up to rounding.
@@ -325,22 +327,22 @@ class WrongOnce(WrongAnswer):
 
     code = "NM409"
 
-    def matches(self, subject: Subject) -> bool:
+    def matches(self, group: EventGroup) -> bool:
         return True
 
-    def message(self, subject: Subject) -> str:
+    def message(self, group: EventGroup) -> str:
         return (
-            f"{subject.function} gave another answer compiled than in eager, and the"
+            f"{group.function} computed another value compiled than in eager, and the"
             " right one when it was compiled again"
         )
 
-    def cause(self, subject: Subject) -> str:
+    def cause(self, group: EventGroup) -> str:
         return "not found: no layer of the compiler repeated the wrong answer"
 
-    def fix(self, subject: Subject) -> str:
+    def fix(self, group: EventGroup) -> str:
         return (
-            "run the check again; if it returns, compile with the default mode, and"
-            " report it to PyTorch"
+            "run the check again; if the finding returns, compile with the default mode"
+            " and report it to PyTorch"
         )
 
 

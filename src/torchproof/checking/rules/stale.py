@@ -1,82 +1,83 @@
-"""NM41x: compiled code that ignores a change which eager sees."""
+"""NM41x: compiled code that ignores a change that eager sees."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 from torchproof.checking.rules import torch_pages
-from torchproof.checking.rules.rule import Rule, Subject
+from torchproof.checking.rules.rule import EventGroup, Rule
 from torchproof.records import Severity
 
 _RESET = "call torch.compiler.reset() after each change"
 
 
 class StaleAnswer(Rule):
-    """Base of the rules about one thing that is read while tracing and then kept."""
+    """Base class of the rules for state that is read while tracing and not guarded."""
 
     kind = "stale_state"
     what: str
 
-    def matches(self, subject: Subject) -> bool:
-        return bool(subject.data["what"] == self.what)
+    def matches(self, group: EventGroup) -> bool:
+        return bool(group.data["what"] == self.what)
 
-    def severity(self, subject: Subject) -> Severity:
-        """A change that the program itself never makes has done no harm yet."""
-        return "medium" if subject.data["replayed"] else "high"
+    def severity(self, group: EventGroup) -> Severity:
+        """Medium if only torchproof made the change: the program itself never does."""
+        return "medium" if group.data["replayed"] else "high"
 
-    def since(self, subject: Subject) -> str:
-        call = subject.first.call
+    def since(self, group: EventGroup) -> str:
+        call = group.first.call
         return f"from call {call} on" if call else "in every call"
 
-    def evidence(self, subject: Subject) -> Iterable[str]:
-        if subject.data["replayed"]:
+    def evidence(self, group: EventGroup) -> Iterable[str]:
+        if group.data["replayed"]:
             yield "the change was made by torchproof between two runs of the first call"
         else:
             yield (
-                f"the answers differ from eager's {self.since(subject)}; compiled anew"
-                " before each call they agree"
+                f"the outputs differ from eager's {self.since(group)}; they agree if"
+                " the code is compiled again before each call"
             )
-        for frame in subject.first.frames[-4:]:
+        for frame in group.first.frames[-4:]:
             yield f"in {frame.file}:{frame.line} {frame.function}: {frame.code}"
 
 
 class FrozenEnvironment(StaleAnswer):
-    """Compiled code keeps the environment variable it read while tracing.
+    """Compiled code ignores changes of an environment variable.
 
     ## Why
-    Dynamo does not guard on os.environ: the value becomes a constant of the graph.
+    Dynamo reads os.environ while tracing and does not guard on it. The value becomes a
+    constant of the graph.
 
     ## Bad
         gain = 2.0 if os.environ.get("GAIN") == "hi" else 1.0      # in forward
 
     ## Good
-        def forward(self, x, gain): ...          # read by the caller
+        def forward(self, x, gain): ...          # the caller reads the variable
 
     ## Fix safety
-    Passing the value is safe; a new value compiles once more.
+    Passing the value is safe. A new value recompiles once.
     """
 
     code = "NM411"
     what = "environment"
 
-    def message(self, subject: Subject) -> str:
-        data = subject.data
+    def message(self, group: EventGroup) -> str:
+        data = group.data
         old, new = (_quoted(data[each]) for each in ("old", "new"))
         return (
-            f"{subject.function} reads the environment variable {data['name']}, and"
+            f"{group.function} reads the environment variable {data['name']}, and"
             f" compiled code ignores that it changes from {old} to {new}"
         )
 
-    def cause(self, subject: Subject) -> str:
+    def cause(self, group: EventGroup) -> str:
         return (
-            f"{subject.data['name']} is read while tracing and not guarded: its value"
+            f"{group.data['name']} is read while tracing and not guarded: its value"
             " is a constant of the compiled code"
         )
 
-    def fix(self, subject: Subject) -> str:
-        name = subject.data["name"]
+    def fix(self, group: EventGroup) -> str:
+        name = group.data["name"]
         return (
-            f"read {name} from os.environ outside of the compiled code and pass the"
+            f"read {name} from os.environ outside the compiled code and pass the"
             f" value as an argument; or {_RESET} of {name}"
         )
 
@@ -86,10 +87,11 @@ def _quoted(value: str | None) -> str:
 
 
 class LateHook(StaleAnswer):
-    """A hook that was registered or removed after compilation has no effect.
+    """A hook that is registered or removed after compilation has no effect.
 
     ## Why
-    Dynamo traces the hooks a module has and, by default, does not guard on them.
+    Dynamo traces the hooks that a module has at that time. By default it does not guard
+    on them.
 
     ## Bad
         compiled(x)
@@ -101,26 +103,27 @@ class LateHook(StaleAnswer):
         compiled(x)
 
     ## Fix safety
-    The hook is then part of the graph, or breaks it if it cannot be traced.
+    The hook becomes part of the graph, or causes a graph break if Dynamo cannot trace
+    it.
     """
 
     code = "NM412"
     reference = torch_pages.MODULES
     what = "hook"
 
-    def message(self, subject: Subject) -> str:
+    def message(self, group: EventGroup) -> str:
         return (
-            f"{subject.data['name']}() here comes after the module was compiled:"
-            f" compiled code does not see it, {self.since(subject)}"
+            f"{group.data['name']}() is called after the module was compiled:"
+            f" compiled code ignores it, {self.since(group)}"
         )
 
-    def cause(self, subject: Subject) -> str:
+    def cause(self, group: EventGroup) -> str:
         return (
             "Dynamo traces the hooks that a module has at its first call and does not"
             " guard on them (skip_nnmodule_hook_guards is True)"
         )
 
-    def fix(self, subject: Subject) -> str:
+    def fix(self, group: EventGroup) -> str:
         return (
             "register hooks before the first call, or call torch._dynamo.reset() after"
             " registering or removing one; or set"
@@ -132,7 +135,7 @@ class NumpySeed(StaleAnswer):
     """Compiled code ignores numpy's seed.
 
     ## Why
-    Dynamo turns np.random calls into torch's, which draw from torch's generator.
+    Dynamo replaces np.random calls with torch calls, which draw from torch's generator.
 
     ## Bad
         noise = np.random.randn(3)               # in forward
@@ -141,41 +144,41 @@ class NumpySeed(StaleAnswer):
         noise = torch.randn(3)
 
     ## Fix safety
-    Other random numbers, of the same distribution.
+    The random numbers differ, their distribution is the same.
     """
 
     code = "NM413"
     reference = torch_pages.RANDOMNESS
     what = "numpy_seed"
 
-    def message(self, subject: Subject) -> str:
+    def message(self, group: EventGroup) -> str:
         return (
-            f"{subject.function} draws from {subject.data['name']}, and compiled code"
-            " ignores np.random.seed: its numbers are not eager's"
+            f"{group.function} draws from {group.data['name']}, and compiled code"
+            " ignores np.random.seed: it draws other numbers than eager"
         )
 
-    def cause(self, subject: Subject) -> str:
+    def cause(self, group: EventGroup) -> str:
         return (
-            f"{subject.data['name']} is traced as torch's: it draws from torch's"
+            f"{group.data['name']} is traced as torch's: it draws from torch's"
             " generator and changes with torch.manual_seed instead"
         )
 
-    def fix(self, subject: Subject) -> str:
+    def fix(self, group: EventGroup) -> str:
         return (
             "draw with torch (torch.rand, torch.randn; seed with torch.manual_seed or"
-            " pass a generator), or draw with numpy outside of the compiled code and"
+            " pass a generator), or draw with numpy outside the compiled code and"
             " pass the numbers as an argument"
         )
 
-    def evidence(self, subject: Subject) -> Iterable[str]:
-        yield "with another torch.manual_seed the compiled answers change"
+    def evidence(self, group: EventGroup) -> Iterable[str]:
+        yield "with another torch.manual_seed the compiled outputs change"
 
 
 class ConstantResult(StaleAnswer):
-    """A function under assume_constant_result does not return a constant.
+    """A function marked assume_constant_result does not return a constant.
 
     ## Why
-    Its result is taken while tracing and never asked for again.
+    Dynamo calls the function once while tracing and never again.
 
     ## Bad
         @torch.compiler.assume_constant_result
@@ -185,106 +188,106 @@ class ConstantResult(StaleAnswer):
         def forward(self, x, gain): ...
 
     ## Fix safety
-    Without the decorator the function is traced and its inputs are guarded.
+    Without the decorator Dynamo traces the function and guards on its inputs.
     """
 
     code = "NM414"
     what = "constant_result"
 
-    def message(self, subject: Subject) -> str:
+    def message(self, group: EventGroup) -> str:
         return (
-            f"{subject.data['name']}() is assumed to be constant, but its result"
-            f" changes in eager, {self.since(subject)}"
+            f"{group.data['name']}() is assumed to be constant, but its result"
+            f" changes in eager, {self.since(group)}"
         )
 
-    def cause(self, subject: Subject) -> str:
+    def cause(self, group: EventGroup) -> str:
         return (
-            f"assume_constant_result keeps what {subject.data['name']} returned while"
+            f"assume_constant_result keeps what {group.data['name']} returned while"
             " tracing; without it compiled code gives eager's answers"
         )
 
-    def fix(self, subject: Subject) -> str:
+    def fix(self, group: EventGroup) -> str:
         return (
-            f"remove assume_constant_result from {subject.data['name']}, or pass its"
+            f"remove assume_constant_result from {group.data['name']}, or pass its"
             f" result as an argument; or {_RESET}"
         )
 
 
 class LeftOutGuards(StaleAnswer):
-    """The guard that would have seen a change is not checked.
+    """The guard that would have detected a change is not checked.
 
     ## Why
-    guard_filter_fn and skip_guard_eval_unsafe leave checks out: what they would have
-    caught goes unnoticed.
+    guard_filter_fn and skip_guard_eval_unsafe skip guards, so torch does not notice the
+    changes that these guards would detect.
 
     ## Bad
         options={"guard_filter_fn": torch.compiler.skip_all_guards_unsafe}
 
     ## Good
-        no filter, or one that keeps the guards on what changes
+        options={}               # or a filter that keeps the guards on what changes
 
     ## Fix safety
-    All guards cost some time in each call.
+    Checking all guards takes some time in each call.
     """
 
     code = "NM415"
     reference = torch_pages.GUARDS
     what = "guards"
 
-    def message(self, subject: Subject) -> str:
+    def message(self, group: EventGroup) -> str:
         return (
-            f"with {subject.data['name']}, set here, compiled code goes on where it no"
-            f" longer fits, {self.since(subject)}"
+            f"with {group.data['name']}, set here, torch runs compiled code that is no"
+            f" longer valid, {self.since(group)}"
         )
 
-    def cause(self, subject: Subject) -> str:
+    def cause(self, group: EventGroup) -> str:
         return (
-            f"{subject.data['name']} leaves out the guard on what has changed; with all"
+            f"{group.data['name']} leaves out the guard on what has changed; with all"
             " guards compiled code gives eager's answers"
         )
 
-    def fix(self, subject: Subject) -> str:
+    def fix(self, group: EventGroup) -> str:
         return (
-            f"drop {subject.data['name']}, or keep the guards on what changes between"
+            f"drop {group.data['name']}, or keep the guards on what changes between"
             f" calls; or {_RESET}"
         )
 
 
 class OtherStaleState(StaleAnswer):
-    """Compiled code does not notice that something it depends on has changed.
+    """Compiled code does not notice a change of something that it depends on.
 
     ## Why
-    It was read while tracing, and no guard looks at it again.
+    Dynamo read the value while tracing, and no guard checks it again.
 
     ## Bad
-        a value that changes between calls and is neither argument nor attribute
+        scale = config.read()            # in forward; changes between calls
 
     ## Good
-        the same value as an argument
+        def forward(self, x, scale): ...
 
     ## Fix safety
-    Passing a value is safe; a new value may compile once more.
+    Passing a value is safe. A new value may recompile once.
     """
 
     code = "NM419"
     what = "other"
 
-    def message(self, subject: Subject) -> str:
+    def message(self, group: EventGroup) -> str:
         return (
-            f"{subject.function} gives an earlier call's answer when compiled,"
-            f" {self.since(subject)}: something has changed that only eager sees"
+            f"{group.function} computes the value of an earlier call when compiled,"
+            f" {self.since(group)}: only eager sees a change"
         )
 
-    def cause(self, subject: Subject) -> str:
+    def cause(self, group: EventGroup) -> str:
         return (
-            f"what changed before call {subject.first.call} is read while tracing and"
+            f"what changed before call {group.first.call} is read while tracing and"
             " not guarded: compiled anew, the answers are eager's"
         )
 
-    def fix(self, subject: Subject) -> str:
+    def fix(self, group: EventGroup) -> str:
         return (
-            "pass what changes between the calls as an argument, or keep it in a tensor"
-            f" or a module attribute; or {_RESET}"
+            "pass the value that changes between calls as an argument, or keep it in a"
+            f" tensor or a module attribute; or {_RESET}"
         )
 
 

@@ -1,6 +1,6 @@
-"""SP52x, SP53x, SP54x: what compiled steps cost besides their work.
+"""SP52x, SP53x, SP54x: what compiled steps cost in addition to their work.
 
-Guards checked in every call, device memory, and compilations for sizes not seen before.
+Guards checked in every call, device memory, and recompiles for new sizes.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from torchproof.checking.rules import torch_pages
-from torchproof.checking.rules.rule import Facts, Subject, plural
+from torchproof.checking.rules.rule import EventGroup, Facts, plural
 from torchproof.checking.rules.speed import (
     Speed,
     about,
@@ -31,24 +31,25 @@ class GuardCost(Speed):
     """Guards and dispatch take a large share of each compiled step.
 
     ## Why
-    Before compiled code runs, every condition it was compiled under is checked again:
-    one by one, for each module, attribute and tensor that was read while tracing.
+    Before compiled code runs, torch checks every guard: one for each module, attribute
+    and tensor that Dynamo read while tracing.
 
     ## Bad
-        a decode step of 200 us through 150 small modules
+        decode(token)                # 200 us of work through 150 small modules
 
     ## Good
-        several steps in one call; or guards left out that cannot fail
+        decode_many(tokens)          # several steps in one call
 
     ## Fix safety
-    More work in a call is safe. Guards left out are conditions nobody checks: a change
-    they would have caught gives wrong answers silently.
+    More work per call is safe. Skipping guards is not: nobody checks those conditions
+    any more, and a change that a guard would have caught gives wrong values without an
+    error.
     """
 
     code = "SP541"
     reference = torch_pages.GUARDS
 
-    def subjects(self, facts: Facts) -> Iterator[Subject]:
+    def event_groups(self, facts: Facts) -> Iterator[EventGroup]:
         measured = facts.events("guard_cost")
         for event in measured:
             share, cost = event.data["share"], event.data["lookup_us"]
@@ -63,44 +64,45 @@ class GuardCost(Speed):
                 what = "guards, unpacking of arguments and dispatch"
                 yield about(event, facts, cost_us=cost, share=share, what=what)
 
-    def message(self, subject: Subject) -> str:
-        cost = duration(self.cost_us(subject) * 1e-6)
+    def message(self, group: EventGroup) -> str:
+        cost = duration(self.cost_us(group) * 1e-6)
         return (
-            f"{subject.extra['what']} take {cost} of each call of {named(subject)}:"
-            f" {subject.extra['share']:.0%} of the step"
+            f"{group.extra['what']} take {cost} of each call of {named(group)}:"
+            f" {group.extra['share']:.0%} of the step"
         )
 
-    def cause(self, subject: Subject) -> str:
-        guards = subject.data.get("guards")
+    def cause(self, group: EventGroup) -> str:
+        guards = group.data.get("guards")
         count = f" ({guards} of them)" if guards else ""
         return (
             f"every call checks all conditions it was compiled under{count} before it"
             " runs, and the work behind them is short"
         )
 
-    def fix(self, subject: Subject) -> str:
+    def fix(self, group: EventGroup) -> str:
         return (
             "do more work in one call: compile a larger region or batch calls. If"
-            " modules and globals never change once it runs, leave their guards out:"
+            " modules and globals never change after the first call, skip their guards:"
             " torch.compile(..., options={'guard_filter_fn':"
             " torch.compiler.skip_guard_on_all_nn_modules_unsafe}); `torchproof bench"
-            " --guards` measures what that saves and lists what is then unchecked"
+            " --guards` measures what this saves and lists the conditions that are no"
+            " longer checked"
         )
 
-    def severity(self, subject: Subject) -> Severity:
-        measured = subject.first.kind == "guard_cost"
-        return "medium" if measured and subject.extra["share"] >= 0.3 else "low"
+    def severity(self, group: EventGroup) -> Severity:
+        measured = group.first.kind == "guard_cost"
+        return "medium" if measured and group.extra["share"] >= 0.3 else "low"
 
-    def cost_us(self, subject: Subject) -> float:
-        return float(subject.extra["cost_us"])
+    def cost_us(self, group: EventGroup) -> float:
+        return float(group.extra["cost_us"])
 
 
 class MoreMemory(Speed):
-    """Compiled, the target needs much more device memory than in eager.
+    """The compiled target needs much more device memory than eager.
 
     ## Why
-    CUDA graphs keep a pool of memory for each recorded size, and fused kernels may keep
-    what eager frees. What no longer fits is found in production.
+    CUDA graphs keep a memory pool for each recorded size, and fused kernels may keep
+    tensors that eager frees. The program can then run out of memory in production.
 
     ## Bad
         torch.compile(model, mode="reduce-overhead")    # and ten input sizes
@@ -115,7 +117,7 @@ class MoreMemory(Speed):
     code = "SP521"
     kind = "memory"
 
-    def subjects(self, facts: Facts) -> Iterator[Subject]:
+    def event_groups(self, facts: Facts) -> Iterator[EventGroup]:
         for event in facts.events("memory"):
             eager, compiled = event.data["eager_bytes"], event.data["compiled_bytes"]
             if eager is None or compiled is None:
@@ -124,37 +126,37 @@ class MoreMemory(Speed):
             if more > _MEMORY_SHARE * eager and more > _MEMORY_BYTES:
                 yield about(event, facts, more=more)
 
-    def message(self, subject: Subject) -> str:
-        data, more = subject.data, subject.extra["more"]
+    def message(self, group: EventGroup) -> str:
+        data, more = group.data, group.extra["more"]
         return (
-            f"{named(subject)} needs {_mebibytes(data['compiled_bytes'])} compiled and"
+            f"{named(group)} needs {_mebibytes(data['compiled_bytes'])} compiled and"
             f" {_mebibytes(data['eager_bytes'])} in eager: {_mebibytes(more)} more"
         )
 
-    def cause(self, subject: Subject) -> str:
-        if "reduce-overhead" in str(subject.data.get("strategy")):
+    def cause(self, group: EventGroup) -> str:
+        if "reduce-overhead" in str(group.data.get("strategy")):
             return "CUDA graphs keep their own pool of memory for each recorded size"
         return "compiled code keeps memory at its peak that eager has freed by then"
 
-    def fix(self, subject: Subject) -> str:
+    def fix(self, group: EventGroup) -> str:
         return (
-            "compile without CUDA graphs (mode='default') where memory is short, pad"
-            " inputs to few sizes, or compile the repeated blocks only; measure each"
-            " with `torchproof bench`"
+            "if memory is short, compile without CUDA graphs (mode='default'), pad"
+            " inputs to a few sizes, or compile only the repeated blocks; measure each"
+            " option with `torchproof bench`"
         )
 
-    def severity(self, subject: Subject) -> Severity:
-        twice = subject.data["compiled_bytes"] >= 2 * subject.data["eager_bytes"]
+    def severity(self, group: EventGroup) -> Severity:
+        twice = group.data["compiled_bytes"] >= 2 * group.data["eager_bytes"]
         return "high" if twice else "medium"
 
 
 class ShapeSweep(Speed):
-    """Other batch sizes or lengths are compiled again.
+    """Other batch sizes or sequence lengths recompile the target.
 
     ## Why
-    A size that is compiled in makes each other size wait for the compiler. Torch
-    notices a size that varies and compiles for any size from then on; where it does
-    not, every size costs a compilation, and after 8 of them it gives up.
+    If a size is a constant of the graph, every other size waits for the compiler. Torch
+    usually detects a size that varies and makes it dynamic. If it does not, every size
+    costs a compilation, and after 8 of them torch stops compiling the function.
 
     ## Bad
         torch.compile(model, dynamic=False)      # and batches of 4, 8, 6, 10
@@ -163,34 +165,35 @@ class ShapeSweep(Speed):
         torch._dynamo.mark_dynamic(x, 0)         # before the first call
 
     ## Fix safety
-    The same values up to rounding; a kernel for any size can be slower than for one.
+    The values are the same up to rounding. A kernel for any size can be slower than one
+    for a fixed size.
     """
 
     code = "SP531"
     reference = torch_pages.DYNAMIC_SHAPES
     kind = "recompile"
 
-    def subjects(self, facts: Facts) -> Iterator[Subject]:
+    def event_groups(self, facts: Facts) -> Iterator[EventGroup]:
         for event in facts.events("shape_sweep"):
             again = [row for row in event.data["rows"][1:] if row["recompiles"]]
             if again:
-                # Sizes 0 and 1 get code of their own once, by design.
+                # Torch always compiles sizes 0 and 1 separately.
                 storm = [row for row in again if row["value"] not in (0, 1)]
                 yield about(event, facts, again=again, storm=storm)
 
-    def message(self, subject: Subject) -> str:
-        data, again = subject.data, subject.extra["again"]
+    def message(self, group: EventGroup) -> str:
+        data, again = group.data, group.extra["again"]
         values = ", ".join(str(row["value"]) for row in again)
         total = sum(row["recompiles"] for row in again)
         seconds = [row["compile_s"] for row in again if row.get("compile_s")]
-        took = f", {duration(sum(seconds))} in all" if seconds else ""
+        took = f", {duration(sum(seconds))} in total" if seconds else ""
         return (
-            f"{named(subject)} was compiled again {plural(total, 'time')} over"
+            f"{named(group)} was recompiled {plural(total, 'time')} for"
             f" {len(data['rows'])} values of {data['dimension']}: at {values}{took}"
         )
 
-    def cause(self, subject: Subject) -> str:
-        dimension, storm = subject.data["dimension"], subject.extra["storm"]
+    def cause(self, group: EventGroup) -> str:
+        dimension, storm = group.data["dimension"], group.extra["storm"]
         if len(storm) > 1:
             return f"the {dimension} size is compiled in, so another one does not fit"
         if storm:
@@ -200,28 +203,29 @@ class ShapeSweep(Speed):
             )
         return f"{dimension} sizes 0 and 1 get code of their own, once"
 
-    def fix(self, subject: Subject) -> str:
-        dimension = subject.data["dimension"]
+    def fix(self, group: EventGroup) -> str:
+        dimension = group.data["dimension"]
         axis = {"batch": "0", "sequence": "1"}.get(dimension, "d")
-        if len(subject.extra["storm"]) <= 1:
+        if len(group.extra["storm"]) <= 1:
             return (
-                f"run each {dimension} size you serve once while warming up, or mark"
-                f" it with torch._dynamo.mark_dynamic(x, {axis}) before the first call"
+                f"warm up with each {dimension} size that you serve, or mark the"
+                f" dimension with torch._dynamo.mark_dynamic(x, {axis}) before the"
+                " first call"
             )
         return (
             f"mark the {dimension} dimension with torch._dynamo.mark_dynamic(x, {axis})"
             " before the first call, compile with dynamic=True, or pad to a few sizes"
         )
 
-    def severity(self, subject: Subject) -> Severity:
-        storm = len(subject.extra["storm"])
+    def severity(self, group: EventGroup) -> Severity:
+        storm = len(group.extra["storm"])
         if storm <= 1:
             return "low"
-        values = {row["value"] for row in subject.data["rows"]}
+        values = {row["value"] for row in group.data["rows"]}
         return "high" if storm >= 3 and storm + 1 >= len(values - {0, 1}) else "medium"
 
-    def evidence(self, subject: Subject) -> Iterable[str]:
-        for row in subject.data["rows"]:
+    def evidence(self, group: EventGroup) -> Iterable[str]:
+        for row in group.data["rows"]:
             ms = f"{row['ms']:.3f} ms" if row.get("ms") is not None else "-"
             yield f"{row['value']}: {ms}, {plural(row['recompiles'], 'recompilation')}"
 

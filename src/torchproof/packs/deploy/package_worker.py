@@ -18,7 +18,7 @@ import torch
 from torchproof.runtime import (
     ARTIFACTS,
     DeployedModel,
-    Likeness,
+    ValueComparison,
     allowance,
     compare_parts,
     open_pack,
@@ -77,7 +77,7 @@ def judged(deployed: DeployedModel, asked: Mapping[str, Any]) -> dict[str, Any]:
 
 def _ask(
     deployed: DeployedModel, question: Mapping[str, Any], kinds: Sequence[torch.dtype]
-) -> Likeness:
+) -> ValueComparison:
     call = deployed.details["call"]
     inputs = question["inputs"]
     named = {
@@ -89,7 +89,7 @@ def _ask(
     output = deployed(*bound.args, **bound.kwargs)
     form = pytree_json.flatten(output, answer, "output")
     if (told := pytree_json.difference(form, question["form"], "output")) is not None:
-        return Likeness("wrong", None, "output", told)
+        return ValueComparison("wrong", None, "output", told)
     answer = list(pytree_json.in_packed_order(form, question["form"], answer))
     return compared(answer, inputs, question["tensors"], question["after"], kinds=kinds)
 
@@ -101,7 +101,7 @@ def compared(
     after: Sequence[torch.Tensor],
     *,
     kinds: Sequence[torch.dtype],
-) -> Likeness:
+) -> ValueComparison:
     """Outputs, and the inputs as the call left them, against eager's."""
     given = {f"output {i}": t for i, t in enumerate(answer)}
     given |= {f"input {i} after the call": t for i, t in enumerate(inputs)}

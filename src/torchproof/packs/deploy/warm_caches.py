@@ -87,7 +87,7 @@ def build(loaded: Loaded, stage: Path, job: Mapping[str, Any]) -> dict[str, Any]
             for told, state, own in pairs
         ],
         "code": code.hashes(traced),
-        "config": cache_lookups.steering(),
+        "config": cache_lookups.nondefault_switches(),
     }
 
 

@@ -24,13 +24,18 @@ from torchproof.runtime.cudagraph.graphed_step import Graphed, Within
 from torchproof.runtime.cudagraph.padder import Padder
 from torchproof.runtime.cudagraph.preparation import Preparation
 from torchproof.runtime.cudagraph.state_snapshot import StateSnapshot
-from torchproof.strategies import Strategy, compile_arguments, source_lines, wrong
+from torchproof.strategies import (
+    Strategy,
+    compile_arguments,
+    invalid_argument,
+    source_lines,
+)
 
 
 def check(step: Any, example: Any, **options: Any) -> None:
     """Raises `UserError` for the first invalid argument of `graph`."""
     if options["outputs"] not in ("copies", "buffers"):
-        raise wrong("outputs", options["outputs"], "'copies' or 'buffers'")
+        raise invalid_argument("outputs", options["outputs"], "'copies' or 'buffers'")
     if not callable(step):
         raise UserError(f"graph: {type(step).__name__} is not callable")
     kinds = {
@@ -40,9 +45,11 @@ def check(step: Any, example: Any, **options: Any) -> None:
     }
     for name, (kind, expected) in kinds.items():
         if options[name] is not None and not isinstance(options[name], kind):
-            raise wrong(name, options[name], expected)
+            raise invalid_argument(name, options[name], expected)
     if not isinstance(example, Mapping | tuple | list | None):
-        raise wrong("example", example, "a tuple of arguments or a dict of keywords")
+        raise invalid_argument(
+            "example", example, "a tuple of arguments or a dict of keywords"
+        )
 
 
 def parse_strategy(name: str, arguments: Mapping[str, Any]) -> Strategy:

@@ -16,7 +16,14 @@ from torch import nn
 
 from torchproof.records import UserError
 from torchproof.runtime.cudagraph.graph_status import Stop
-from torchproof.strategies import AGAIN, Given, Recipe, Strategy, given, parse
+from torchproof.strategies import (
+    TUNE_HINT,
+    Recipe,
+    RecipeSource,
+    Strategy,
+    parse,
+    recipe_source,
+)
 
 
 @dataclass(frozen=True)
@@ -44,7 +51,7 @@ def options_from_recipe(
         raise UserError(
             f"recipe and {names}: the recipe already says how to compile; pass only one"
         )
-    source = given(recipe)
+    source = recipe_source(recipe)
     if source.recipe is None:
         if train is None:
             raise UserError(f"{source.path}: {source.damage}")
@@ -61,12 +68,12 @@ def options_from_recipe(
     return _from_recipe(step, source, source.recipe)
 
 
-def _without_graph(source: Given, train: bool, why: str | None) -> GraphOptions:
-    reason = f"{source.name} is not used: {why}; {AGAIN}"
+def _without_graph(source: RecipeSource, train: bool, why: str | None) -> GraphOptions:
+    reason = f"{source.name} is not used: {why}; {TUNE_HINT}"
     return GraphOptions(parse("eager"), train, refused=Stop("recipe", reason))
 
 
-def _from_recipe(step: Any, source: Given, recipe: Recipe) -> GraphOptions:
+def _from_recipe(step: Any, source: RecipeSource, recipe: Recipe) -> GraphOptions:
     strategy = recipe.strategy
     refused = None
     if not strategy.graph:

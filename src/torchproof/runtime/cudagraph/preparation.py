@@ -25,7 +25,13 @@ from torch import nn
 from torchproof.records import UserError
 from torchproof.runtime.cudagraph.eager_recorder import EagerRecorder
 from torchproof.runtime.cudagraph.recorded_step import Forward
-from torchproof.strategies import NotApplicable, Strategy, Watch, nesting, regions
+from torchproof.strategies import (
+    CallRecorder,
+    NotApplicable,
+    Strategy,
+    nesting,
+    regions,
+)
 from torchproof.torch_private import step_capture
 
 Body = Callable[[Forward], Forward]
@@ -91,11 +97,13 @@ class Blocks(Preparation):
         super().__init__(step, body)
         self.name, self.strategy, self.roots = strategy.name, strategy, roots
         self.blocks: list[nn.Module] = []
-        self._watches: list[Watch] = []
+        self._watches: list[CallRecorder] = []
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
-        self._watches = [] if self.blocks else [Watch(root) for root in self.roots]
+        self._watches = (
+            [] if self.blocks else [CallRecorder(root) for root in self.roots]
+        )
         with contextlib.ExitStack() as stack:
             for watch in self._watches:
                 stack.enter_context(watch)
@@ -186,7 +194,7 @@ class Regional(Blocks):
         with contextlib.ExitStack() as stack:
             stack.enter_context(step_capture.many_shapes())
             for block, compiled in zip(self.blocks, self._compiled, strict=True):
-                stack.enter_context(step_capture.compiled_self(block, compiled))
+                stack.enter_context(step_capture.replaced_call(block, compiled))
             yield self.body(self.step)
 
     @contextlib.contextmanager

@@ -38,8 +38,8 @@ from torchproof.runtime.cudagraph.recorded_step import Forward
 from torchproof.runtime.cudagraph.state_snapshot import StateSnapshot
 from torchproof.runtime.cudagraph.step_gradients import Gradients
 from torchproof.runtime.tensors import compare
-from torchproof.runtime.tensors.compare import Likeness
-from torchproof.runtime.tensors.rng_state import Chance
+from torchproof.runtime.tensors.compare import ValueComparison
+from torchproof.runtime.tensors.rng_state import RngState
 
 _REHEARSALS = 3  # one to compile, one to allocate, one as in the capture
 # State that a model creates at its first call exists at the second; and state that the
@@ -107,7 +107,7 @@ class Recording:
         self.capture = capture
         self.output_copies: OutputCopies
         self.gradients: Gradients
-        self.verdict = Likeness("same")
+        self.verdict = ValueComparison("same")
         self.random = False
         self.changed_python = False  # the first call changed Python state
         self.writes = False  # whether it writes to existing memory
@@ -155,7 +155,7 @@ class _Attempt:
         self.gradients = Gradients(recorder.state.parameters)
         self.inputs = Buffers(call)
         self.capture = Capture(self.device, recorder.pool)
-        self.chance = Chance.taken({self.device})
+        self.chance = RngState.capture({self.device})
         self.eager_recorder = EagerRecorder(self.device)
 
     @contextlib.contextmanager
@@ -233,7 +233,7 @@ class _Attempt:
             numbers = learning_rates.numbers()
             states = learning_rates.states()
             result = self._watched_run()
-            moved = self.chance.moved(self.chance.again())
+            moved = self.chance.drawn_since(self.chance.current())
             new = state.forget_foreign_changes() | state.ran.add(self.ran)
             actions = [f"changes state ({change})" for change in state.changes()]
             if learning_rates.numbers() != numbers:
@@ -470,7 +470,7 @@ def _copy(part: Any) -> Any:
 
 def compare_results(
     actual: StepResult, expected: StepResult, weights: Collection[Tensor]
-) -> Likeness:
+) -> ValueComparison:
     """Compares outputs and gradients within tolerances; returns the worse verdict.
 
     The dtypes of `weights` widen the tolerances, because they took part in the results.
@@ -491,7 +491,7 @@ def _compare_parts(
     weights: Collection[Tensor],
     *,
     gradients: bool,
-) -> Likeness:
+) -> ValueComparison:
     tensors = [each for each in expected.values() if isinstance(each, Tensor)]
     types = compare.types_in_use([*tensors, *weights], weights)
     allowed = compare.allowance(types, tensors, gradients=gradients)

@@ -41,7 +41,7 @@ def collect(cache: Path, stage: Path) -> int:
 
 def install(contents: Contents) -> Path:
     """Writes the files to torch's cache folder, which only this user may write to."""
-    folder = Path(cache_lookups.present_cache_folder())
+    folder = Path(cache_lookups.current_cache_folder())
     try:
         _assert_private(folder)
         for name in contents.names():

@@ -30,7 +30,7 @@ from torchproof.runtime.loading.packages import ARTIFACTS
 from torchproof.runtime.pack_format.contents import Contents
 from torchproof.runtime.pack_format.refusal import Refused
 from torchproof.runtime.telemetry import log
-from torchproof.strategies import FILE, Damaged, Given, Recipe, loads
+from torchproof.strategies import FILE, InvalidRecipe, Recipe, RecipeSource, loads
 from torchproof.torch_private import cache_lookups
 
 _BUILD_ANEW = "build one for this machine with torchproof pack TARGET --for deploy"
@@ -78,7 +78,7 @@ def compile_without_pack(model: Any, path: str, why: str) -> Any:
     """Compiles the model without the pack and logs the reason."""
     log.warning("the pack is not used, and the model compiles from scratch: %s", why)
     compiled = production.compile(model)
-    entry = production.entry_of(compiled)
+    entry = production.compiled_forward_of(compiled)
     entry.pack = {"path": path, "used": False, "why_not": why}
     return compiled
 
@@ -96,14 +96,14 @@ def _from_caches(contents: Contents, model: Any, *, warm: bool) -> Any:
         packed_graphs = read_graphs(contents)
         assert_caches(details)
         differences = _assert_fits(details, recipe, model)
-    except (Refused, Damaged) as error:
+    except (Refused, InvalidRecipe) as error:
         raise Refused(f"{path} is refused: {error}; {_BUILD_ANEW}") from None
     except Exception as error:  # from torch, or a manifest field is missing
         reason = one_line(f"{type(error).__name__}: {error}", 200)
         raise Refused(f"{path} is refused: its manifest is invalid: {reason}") from None
     cache_install.install(contents)
     compiled = production.compile(model, recipe=recipe)
-    entry = production.entry_of(compiled)
+    entry = production.compiled_forward_of(compiled)
     report: dict[str, Any] = {
         "path": path,
         "used": True,
@@ -135,7 +135,7 @@ def _assert_fits(details: Mapping[str, Any], recipe: Recipe, model: Any) -> list
     )
     reasons = [*compatibility.refusals(then, here)]
     reasons += [] if reasons else source_hash.changes(details["code"])
-    adoption = Given(recipe).adopted(model)
+    adoption = RecipeSource(recipe).adopted(model)
     if adoption.why_not and not reasons:
         reasons.append(adoption.why_not)
     if not cache_lookups.caches_are_on():

@@ -17,11 +17,17 @@ from torch import nn
 
 from torchproof.records import one_line
 from torchproof.runtime import recipe_following
-from torchproof.runtime.compiled_forward import Entry
+from torchproof.runtime.compiled_forward import CompiledForward
 from torchproof.runtime.loading import example_inputs, warm_up
-from torchproof.runtime.method_replacement import Part
+from torchproof.runtime.method_replacement import MethodReplacement
 from torchproof.runtime.pack_format.contents import Contents
-from torchproof.torch_private import cache_lookups, frames, precompiled
+from torchproof.torch_private import (
+    InstalledCall,
+    PrecompileError,
+    cache_lookups,
+    frames,
+    install_call,
+)
 
 FOLDER = "entries"
 _HOOKS = (
@@ -37,13 +43,13 @@ Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 class InstalledCalls:
     """The installed calls of a pack, by number, and why others are traced."""
 
-    calls: dict[int, precompiled.InForce] = field(default_factory=dict)
+    calls: dict[int, InstalledCall] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
 
-def why_none(entry: Entry) -> str | None:
+def why_none(entry: CompiledForward) -> str | None:
     """Why a model with this strategy has no precompiled calls."""
-    strategy = entry.options.asked
+    strategy = entry.options.requested
     if strategy.graph:
         return f"strategy {strategy.name} records whole calls as CUDA graphs"
     if strategy.form != "full":
@@ -52,7 +58,7 @@ def why_none(entry: Entry) -> str | None:
 
 
 def install(
-    contents: Contents, entry: Entry, details: Mapping[str, Any]
+    contents: Contents, entry: CompiledForward, details: Mapping[str, Any]
 ) -> InstalledCalls:
     """Installs the calls that fit; the others are traced, as without a pack."""
     installed = InstalledCalls()
@@ -60,7 +66,7 @@ def install(
         reason = why_none(entry) or _changed(entry, details.get("switches", {}))
     except Exception as error:
         reason = one_line(f"{type(error).__name__}: {error}", 200)
-    by_file: dict[str, precompiled.InForce] = {}
+    by_file: dict[str, InstalledCall] = {}
     for number, call in enumerate(details["calls"]):
         name = call.get("entry", {}).get("file")
         if name is None:
@@ -71,7 +77,7 @@ def install(
                 installed.calls[number] = _install_one(
                     contents.read, entry, call, by_file
                 )
-        except precompiled.Unfit as error:
+        except PrecompileError as error:
             why = one_line(str(error), 300)
         except Exception as error:  # tracing works, too, but is slower
             why = one_line(f"{type(error).__name__}: {error}", 300)
@@ -82,23 +88,23 @@ def install(
 
 def _install_one(
     read: Callable[[str], bytes],
-    entry: Entry,
+    entry: CompiledForward,
     call: Mapping[str, Any],
-    by_file: dict[str, precompiled.InForce],
-) -> precompiled.InForce:
+    by_file: dict[str, InstalledCall],
+) -> InstalledCall:
     """Installs one call; calls that differ only in sizes may share a file."""
     name = call["entry"]["file"]
     with packed_call(entry, call) as (fn, args, kwargs):
         if name not in by_file:
-            by_file[name] = precompiled.put_in_force(read(name), fn, args, kwargs)
+            by_file[name] = install_call(read(name), fn, args, kwargs)
         elif not by_file[name].accepts(args, kwargs):
-            raise precompiled.Unfit("its guards fail in this process")
+            raise PrecompileError("its guards fail in this process")
     return by_file[name]
 
 
 @contextlib.contextmanager
 def packed_call(
-    entry: Entry, call: Mapping[str, Any]
+    entry: CompiledForward, call: Mapping[str, Any]
 ) -> Iterator[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]]:
     """The function to trace and a generated call, with the model in its build state."""
     owner = entry.owner
@@ -113,7 +119,9 @@ def packed_call(
             warm_up.set_training(owner, before)
 
 
-def arguments(entry: Entry, inputs: Mapping[str, Any], seed: int = 0) -> Arguments:
+def arguments(
+    entry: CompiledForward, inputs: Mapping[str, Any], seed: int = 0
+) -> Arguments:
     """A generated call with its varying sizes marked, as compiled code receives it."""
     call = example_inputs.make(dict(inputs), seed)
     args, kwargs = ((), call) if isinstance(call, dict) else (tuple(call), {})
@@ -131,12 +139,14 @@ def _collect(*args: Any, **kwargs: Any) -> Arguments:
 # -- state that guards do not check ----------------------------------------------------
 
 
-def module_override(entry: Entry) -> str | None:
+def module_override(entry: CompiledForward) -> str | None:
     """A method or hook of a single module, which guards do not check; None if none."""
     owner = entry.owner
     for path, module in owner.named_modules() if owner is not None else ():
         for name, value in module.__dict__.items():
-            is_data = isinstance(value, Part | nn.Module | type) or not callable(value)
+            is_data = isinstance(
+                value, MethodReplacement | nn.Module | type
+            ) or not callable(value)
             if not is_data and hasattr(type(module), name):
                 return f"{name} of {path or 'the model'} was replaced on the instance"
         for name in _HOOKS:
@@ -148,7 +158,7 @@ def module_override(entry: Entry) -> str | None:
     return None
 
 
-def _changed(entry: Entry, then: Mapping[str, str]) -> str | None:
+def _changed(entry: CompiledForward, then: Mapping[str, str]) -> str | None:
     now = switches()
     for name in sorted({*now, *then}):
         if now.get(name) != then.get(name):
@@ -172,4 +182,4 @@ def switches() -> dict[str, str]:
     }
     return {
         name: str(value) for name, value in values.items()
-    } | cache_lookups.steering()
+    } | cache_lookups.nondefault_switches()

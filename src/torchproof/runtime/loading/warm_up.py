@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from torchproof.records import one_line
-from torchproof.runtime.forward_state import saved
+from torchproof.runtime.forward_state import save_state
 from torchproof.runtime.loading import example_inputs
 from torchproof.runtime.tensors.tree import walk
 
@@ -48,7 +48,7 @@ def warm(model: Any, run: Any, details: Mapping[str, Any]) -> list[str]:
     has_gradients = owner is not None and any(
         parameter.grad is not None for parameter in owner.parameters()
     )
-    before = saved(owner, (), {}, parameters=has_gradients)
+    before = save_state(owner, (), {}, parameters=has_gradients)
     try:
         for number, call in enumerate(details["calls"]):
             if why := call["inputs"].get("why_not"):
