@@ -122,8 +122,7 @@ def is_opaque(value: Any) -> bool:
 def is_frozen(value: Any) -> bool:
     """Whether it is a frozen dataclass without additional attributes."""
     kind = type(value)
-    # type: ignore[attr-defined]
-    if not dataclasses.is_dataclass(kind) or not kind.__dataclass_params__.frozen:
+    if not dataclasses.is_dataclass(kind) or not kind.__dataclass_params__.frozen:  # type: ignore[attr-defined]
         return False
     attributes = dict_of(value)
     return (

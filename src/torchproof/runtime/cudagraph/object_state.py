@@ -30,8 +30,7 @@ CONTAINERS = (dict, list, tuple, set, frozenset, collections.deque)
 BYTES = (bytearray, array.array, memoryview, numpy.ndarray)
 NUMBERS_IN_C = (ctypes.Structure, ctypes.Union, ctypes.Array)
 _POINTERS = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_wchar_p, ctypes.py_object)
-# type: ignore[attr-defined]
-_FIELD: Any = type(collections.namedtuple("_Field", "value").value)
+_FIELD: Any = type(collections.namedtuple("_Field", "value").value)  # type: ignore[attr-defined]
 
 
 class _Structure(ctypes.Structure):
