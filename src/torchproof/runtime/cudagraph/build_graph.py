@@ -93,9 +93,9 @@ def build(
             parse_strategy(strategy or "eager", arguments), bool(requested["train"])
         )
     else:
-        beside = {"strategy": strategy, **arguments}
+        other_options = {"strategy": strategy, **arguments}
         options = options_from_recipe(
-            step, requested["recipe"], requested["train"], beside
+            step, requested["recipe"], requested["train"], other_options
         )
     return build_graphed(
         step,

@@ -46,7 +46,7 @@ class Pool:
     """
 
     def __init__(self) -> None:
-        self.turn = forks.rlock()
+        self.lock = forks.rlock()
         self.handle: Any = None
         self.captures: weakref.WeakSet[Capture] = weakref.WeakSet()
         self._last: torch.cuda.Stream | None = None

@@ -40,14 +40,16 @@ def options_from_recipe(
     step: Callable[..., Any],
     recipe: Any,
     train: bool | None,
-    beside: Mapping[str, Any],
+    other_options: Mapping[str, Any],
 ) -> GraphOptions:
     """The options of a recipe; without a graph if the recipe does not apply.
 
     A damaged recipe does not say whether the step has a backward, so the caller must
     pass `train`.
     """
-    if names := ", ".join(name for name, value in beside.items() if value is not None):
+    if names := ", ".join(
+        name for name, value in other_options.items() if value is not None
+    ):
         raise UserError(
             f"recipe and {names}: the recipe already says how to compile; pass only one"
         )

@@ -104,13 +104,13 @@ class Graphed:
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         self._calls += 1
-        with self.pool.turn:
+        with self.pool.lock:
             return self._padded((args, kwargs))
 
     def prepare(self, /, *args: Any, **kwargs: Any) -> None:
         """Records a call like this one; its effects are undone."""
         call = args, kwargs
-        with self.pool.turn:
+        with self.pool.lock:
             key = self._key_if_any(call)
             if self._given_up or key is None or self._snapshot.fitting(key):
                 return
@@ -298,19 +298,19 @@ class Graphed:
             return self._check(key, call, fit)
         if (shapes := cuts[key]) is None:
             return self._answer(call), False
-        return padder.cut(self._answer(fit.grown), fit, shapes), True
+        return padder.cut(self._answer(fit.padded_call), fit, shapes), True
 
     def _check(self, key: Hashable, call: Call, fit: Fit) -> tuple[Any, bool]:
         """The first call of a size: compares the padded replay with eager."""
         assert self.padder is not None
-        self.prepare(*fit.grown[0], **fit.grown[1])
-        recording = self._snapshot.fitting(self._key(fit.grown))
+        self.prepare(*fit.padded_call[0], **fit.padded_call[1])
+        recording = self._snapshot.fitting(self._key(fit.padded_call))
         if recording is None:
             return self._answer(call), False
         try:
             check = PaddingCheck(self._recorder(), call)
             shapes = padding.shapes_of(check.output)
-            inputs = recording.start(fit.grown)
+            inputs = recording.start(fit.padded_call)
             recording.gradients.attach()
             check.assert_same(
                 self.padder.cut(recording.output_copies.recorded, fit, shapes)

@@ -140,8 +140,8 @@ def _stored_in_c(kind: type) -> type | None:
             + (kind.__dictoffset__ != base.__dictoffset__)
             + (kind.__weakrefoffset__ != base.__weakrefoffset__)
         )
-        grown = kind.__basicsize__ - base.__basicsize__
-        if kind.__itemsize__ != base.__itemsize__ or grown > _POINTER_BYTES * pointers:
+        growth = kind.__basicsize__ - base.__basicsize__
+        if kind.__itemsize__ != base.__itemsize__ or growth > _POINTER_BYTES * pointers:
             return kind
         kind = base
     return None

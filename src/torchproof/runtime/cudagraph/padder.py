@@ -19,17 +19,17 @@ from torchproof.runtime.cudagraph.padding import Padding, Shapes, Sizes
 class Fit:
     """A call, its bucket, and the call padded to the size of the bucket."""
 
-    own: Sizes
+    sizes: Sizes
     bucket: Sizes
-    grown: Call
+    padded_call: Call
 
     @property
     def size(self) -> Size:
-        return tuple(self.own.values())
+        return tuple(self.sizes.values())
 
     @property
     def padded(self) -> bool:
-        return self.own != self.bucket
+        return self.sizes != self.bucket
 
 
 class Padder:
@@ -72,24 +72,24 @@ class Padder:
 
     def fit(self, call: Call) -> Fit | None:
         """The bucket and the padded call; None if no bucket fits."""
-        own = self.padding.sizes(*call)
-        if own is None or not all(own.values()):
+        sizes = self.padding.sizes(*call)
+        if sizes is None or not all(sizes.values()):
             return None
-        size = tuple(own.values())
+        size = tuple(sizes.values())
         self.observed[size] += 1
         bucket = self.buckets.bucket_for(size)
         if bucket is None:
             return None
         if bucket == size:
-            return Fit(own, own, call)
+            return Fit(sizes, sizes, call)
         bucket_sizes = dict(zip(self.padding.names, bucket, strict=True))
         padded_call = self.padding.padded(*call, bucket_sizes)
-        return Fit(own, bucket_sizes, padded_call)
+        return Fit(sizes, bucket_sizes, padded_call)
 
     def cut(self, output: Any, fit: Fit, shapes: Shapes) -> Any:
-        """Cuts the output to the call's own size."""
+        """Cuts the output to the size of the call."""
         if self.padding.outputs is not None:
-            return self.padding.cut(output, fit.own, fit.bucket)
+            return self.padding.cut(output, fit.sizes, fit.bucket)
         return padding.cut_to(output, shapes)
 
     def counted(self) -> Buckets:
@@ -98,9 +98,9 @@ class Padder:
 
     def learn(self, call: Call, pool_bytes: int | None) -> None:
         """Stores how much memory the recording of this call took."""
-        own = self.padding.sizes(*call)
-        if own is not None and pool_bytes:
-            self.bytes[tuple(own.values())] = pool_bytes
+        sizes = self.padding.sizes(*call)
+        if sizes is not None and pool_bytes:
+            self.bytes[tuple(sizes.values())] = pool_bytes
 
     def plan(self, **limits: Any) -> Buckets:
         """Plans buckets for the observed sizes."""

@@ -154,7 +154,7 @@ class ReachableState:
         self.caches: list[tuple[str, dict[Any, Any]]] = []
         self.references: list[tuple[str, weakref.ref[Any]]] = []
         self.tensors: dict[int, tuple[str, Tensor]] = {}
-        self.strange: list[tuple[str, Tensor]] = []  # without plain memory
+        self.unwatchable_tensors: list[tuple[str, Tensor]] = []  # without plain memory
         self.opaque: list[str] = []  # messages about state that cannot be watched
         self.foreign: dict[int, Any] = {}  # scopes, classes and containers of torch
         self.whole = True
@@ -235,7 +235,7 @@ class ReachableState:
         if has_plain_memory(tensor):
             self.tensors[id(tensor)] = label, tensor
         else:
-            self.strange.append((label, tensor))
+            self.unwatchable_tensors.append((label, tensor))
         for name in TENSOR_HOOKS:
             if hooks := getattr(tensor, name, None):
                 self._lenient = True

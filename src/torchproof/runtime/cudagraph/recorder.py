@@ -155,7 +155,7 @@ class _Attempt:
         self.gradients = Gradients(recorder.state.parameters)
         self.inputs = Buffers(call)
         self.capture = Capture(self.device, recorder.pool)
-        self.chance = RngState.capture({self.device})
+        self.rng_state = RngState.capture({self.device})
         self.eager_recorder = EagerRecorder(self.device)
 
     @contextlib.contextmanager
@@ -212,8 +212,8 @@ class _Attempt:
         if not state.whole:
             why = "the step can reach too many objects to watch all of them"
             raise Stopped(Stop("python", why))
-        if state.strange:
-            why = f"{state.strange[0]}, whose memory cannot be watched"
+        if state.unwatchable_tensors:
+            why = f"{state.unwatchable_tensors[0]}, whose memory cannot be watched"
             raise Stopped(Stop("input", why))
         if state.lacks_scale or sys.getprofile() is not None:
             raise RecordLater
@@ -233,7 +233,7 @@ class _Attempt:
             numbers = learning_rates.numbers()
             states = learning_rates.states()
             result = self._watched_run()
-            moved = self.chance.drawn_since(self.chance.current())
+            moved = self.rng_state.drawn_since(self.rng_state.current())
             new = state.forget_foreign_changes() | state.ran.add(self.ran)
             actions = [f"changes state ({change})" for change in state.changes()]
             if learning_rates.numbers() != numbers:
@@ -314,7 +314,7 @@ class _Attempt:
         self.gradients.undo()
         for tensor in self.inputs.tensors:
             tensor.grad = None
-        self.chance.restore()
+        self.rng_state.restore()
 
     # -- compiled ------------------------------------------------------------------
 
@@ -370,7 +370,7 @@ class _Attempt:
         Compiled code draws other random numbers than eager. If the step draws any, the
         replay is compared with the compiled code without a recording instead.
         """
-        self.chance.restore()
+        self.rng_state.restore()
         recording.start(self.call)
         self.gradients.attach()
         actual = self.result(recording.output_copies.recorded)

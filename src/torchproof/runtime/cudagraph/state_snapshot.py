@@ -83,11 +83,11 @@ class StateSnapshot:
         return any(s.is_enabled() and s._scale is None for s in self._scalers)
 
     @property
-    def strange(self) -> list[str]:
+    def unwatchable_tensors(self) -> list[str]:
         """A message for each tensor whose memory cannot be watched."""
         return [
             f"{label} is a {type(tensor).__name__} of layout {tensor.layout}"
-            for label, tensor in self._reachable.strange
+            for label, tensor in self._reachable.unwatchable_tensors
         ]
 
     @property
@@ -121,8 +121,8 @@ class StateSnapshot:
         self._then = {place: (label, value) for place, label, value in self._places()}
         self._sizes = self._sizes_of()
         self._states = [each.state for each in self.optimizers]
-        self._books = [book for state in self._states for book in state.values()]
-        self._entries = list(_every(self._books))
+        self._state_dicts = [each for state in self._states for each in state.values()]
+        self._entries = list(_values_in(self._state_dicts))
         self._watched = [tensor for _, tensor in self._reachable.tensors.values()]
         self._watched += [each for each in self._entries if isinstance(each, Tensor)]
         # Kept alive, so that no other tensor gets their address.
@@ -161,9 +161,9 @@ class StateSnapshot:
         now = [each.state for each in self.optimizers]
         return (
             all(map(operator.is_, now, self._states))
-            and sum(map(len, now)) == len(self._books)
-            and sum(map(len, self._books)) == len(self._entries)
-            and all(map(operator.is_, _every(self._books), self._entries))
+            and sum(map(len, now)) == len(self._state_dicts)
+            and sum(map(len, self._state_dicts)) == len(self._entries)
+            and all(map(operator.is_, _values_in(self._state_dicts), self._entries))
         )
 
     def _is_still_cached(self) -> bool:
@@ -447,7 +447,7 @@ def _items_of(container: Any) -> list[Any]:
     return list(walk(container))
 
 
-def _every(dicts: Iterable[dict[Any, Any]]) -> Iterator[Any]:
+def _values_in(dicts: Iterable[dict[Any, Any]]) -> Iterator[Any]:
     return itertools.chain.from_iterable(map(dict.values, dicts))
 
 
