@@ -251,7 +251,7 @@ def _deployed(case: Case, model: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     from torchproof.strategies.recipe import FILE
 
     call = {
-        "inputs": example_inputs.described((torch.ones(3, 4),)),
+        "inputs": example_inputs.describe((torch.ones(3, 4),)),
         "state": {"training": False, "others": []},
         "gradients": False,
         "keys": ["k"],
@@ -264,7 +264,7 @@ def _deployed(case: Case, model: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         "graphs": 1,
         "calls": [call],
         "code": {"a": {"file": "a.py", "sha256": "0"}},
-        "place": compatibility.facts("cpu"),
+        "place": compatibility.environment_facts("cpu"),
         "config": {},
         "switches": {},
         "verified": {

@@ -248,9 +248,7 @@ def test_other_random_numbers_in_float64_are_no_reference() -> None:
 
     told = refer(lambda kind: Made(fn=fn, calls=[drawn(4).to(kind)]), torch.float32)
     assert told.exact is None
-    assert told.why == (
-        "no float64 reference: it draws random numbers in another order in float64"
-    )
+    assert "float64" in told.why and "random" in told.why
 
 
 # -- what cannot be exact --------------------------------------------------------------
@@ -270,7 +268,7 @@ def test_where_float64_cannot_run_it_says_why() -> None:
     def op(x: torch.Tensor) -> torch.Tensor:
         return short_only(x)
 
-    for fn, why in ((bits, "it reads the bits"), (op, "short numbers only")):
+    for fn, why in ((bits, "bits"), (op, "short numbers only")):
         made = Made(fn=fn, calls=[torch.ones(4)])
         told = reference(lambda made=made: made, run)
         assert told.exact is None and why in told.why

@@ -1,6 +1,7 @@
 """Verdicts on answers: planted lies are caught, rounding is excused."""
 
 import math
+import re
 from typing import Any
 
 import pytest
@@ -92,7 +93,7 @@ def test_nan_of_eager_cannot_be_judged_and_hides_nothing() -> None:
     eager = exact.to(F32)
     eager[2] = math.nan
     told = one(eager.clone(), eager, exact)
-    assert told.verdict is None and "eager itself gives NaN" in told.why
+    assert told.verdict is None and re.search(r"\beager\b.*\bNaN\b", told.why)
     given = eager.clone()
     given[5] += 1
     assert one(given, eager, exact).verdict == "wrong"
@@ -107,15 +108,15 @@ def test_an_infinity_of_the_other_sign_is_wrong() -> None:
 @pytest.mark.parametrize(
     ("given", "why"),
     [
-        (torch.ones(3, dtype=F64), "its dtype is torch.float64"),
-        (torch.ones(3, 1), "its shape is [3, 1], eager gives [3]"),
-        (1.0, "it is of type float, eager gives Tensor"),
-        (None, "it is of type NoneType"),
+        (torch.ones(3, dtype=F64), r"dtype .*torch\.float64"),
+        (torch.ones(3, 1), r"shape .*\[3, 1\].*\[3\]"),
+        (1.0, r"\bfloat\b.*\bTensor\b"),
+        (None, "NoneType"),
     ],
 )
 def test_another_form_is_wrong(given: Any, why: str) -> None:
     told = one(given, torch.ones(3), torch.ones(3, dtype=F64))
-    assert told.verdict == "wrong" and why in told.why
+    assert told.verdict == "wrong" and re.search(why, told.why)
 
 
 def test_an_answer_too_many_or_too_few_is_wrong() -> None:
@@ -139,7 +140,8 @@ def test_integers_differ_where_eager_is_sure() -> None:
     given = eager.clone()
     given[7] = 0
     told = one(given, eager, eager)
-    assert told.verdict == "wrong" and "element 7 is 0, eager gives 7" in told.why
+    assert told.verdict == "wrong"
+    assert re.search(r"\b7\b.*\b0\b.*\beager\b.*\b7\b", told.why)
     assert one(given, eager).verdict == "wrong"
 
 

@@ -18,8 +18,8 @@ from torchproof.records.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from torchproof.checking import check as check
+    from torchproof.measure import BenchOptions as BenchOptions
     from torchproof.measure import Comparison as Comparison
-    from torchproof.measure import Questions as Questions
     from torchproof.measure import Thresholds as Thresholds
     from torchproof.measure import bench_plan as bench_plan
     from torchproof.measure import compare as compare
@@ -44,7 +44,7 @@ __getattr__, __all__ = lazy_exports(
         "torchproof.checking": ["check"],
         "torchproof.measure": [
             "Comparison",
-            "Questions",
+            "BenchOptions",
             "Thresholds",
             "bench_plan",
             "compare",
@@ -71,9 +71,9 @@ def bench(
     target: str | Target,
     options: Options | None = None,
     *,
-    asked: Questions | None = None,
+    bench_options: BenchOptions | None = None,
     seconds: float | None = None,
-    sittings: int | None = None,
+    repeats: int | None = None,
     profile: bool = False,
     progress: Progress = lambda text: None,
     command: str = "",
@@ -81,16 +81,17 @@ def bench(
 ) -> Run:
     """What compiling the target is worth; the run is saved and returned."""
     target = targets.parse(target) if isinstance(target, str) else target
-    options, asked = options or targets.Options(), asked or measure.Questions()
+    options = options or targets.Options()
+    bench_options = bench_options or measure.BenchOptions()
     _assert_measurable(target, options)
-    _assert_as_written(target, options, asked, bool(profile or sittings))
+    _assert_as_written(target, options, bench_options, bool(profile or repeats))
     store.assert_writable(save_in)
     started = datetime.datetime.now()
     plan = replace(
-        _plan(target, options, asked),
+        _plan(target, options, bench_options),
         profiles=profile,
         seconds=seconds or measure.Plan.seconds,
-        sittings=sittings or measure.Plan.sittings,
+        repeats=repeats or measure.Plan.repeats,
     )
     counts = _counted(target, options, progress)
     with store.scratch(save_in) as folder:
@@ -126,16 +127,20 @@ def _counted(
     return checking.counts_of(seen) if whole else nothing
 
 
-def _plan(target: Target, options: Options, asked: Questions) -> measure.Plan:
-    if asked.ablate:
-        changes = measure.bench_plan.settled(asked.ablate, measure.switches())
-        asked = replace(asked, ablate=changes)
-    arms = measure.bench_plan.arms(asked, options.compile)
+def _plan(
+    target: Target, options: Options, bench_options: BenchOptions
+) -> measure.Plan:
+    if bench_options.ablate:
+        changes = measure.bench_plan.resolve_ablation(
+            bench_options.ablate, measure.switches()
+        )
+        bench_options = replace(bench_options, ablate=changes)
+    specs = measure.bench_plan.strategy_specs(bench_options, options.compile)
     return measure.Plan(
         target,
-        measure.AS_WRITTEN if options.as_written else arms,
-        by_default=not asked.names_arms,
-        shapes=asked.shapes,
+        measure.AS_WRITTEN if options.as_written else specs,
+        by_default=not bench_options.names_strategies,
+        shapes=bench_options.shapes,
         train=options.train,
         device=options.device,
         size=options.size,
@@ -154,15 +159,15 @@ def _assert_measurable(target: Target, options: Options) -> None:
 
 
 def _assert_as_written(
-    target: Target, options: Options, asked: Questions, more: bool
+    target: Target, options: Options, bench_options: BenchOptions, more: bool
 ) -> None:
     """A script decides itself what it compiles, with which data, and where."""
-    if options.as_written and (asked.names_arms or asked.dtypes):
+    if options.as_written and (bench_options.names_strategies or bench_options.dtypes):
         raise UserError(
             "--as-written measures the target against itself in eager: leave out"
             " --strategies and other flags that name what to compile"
         )
-    given = {**vars(options), **vars(asked), "profile or --sittings": more}
+    given = {**vars(options), **vars(bench_options), "profile or --repeats": more}
     for name, value in given.items() if target.kind == "script" else ():
         if value and name not in {"as_written", "timeout_s", "quiet"}:
             flag = {"dtypes": "dtype"}.get(name, name)

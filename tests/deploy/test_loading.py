@@ -160,7 +160,7 @@ def test_another_place_is_refused(
     reason: str,
 ) -> None:
     model = Net()
-    told = compatibility.facts("cpu") | changes
+    told = compatibility.environment_facts("cpu") | changes
     pack = fabricated(tmp_path / "pack", model, place=told)
     assert reason in seen_cold(pack, caplog, model)
 

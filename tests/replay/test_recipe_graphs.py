@@ -145,7 +145,7 @@ def test_a_recording_that_takes_too_long_is_refused(
         while time.monotonic() < until:
             pass
 
-    monkeypatch.setattr(recorder._Making, "_rehearsed", hangs)
+    monkeypatch.setattr(recorder._Attempt, "_rehearsed", hangs)
     plain, model = applied("full+graph", deadline=0.5)
     began = time.monotonic()
     with torch.no_grad(), caplog.at_level(logging.WARNING, "torchproof"):
@@ -167,7 +167,7 @@ def test_a_graph_that_cannot_be_made_is_no_error(
     def fails(*_: Any, **__: Any) -> None:
         raise RuntimeError("no graph today")
 
-    monkeypatch.setattr(build_graph, "graphed", fails)
+    monkeypatch.setattr(build_graph, "build_graphed", fails)
     plain, model = applied("full+graph")
     with torch.no_grad():
         for _ in range(2):

@@ -12,9 +12,9 @@ from typing import Any
 from torchproof.checking import counts, history, measured_parts, rules, source_reading
 from torchproof.checking.measured_parts import MEASURED, OF_MEASURED, Examination, Found
 from torchproof.checking.static.join import Joined, join
-from torchproof.checking.static.join import alone as not_run
+from torchproof.checking.static.join import without_run as not_run
 from torchproof.checking.static.suspicion import Reading
-from torchproof.observe import Audited, audit, observe
+from torchproof.observe import AuditResult, audit, observe
 from torchproof.records import (
     SEVERITIES,
     Finding,
@@ -216,7 +216,7 @@ class _Check:
         seen: Observation,
         every: list[Finding],
         measured: Found,
-        audited: Audited,
+        audited: AuditResult,
     ) -> Part | None:
         """Reads the source and joins it with the run; why not, where it cannot."""
         self.joined = Joined(tuple(every))
@@ -258,7 +258,7 @@ class _Check:
         )
 
 
-def _unseen(measured: Found, audited: Audited) -> dict[str, str]:
+def _unseen(measured: Found, audited: AuditResult) -> dict[str, str]:
     """Codes that nothing in this check could show, and the part that does."""
     done = {name for name, part in measured.parts.items() if part.status == "passed"}
     if audited.status.status == "passed":
@@ -316,7 +316,7 @@ def _audited(
     wanted: list[str],
     *,
     tell: Progress,
-) -> tuple[Observation, Audited]:
+) -> tuple[Observation, AuditResult]:
     """What part lifetimes adds to what was seen, if it is wanted and possible."""
     why = _why_not_audited(target, wanted, seen)
     if "lifetimes" not in wanted or why:

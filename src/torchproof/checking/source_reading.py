@@ -13,8 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from torchproof.checking import static
-from torchproof.checking.static.imports import followed, taken_as_compiled
-from torchproof.checking.static.join import Seen, absolute
+from torchproof.checking.static.imports import assumed_roots, with_imports
+from torchproof.checking.static.join import RunEvidence, absolute
 from torchproof.checking.static.source import Source, Unreadable
 from torchproof.checking.static.suspicion import Reading
 from torchproof.records import (
@@ -48,8 +48,8 @@ def alone(target: Target, progress: Progress) -> Reading:
         for problem in found.problems[3:]:  # the part names the first ones
             progress(f"not understood: {problem}")
     else:
-        files = followed([own])
-        found = static.read(files, roots=taken_as_compiled(files))
+        files = with_imports([own])
+        found = static.read(files, roots=assumed_roots(files))
         found = replace(found, files=len(files))
     if found.files <= len(found.problems):
         why = found.problems[0] if found.problems else "it holds no Python file"
@@ -110,7 +110,7 @@ def part(found: Reading, findings: Iterable[Finding]) -> Part:
 # -- what a run can say about source ---------------------------------------------------
 
 
-def what_was_seen(seen: Observation, unseen: Mapping[str, str]) -> Seen:
+def what_was_seen(seen: Observation, unseen: Mapping[str, str]) -> RunEvidence:
     """`unseen`: codes that no part of this check could show, and the part that does."""
     traced = None
     if seen.traced is not None:
@@ -125,7 +125,7 @@ def what_was_seen(seen: Observation, unseen: Mapping[str, str]) -> Seen:
         for frame in (*event.frames[-1:], blame.place_of(event.frames).frame)
         if frame is not None
     )
-    return Seen(traced, stopped, seen.calls, unseen)
+    return RunEvidence(traced, stopped, seen.calls, unseen)
 
 
 def configuration(found: Reading, events: Iterable[Event]) -> tuple[CompileSite, ...]:

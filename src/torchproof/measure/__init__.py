@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from torchproof.measure import comparison as comparison
     from torchproof.measure import numerics as numerics
     from torchproof.measure import rows as rows
-    from torchproof.measure.bench_plan import Questions as Questions
+    from torchproof.measure.bench_plan import BenchOptions as BenchOptions
     from torchproof.measure.comparison import PATHS as PATHS
     from torchproof.measure.comparison import TIMED_UNDER as TIMED_UNDER
     from torchproof.measure.comparison import Comparison as Comparison
@@ -31,21 +31,21 @@ if TYPE_CHECKING:
     from torchproof.measure.session import Session as Session
     from torchproof.measure.specs import AS_WRITTEN as AS_WRITTEN
     from torchproof.measure.specs import EAGER as EAGER
-    from torchproof.measure.specs import Measured as Measured
+    from torchproof.measure.specs import MeasureResult as MeasureResult
     from torchproof.measure.specs import Plan as Plan
-    from torchproof.measure.specs import Spec as Spec
+    from torchproof.measure.specs import StrategySpec as StrategySpec
     from torchproof.measure.specs import measure as measure
     from torchproof.measure.specs import strategy_named as strategy_named
     from torchproof.measure.specs import switches as switches
-    from torchproof.measure.starts import started as started
-    from torchproof.measure.strategy_state import Seat as Seat
-    from torchproof.measure.worker_process import ArmError as ArmError
-    from torchproof.measure.worker_process import Process as Process
+    from torchproof.measure.starts import start_record as start_record
+    from torchproof.measure.strategy_state import StrategyState as StrategyState
+    from torchproof.measure.worker_process import WorkerError as WorkerError
+    from torchproof.measure.worker_process import WorkerProcess as WorkerProcess
 
 __getattr__, __all__ = lazy_exports(
     __name__,
     {
-        ".bench_plan": ["Questions"],
+        ".bench_plan": ["BenchOptions"],
         ".comparison": [
             "Comparison",
             "PATHS",
@@ -61,16 +61,16 @@ __getattr__, __all__ = lazy_exports(
         ".specs": [
             "AS_WRITTEN",
             "EAGER",
-            "Measured",
+            "MeasureResult",
             "Plan",
-            "Spec",
+            "StrategySpec",
             "measure",
             "strategy_named",
             "switches",
         ],
-        ".starts": ["started"],
-        ".strategy_state": ["Seat"],
-        ".worker_process": ["ArmError", "Process"],
+        ".starts": ["start_record"],
+        ".strategy_state": ["StrategyState"],
+        ".worker_process": ["WorkerError", "WorkerProcess"],
     },
     modules=[
         ".bench_plan",

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from torchproof.measure import rows
-from torchproof.measure.specs import AS_WRITTEN, Measured, Plan, Progress
-from torchproof.measure.strategy_state import Seat
+from torchproof.measure.specs import AS_WRITTEN, MeasureResult, Plan, Progress
+from torchproof.measure.strategy_state import StrategyState
 from torchproof.measure.worker_process import NO_REMOTE_CACHES
 from torchproof.process import Conditions, Entry, Followed, follow
 from torchproof.records import Measurement, one_line, stats
@@ -19,12 +19,12 @@ from torchproof.records import Measurement, one_line, stats
 FEWEST_ROUNDS = 4  # of each arm, for a verdict
 
 
-def measure(plan: Plan, progress: Progress) -> Measured:
+def measure(plan: Plan, progress: Progress) -> MeasureResult:
     """Runs the script once; what an interruption or a failure left is kept."""
     with tempfile.TemporaryDirectory(prefix="torchproof-") as scratch:
-        seats = [Seat(spec, Path(scratch)) for spec in AS_WRITTEN]
+        states = [StrategyState(spec, Path(scratch)) for spec in AS_WRITTEN]
         under = Conditions(
-            environment=NO_REMOTE_CACHES | seats[1].environment,
+            environment=NO_REMOTE_CACHES | states[1].environment,
             timeout_s=plan.timeout_s,
             quiet=plan.quiet,
         )
@@ -33,8 +33,8 @@ def measure(plan: Plan, progress: Progress) -> Measured:
         seen = follow("torchproof.measure.script_bench_worker", told, telling, under)
     environment = seen.last("environment") or seen.last("begun").get("environment")
     error = seen.failure(script=True)
-    return Measured(
-        _rows(seats, plan, seen),
+    return MeasureResult(
+        _rows(states, plan, seen),
         environment=environment or {"torch": None, "device": None},
         ending="crashed" if seen.crashed else seen.ending,
         exit_code=seen.code,
@@ -58,11 +58,13 @@ class _Telling:
 # -- rows ------------------------------------------------------------------------------
 
 
-def _rows(seats: list[Seat], plan: Plan, seen: Followed) -> tuple[Measurement, ...]:
+def _rows(
+    states: list[StrategyState], plan: Plan, seen: Followed
+) -> tuple[Measurement, ...]:
     rounds = _rounds(seen) if _graphs(seen) else {}
-    eager, compiled = seats
-    for seat in seats:
-        name = seat.spec.strategy.name
+    eager, compiled = states
+    for state in states:
+        name = state.spec.strategy.name
         own = [entry for entry in seen.of("round") if entry["arm"] == name]
         facts: dict[str, Any] = {
             "rounds": [rounds[name]] if rounds else [],
@@ -70,12 +72,12 @@ def _rows(seats: list[Seat], plan: Plan, seen: Followed) -> tuple[Measurement, .
             "interrupted": sum(entry["interrupted"] for entry in own),
             "numerics": None,
         }
-        seat.facts.append(facts | _compiled(seat, seen))
+        state.facts.append(facts | _compiled(state, seen))
     told = "measured in the same run, by torch's stance"
     eager.facts[0]["notes"] = [told] if rounds else []
     compiled.facts[0]["notes"] = list(_notes(seen, rounds))
     # There is nothing to paste: the script stays as it is.
-    plain, row = (replace(r, source="") for r in rows.rows(seats, plan, {}))
+    plain, row = (replace(r, source="") for r in rows.rows(states, plan, {}))
     plain = replace(plain, start=None)
     return plain, _with_break_even(row, plain, seen)
 
@@ -97,11 +99,11 @@ def _rounds(seen: Followed) -> dict[str, list[list[float]]]:
     return found if len(found) == 2 and fewest >= FEWEST_ROUNDS else {}
 
 
-def _compiled(seat: Seat, seen: Followed) -> dict[str, Any]:
+def _compiled(state: StrategyState, seen: Followed) -> dict[str, Any]:
     """What compiling cost, which eager steps know nothing of."""
     nothing = dict.fromkeys(("first_call_s", "imports_s", "compile_s", "cache"))
     quiet = {"counts": None, "compilations": 0, "steady": True}
-    if seat.spec.is_eager:
+    if state.spec.is_eager:
         return nothing | quiet
     again = sum(e["count"] for e in seen.of("compiled_while_timed"))
     steady = seen.last("settled").get("steady", True)
@@ -138,7 +140,7 @@ def _with_break_even(
     first, last = seen.of("compiled")[0], seen.last("compiled")
     later_s = last["compile_s"]["total"] - first["compile_s"]["total"]
     spent_s = row.first_call_s + (last["imports_s"] or 0.0) + later_s
-    ratio = stats.compare(eager.rounds_ms, row.rounds_ms, sittings=row.sittings)
+    ratio = stats.compare(eager.rounds_ms, row.rounds_ms, repeats=row.repeats)
     calls = seen.last("settled").get("calls") or 1
     usual_s = eager.median_ms / calls / 1e3
     found = stats.break_even(spent_s, usual_s, eager.median_ms, ratio)

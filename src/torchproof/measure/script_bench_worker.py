@@ -20,8 +20,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torchproof.measure import profiling
-from torchproof.measure.compile_stats import Ledger
-from torchproof.observe import Steps
+from torchproof.measure.compile_stats import CompileStats
+from torchproof.observe import StepDetector
 from torchproof.process import Stream, parent_death
 from torchproof.targets import Target, script
 from torchproof.torch_private import describe
@@ -51,8 +51,8 @@ class Alternation:
 
     def __init__(self, stream: Stream, job: Mapping[str, Any]) -> None:
         self.stream, self.job = stream, job
-        self.steps = Steps(self._step_begins, self._start_over)
-        self.ledger = Ledger()
+        self.steps = StepDetector(self._step_begins, self._start_over)
+        self.compile_stats = CompileStats()
         self.imports_s: float | None = None
         self.seen = 0  # steps begun
         self.times: list[float] = []  # of steps in which nothing was compiled
@@ -70,15 +70,15 @@ class Alternation:
         if self.imports_s is not None:
             return
         inductor = arguments.get("backend") in {None, "inductor"}
-        self.imports_s = self.ledger.open(inductor=inductor)
+        self.imports_s = self.compile_stats.open(inductor=inductor)
         if not inductor:
             from torchproof.torch_private import compile_costs
 
             if compile_costs.AUTOGRAD_CACHE_MODULE in sys.modules:
-                self.ledger.watch_cache()
+                self.compile_stats.watch_cache()
             else:  # it imports Inductor's cache, so that both are there then
                 script.when_imported(
-                    compile_costs.AUTOGRAD_CACHE_MODULE, self.ledger.watch_cache
+                    compile_costs.AUTOGRAD_CACHE_MODULE, self.compile_stats.watch_cache
                 )
 
     def _step_begins(self) -> None:
@@ -114,7 +114,7 @@ class Alternation:
         if self.first_call_s is None:
             self.first_call_s = ms / 1e3
             self._write_compiled()
-        compiled = self.ledger.compilations()
+        compiled = self.compile_stats.compilations()
         if compiled == self.compiled:
             self.times.append(ms)
         else:
@@ -181,7 +181,7 @@ class Alternation:
             "compiled",
             first_call_s=self.first_call_s,
             imports_s=self.imports_s,
-            **self.ledger.page(),
+            **self.compile_stats.since_reset(),
         )
 
 
@@ -219,20 +219,20 @@ class Rounds:
 
     def _begin(self) -> None:
         self._go(eager=self._arm == "eager")
-        self.compiled = self.owner.ledger.compilations()
+        self.compiled = self.owner.compile_stats.compilations()
         self.mark = _marker()
-        self.marks, self.yields = [self.mark()], [profiling.yields()]
+        self.marks, self.yields = [self.mark()], [profiling.context_switches()]
 
     def step_begins(self) -> bool:
         """False after the last round, and where the arms cannot be told apart."""
         self.marks.append(self.mark())
-        self.yields.append(profiling.yields())
+        self.yields.append(profiling.context_switches())
         if len(self.marks) <= self.length:
             return True
         if not self._in_force():
             self.owner.stream.write("refused")
             return False
-        compilations = self.owner.ledger.compilations() - self.compiled
+        compilations = self.owner.compile_stats.compilations() - self.compiled
         if compilations:  # the round is taken again
             self.owner.stream.write("compiled_while_timed", count=compilations)
         else:

@@ -13,7 +13,7 @@ from typing import Any
 _NAMES = {"inductor": "Inductor's cache", "aot_autograd": "AOTAutograd's cache"}
 
 
-def started(label: str, facts: Mapping[str, Any]) -> dict[str, Any]:
+def start_record(label: str, facts: Mapping[str, Any]) -> dict[str, Any]:
     """A start of an arm, with what torch says of its caches beside it."""
     start: dict[str, Any] = dict.fromkeys(("hits", "misses", "bypasses", "refused"))
     start |= {"label": label, "imports_s": facts["imports_s"]}

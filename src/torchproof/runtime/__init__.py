@@ -25,15 +25,15 @@ if TYPE_CHECKING:
     from torchproof.runtime.loading import source_hash as source_hash
     from torchproof.runtime.loading import warm_up as warm_up
     from torchproof.runtime.loading.aoti_package import AOTI_FILE as AOTI_FILE
-    from torchproof.runtime.loading.deployed_model import Deployed as Deployed
-    from torchproof.runtime.loading.input_spec import Entrance as Entrance
+    from torchproof.runtime.loading.deployed_model import DeployedModel as DeployedModel
+    from torchproof.runtime.loading.input_spec import InputSpec as InputSpec
     from torchproof.runtime.loading.input_spec import Range as Range
-    from torchproof.runtime.loading.input_spec import Taken as Taken
+    from torchproof.runtime.loading.input_spec import TensorSpec as TensorSpec
     from torchproof.runtime.loading.input_spec import evaluate as evaluate
     from torchproof.runtime.loading.input_spec import order_of as order_of
     from torchproof.runtime.loading.packages import ARTIFACTS as ARTIFACTS
     from torchproof.runtime.loading.precompiled_calls import Arguments as Arguments
-    from torchproof.runtime.loading.pytree_json import Form as Form
+    from torchproof.runtime.loading.pytree_json import PytreeSpec as PytreeSpec
     from torchproof.runtime.loading.pytree_json import Unfit as Unfit
     from torchproof.runtime.loading.torchscript_package import (
         TORCHSCRIPT_FILE as TORCHSCRIPT_FILE,
@@ -72,17 +72,17 @@ __getattr__, __all__ = lazy_exports(
         ".forward_state": ["save_state"],
         ".loading": ["PackRefused", "load"],
         ".loading.aoti_package": ["AOTI_FILE"],
-        ".loading.deployed_model": ["Deployed"],
+        ".loading.deployed_model": ["DeployedModel"],
         ".loading.input_spec": [
-            "Entrance",
+            "InputSpec",
             "Range",
-            "Taken",
+            "TensorSpec",
             "evaluate",
             "order_of",
         ],
         ".loading.packages": ["ARTIFACTS"],
         ".loading.precompiled_calls": ["Arguments"],
-        ".loading.pytree_json": ["Form", "Unfit"],
+        ".loading.pytree_json": ["PytreeSpec", "Unfit"],
         ".loading.torchscript_package": ["TORCHSCRIPT_FILE"],
         ".pack_format.contents": ["Contents", "is_pack", "open_pack"],
         ".pack_format.keys": ["read_key", "usable_key"],

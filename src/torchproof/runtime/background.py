@@ -81,7 +81,9 @@ class Background:
         with self._lock:
             if code in self._running:
                 return
-            work = functools.partial(self._work, conversion.kept(), state, call)
+            work = functools.partial(
+                self._work, conversion.with_frame_copy(), state, call
+            )
             self._running[code] = interruptible_thread.InterruptibleThread(
                 work, "torchproof-background"
             )

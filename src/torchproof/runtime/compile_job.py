@@ -143,7 +143,7 @@ def running(job: Job) -> Iterator[None]:
     token = _current.set(job)
     codegen: AbstractContextManager[None] = contextlib.nullcontext()
     if job.codegen_in_child:
-        codegen = remote_codegen.codegen_elsewhere(job.send, job.local_reasons.append)
+        codegen = remote_codegen.codegen_in_child(job.send, job.local_reasons.append)
     try:
         with codegen:
             yield

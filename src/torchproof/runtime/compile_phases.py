@@ -10,7 +10,7 @@ _PHASES: tuple[tuple[str, frozenset[str], str], ...] = tuple(
     (path, frozenset(functions.split()), phase)
     for path, functions, phase in (
         ("/filelock/", "", "lock"),
-        ("/torchproof/torch_private/frames.py", "compiler_switches", "lock"),
+        ("/torchproof/torch_private/dynamo/frames.py", "compiler_switches", "lock"),
         ("/torch/utils/_filelock.py", "", "lock"),
         ("/torch/utils/file_baton.py", "", "lock"),
         ("/concurrent/futures/", "result", "worker pool"),

@@ -319,12 +319,12 @@ class CompiledForward(MethodReplacement):
     def _compiled(self, part: MethodReplacement) -> Callable[..., Any]:
         dynamic = self.options.compile_with.get("dynamic")
         fn = frames.traceable(part.eager)
-        name = frames.place(fn.__code__)
+        name = frames.describe_code(fn.__code__)
         if part.owner is not None and fn.__code__.co_name != part.name:
             # The code is a decorator's: name the method instead.
             name = f"{type(part.owner).__name__}.{part.name}"
         self.engine.set_name(fn.__code__, name)
-        with frames.converting(self.engine.convert):
+        with frames.intercept_conversions(self.engine.convert):
             compiled: Callable[..., Any] = torch.compile(
                 fn, backend=self.engine.backend, dynamic=dynamic
             )
@@ -339,7 +339,7 @@ class CompiledForward(MethodReplacement):
 
             run = CallVerifier(self, run)
         self._all_eager(False)
-        if why := frames.why_nothing_is_compiled():
+        if why := frames.why_compile_is_disabled():
             self.telemetry.note(f"nothing is compiled: {why}")
         self.run = run
 
@@ -466,7 +466,7 @@ class CompiledForward(MethodReplacement):
         """The setting that stops torch from compiling, if no call ran compiled code."""
         if self.strategy == "eager" or compiled_calls or self._engine is None:
             return ()
-        why = frames.why_nothing_is_compiled()
+        why = frames.why_compile_is_disabled()
         note = f"nothing is compiled: {why}"
         return (note,) if why and note not in self.telemetry.notes else ()
 

@@ -124,7 +124,7 @@ class Engine:
         self._names[code] = name
 
     def name_of(self, code: CodeType) -> str:
-        return self._names.get(code) or frames.place(code)
+        return self._names.get(code) or frames.describe_code(code)
 
     @property
     def deadline_s(self) -> float:
@@ -147,7 +147,7 @@ class Engine:
         if failure is None:
             frames.call_directly(code.answer, code.names)
         elif code.again:
-            frames.withdraw(code.answer, f"{name} failed in its first run")
+            frames.invalidate(code.answer, f"{name} failed in its first run")
             self.refused[code.code] = Refusal(inner=False, item=failure)
         else:
             self._eager_answers.append(code.answer)
@@ -189,7 +189,7 @@ class Engine:
     def convert(self, conversion: frames.Conversion) -> Any:
         """Dynamo's answer for a frame: compiled code, or eager."""
         if conversion.is_trivial():
-            return conversion.carry_out()
+            return conversion.run()
         if compile_job.current() is not None:
             # A backend or a log handler calls a model while another one compiles. A
             # second compilation here would deadlock with the first.
@@ -419,14 +419,14 @@ class Engine:
     def retry(self) -> None:
         """Forgets what failed, so that the next call compiles it again."""
         while self._eager_answers:
-            frames.withdraw(self._eager_answers.pop(), "it is to be compiled again")
+            frames.invalidate(self._eager_answers.pop(), "it is to be compiled again")
         self.refused.clear()
         self._storms.forget()
 
     def close(self) -> None:
         """Frees the compiled code of a model that has been deleted."""
         while self._answers:
-            frames.withdraw(self._answers.pop(), "its model is gone")
+            frames.invalidate(self._answers.pop(), "its model is gone")
         self._eager_answers.clear()
         self._unproven.clear()
         self.backend.graph_cache.clear()

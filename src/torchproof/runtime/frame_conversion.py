@@ -56,7 +56,7 @@ def convert_within_deadline(
     telemetry.note(f"compiled in the calling thread: {why_not}")
     on_deadline = functools.partial(backend.end_compilers, job)
     with interruptible_thread.interrupt_after(job.until, on_deadline):
-        return _carry_out(conversion.kept(), job)
+        return _carry_out(conversion.with_frame_copy(), job)
 
 
 def _in_helper_thread(
@@ -65,7 +65,7 @@ def _in_helper_thread(
     job: compile_job.Job,
     telemetry: Telemetry,
 ) -> Any:
-    work = functools.partial(_carry_out, conversion.kept(), job)
+    work = functools.partial(_carry_out, conversion.with_frame_copy(), job)
     name = f"torchproof-{conversion.code.co_name}"
     thread = interruptible_thread.InterruptibleThread(
         functools.partial(state.run, work), name
@@ -93,7 +93,7 @@ def _carry_out(conversion: frames.Conversion, job: compile_job.Job) -> Any:
         )
         stack.enter_context(compile_job.running(job))
         stack.enter_context(frames.checkpoints(job.check))
-        return conversion.carry_out()
+        return conversion.run()
 
 
 def _wait(

@@ -79,7 +79,7 @@ def graphed(step: Call, strategy: Strategy, deadline_s: float) -> Graphed:
     """The model's forward, compiled by the strategy and recorded as a CUDA graph."""
     from torchproof.runtime.cudagraph import build_graph
 
-    return build_graph.graphed(
+    return build_graph.build_graphed(
         step,
         train=False,
         strategy=strategy,

@@ -222,7 +222,7 @@ class _Run:
         self, eager: Call, state: SavedState
     ) -> tuple[Any, _Outcome, set[str]]:
         """Eager's answer, its outcome to compare, and the random sources it used."""
-        from torchproof.torch_private import types_on_the_way
+        from torchproof.torch_private import autograd_dtypes
 
         edges, _, _ = edges_of(self.owner, self.args, self.kwargs)
         output = eager(*self.args, **self.kwargs)
@@ -245,7 +245,7 @@ class _Run:
                 _differentiable(output),
                 changed,
                 gradients,
-                frozenset(types_on_the_way(ends)),
+                frozenset(autograd_dtypes(ends)),
             ),
             drawn,
         )
@@ -328,11 +328,11 @@ def _verification(
 
 def _not_alike(drawn: set[str]) -> str | None:
     """A source of random numbers that compiled code and eager use differently."""
-    from torchproof.torch_private import draws_as_eager
+    from torchproof.torch_private import uses_eager_random
 
     if "numpy" in drawn:
         return "numpy"
-    if "torch" in drawn and not draws_as_eager():
+    if "torch" in drawn and not uses_eager_random():
         return "torch, and fallback_random is off"
     return None
 

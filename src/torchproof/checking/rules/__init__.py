@@ -1,4 +1,8 @@
-"""Events in, findings out. `RULES` is the list of all rules, each there once."""
+"""Events in, findings out.
+
+A rule is listed once, in the tuple of its family (`BREAKS`, `ERRORS` and so on; some
+families keep theirs in their own module). `RULES` joins the tuples, sorted by code.
+"""
 
 from __future__ import annotations
 
@@ -22,14 +26,14 @@ from torchproof.checking.rules import (
     tensor_breaks,
 )
 from torchproof.checking.rules.answers import WRONG
-from torchproof.checking.rules.break_costs import with_costs as with_costs
+from torchproof.checking.rules.breaks import with_costs as with_costs
 from torchproof.checking.rules.configuration import CONFIGURATION
 from torchproof.checking.rules.cudagraphs import SKIPS
 from torchproof.checking.rules.host_syncs import SYNCS
 from torchproof.checking.rules.lifetimes import LIFETIMES
 from torchproof.checking.rules.recompile_limit import RECOMPILES, RecompileLimit
 from torchproof.checking.rules.rerecords import CAPTURES
-from torchproof.checking.rules.rule import Facts, Rule, Subject
+from torchproof.checking.rules.rule import EventGroup, Facts, Rule
 from torchproof.checking.rules.stale import STALE
 from torchproof.checking.rules.torchscript import TORCHSCRIPT
 from torchproof.records import SEVERITIES, Finding, Observation, UserError
@@ -100,45 +104,45 @@ RULES: tuple[Rule, ...] = tuple(
 def check(observation: Observation) -> list[Finding]:
     """All findings of a run, worst first."""
     facts = Facts(observation)
-    found = [rule.finding(subject) for rule, subject in _matches(facts)]
+    found = [rule.finding(group) for rule, group in _matches(facts)]
     return sorted(found, key=_rank)
 
 
-def _matches(facts: Facts) -> Iterator[tuple[Rule, Subject]]:
-    for subject in breaks.subjects(facts):
-        yield _first(BREAKS, subject), subject
-    for subject in recompiles.limit_subjects(facts):
-        yield LIMIT, subject
-    for subject in recompiles.subjects(facts):
-        yield _first(RECOMPILES, subject), subject
-    for subject in errors.subjects(facts):
-        yield _first(ERRORS, subject), subject
-    for subject in shapes.specialisations(facts):
-        yield SPECIALISATION, subject
-    for subject in answers.subjects(facts, "wrong_answer"):
-        yield _first(WRONG, subject), subject
-    for subject in answers.subjects(facts, "stale_answer"):
-        yield _first(STALE, subject), subject
-    for subject in lifetimes.subjects(facts):
-        yield _first(LIFETIMES, subject), subject
+def _matches(facts: Facts) -> Iterator[tuple[Rule, EventGroup]]:
+    for group in breaks.event_groups(facts):
+        yield _first(BREAKS, group), group
+    for group in recompiles.limit_groups(facts):
+        yield LIMIT, group
+    for group in recompiles.event_groups(facts):
+        yield _first(RECOMPILES, group), group
+    for group in errors.event_groups(facts):
+        yield _first(ERRORS, group), group
+    for group in shapes.specialisations(facts):
+        yield SPECIALISATION, group
+    for group in answers.event_groups(facts, "wrong_answer"):
+        yield _first(WRONG, group), group
+    for group in answers.event_groups(facts, "stale_answer"):
+        yield _first(STALE, group), group
+    for group in lifetimes.event_groups(facts):
+        yield _first(LIFETIMES, group), group
     for rule in NO_OPS:
-        for subject in rule.subjects(facts):
-            yield rule, subject
+        for group in rule.event_groups(facts):
+            yield rule, group
     for measured in SPEED:
-        for subject in measured.subjects(facts):
-            yield measured, subject
-    for subject in cudagraphs.subjects(facts):
-        yield _first(SKIPS, subject), subject
+        for group in measured.event_groups(facts):
+            yield measured, group
+    for group in cudagraphs.event_groups(facts):
+        yield _first(SKIPS, group), group
     for captured in CAPTURES:
-        for subject in captured.subjects(facts):
-            yield captured, subject
+        for group in captured.event_groups(facts):
+            yield captured, group
     for waits in SYNCS:
-        for subject in waits.subjects(facts):
-            yield waits, subject
+        for group in waits.event_groups(facts):
+            yield waits, group
 
 
-def _first(rules: tuple[Rule, ...], subject: Subject) -> Rule:
-    return next(rule for rule in rules if rule.matches(subject))
+def _first(rules: tuple[Rule, ...], group: EventGroup) -> Rule:
+    return next(rule for rule in rules if rule.matches(group))
 
 
 def _rank(finding: Finding) -> tuple[object, ...]:

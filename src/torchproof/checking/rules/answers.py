@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from torchproof.checking.rules import torch_pages
-from torchproof.checking.rules.rule import Facts, Rule, Subject
+from torchproof.checking.rules.rule import EventGroup, Facts, Rule
 from torchproof.records import Event, Frame, Place, Severity, definition, place_of
 
 _GENERATED = ("Inductor", "the backend")
@@ -31,15 +31,15 @@ def _frame(plain: Mapping[str, Any]) -> Frame:
     return Frame(**{**plain, "columns": tuple(columns) if columns else None})
 
 
-def subjects(facts: Facts, kind: str) -> Iterator[Subject]:
-    """One subject for a place and a cause."""
+def event_groups(facts: Facts, kind: str) -> Iterator[EventGroup]:
+    """One group for a place and a cause."""
     groups: dict[tuple[Any, ...], list[Event]] = {}
     for event in facts.events(kind):
         place, data = _place(event), event.data
         key = (place, data.get("what"), data.get("name"), data.get("layer"))
         groups.setdefault(key, []).append(event)
     for key, group in groups.items():
-        yield Subject(tuple(group), key[0], facts)
+        yield EventGroup(tuple(group), key[0], facts)
 
 
 def _place(event: Event) -> Place:
@@ -55,30 +55,30 @@ class WrongAnswer(Rule):
 
     kind = "numerics"
 
-    def at(self, subject: Subject) -> str:
+    def at(self, group: EventGroup) -> str:
         """The expression that is to blame, or the function it is somewhere in."""
-        if subject.first.frames and subject.expression:
-            return f"`{subject.expression}` in {subject.function}"
-        return subject.function
+        if group.first.frames and group.expression:
+            return f"`{group.expression}` in {group.function}"
+        return group.function
 
-    def difference(self, subject: Subject) -> str:
+    def difference(self, group: EventGroup) -> str:
         """In which call and output, and by how much."""
-        told = subject.data.get("value") or subject.data.get("numerics") or {}
-        whole = subject.data.get("numerics") or {}
+        told = group.data.get("value") or group.data.get("numerics") or {}
+        whole = group.data.get("numerics") or {}
         why = f": {told['why']}" if told.get("why") else ""
         return f"{whole.get('where') or 'an output'}{why}"
 
-    def evidence(self, subject: Subject) -> Iterable[str]:
-        told = subject.data.get("numerics") or {}
+    def evidence(self, group: EventGroup) -> Iterable[str]:
+        told = group.data.get("numerics") or {}
         if told.get("max_rel_error") is not None:
             yield (
                 f"relative error {told['max_rel_error']:.3g}, eager's own"
                 f" {told.get('eager_error') or 0.0:.3g}, against"
                 f" {told.get('reference') or 'eager'}"
             )
-        if subject.data.get("layer"):
-            yield f"first wrong in {subject.data['layer']}"
-        for frame in subject.first.frames[-4:]:
+        if group.data.get("layer"):
+            yield f"first wrong in {group.data['layer']}"
+        for frame in group.first.frames[-4:]:
             yield f"in {frame.file}:{frame.line} {frame.function}: {frame.code}"
 
 
@@ -101,36 +101,36 @@ class GeneratedCode(WrongAnswer):
 
     code = "NM401"
 
-    def matches(self, subject: Subject) -> bool:
-        return (subject.data.get("layer") or "").startswith(_GENERATED)
+    def matches(self, group: EventGroup) -> bool:
+        return (group.data.get("layer") or "").startswith(_GENERATED)
 
-    def message(self, subject: Subject) -> str:
+    def message(self, group: EventGroup) -> str:
         return (
-            f"{self.at(subject)} gives another value compiled than in eager"
-            f" ({self.difference(subject)})"
+            f"{self.at(group)} gives another value compiled than in eager"
+            f" ({self.difference(group)})"
         )
 
-    def cause(self, subject: Subject) -> str:
-        operation = subject.data.get("operation")
+    def cause(self, group: EventGroup) -> str:
+        operation = group.data.get("operation")
         what = f" of {operation}" if operation else ""
         return (
-            f"the code{what} that {subject.data['layer']} generates is wrong for these"
+            f"the code{what} that {group.data['layer']} generates is wrong for these"
             " values: tracing and the layers before it give eager's answers"
         )
 
-    def fix(self, subject: Subject) -> str:
-        what = self.at(subject)
+    def fix(self, group: EventGroup) -> str:
+        what = self.at(group)
         report = "and report it to PyTorch with a minimal program"
-        if str(subject.data.get("gives", "")).startswith("torch.uint"):
+        if str(group.data.get("gives", "")).startswith("torch.uint"):
             return (
                 f"convert through a signed type in {what}, e.g."
                 " .to(torch.int64).to(torch.uint8), or clamp first: a negative number"
                 " has no value of its own there; or isolate it in a function marked"
                 f" @torch.compiler.disable, {report}"
             )
-        if not subject.data.get("operation"):
+        if not group.data.get("operation"):
             return (
-                f"isolate the wrong part: mark functions that {subject.function} calls"
+                f"isolate the wrong part: mark functions that {group.function} calls"
                 " with @torch.compiler.disable until the answers agree, keep that one"
                 f" disabled, {report}"
             )
@@ -159,24 +159,24 @@ class EarlierLayer(WrongAnswer):
     code = "NM402"
     reference = torch_pages.REPORTING
 
-    def matches(self, subject: Subject) -> bool:
-        return bool(subject.data.get("layer"))
+    def matches(self, group: EventGroup) -> bool:
+        return bool(group.data.get("layer"))
 
-    def message(self, subject: Subject) -> str:
+    def message(self, group: EventGroup) -> str:
         return (
-            f"{self.at(subject)} gives another value compiled than in eager, already in"
-            f" {subject.data['layer']} ({self.difference(subject)})"
+            f"{self.at(group)} gives another value compiled than in eager, already in"
+            f" {group.data['layer']} ({self.difference(group)})"
         )
 
-    def cause(self, subject: Subject) -> str:
+    def cause(self, group: EventGroup) -> str:
         return (
-            f"{subject.data['layer']} is the first layer that is wrong; the layers"
+            f"{group.data['layer']} is the first layer that is wrong; the layers"
             " before it give eager's answers"
         )
 
-    def fix(self, subject: Subject) -> str:
+    def fix(self, group: EventGroup) -> str:
         return (
-            f"isolate {self.at(subject)} in a function marked @torch.compiler.disable,"
+            f"isolate {self.at(group)} in a function marked @torch.compiler.disable,"
             " and report it to PyTorch with a minimal program"
         )
 
@@ -201,32 +201,32 @@ class UndeclaredMutation(WrongAnswer):
     code = "NM403"
     reference = torch_pages.CUSTOM_OPERATORS
 
-    def matches(self, subject: Subject) -> bool:
-        return bool(subject.data.get("undeclared"))
+    def matches(self, group: EventGroup) -> bool:
+        return bool(group.data.get("undeclared"))
 
-    def message(self, subject: Subject) -> str:
+    def message(self, group: EventGroup) -> str:
         return (
-            f"{self.at(subject)} calls {subject.data['operation']}, which changes"
-            f" {self._names(subject)} without declaring it: compiled answers are wrong"
-            f" ({self.difference(subject)})"
+            f"{self.at(group)} calls {group.data['operation']}, which changes"
+            f" {self._names(group)} without declaring it: compiled answers are wrong"
+            f" ({self.difference(group)})"
         )
 
-    def cause(self, subject: Subject) -> str:
+    def cause(self, group: EventGroup) -> str:
         return (
-            f"{subject.data['operation']} is declared not to change"
-            f" {self._names(subject)}; from {subject.data['layer']} on the compiler"
+            f"{group.data['operation']} is declared not to change"
+            f" {self._names(group)}; from {group.data['layer']} on the compiler"
             " relies on that"
         )
 
-    def fix(self, subject: Subject) -> str:
-        listed = "".join(f'"{name}", ' for name in subject.data["undeclared"])
+    def fix(self, group: EventGroup) -> str:
+        listed = "".join(f'"{name}", ' for name in group.data["undeclared"])
         return (
-            f"declare it where {subject.data['operation']} is defined:"
+            f"declare it where {group.data['operation']} is defined:"
             f" mutates_args=({listed.rstrip()}), or let it change and return a clone"
         )
 
-    def _names(self, subject: Subject) -> str:
-        return " and ".join(subject.data["undeclared"])
+    def _names(self, group: EventGroup) -> str:
+        return " and ".join(group.data["undeclared"])
 
 
 class OtherRandomNumbers(WrongAnswer):
@@ -248,19 +248,19 @@ class OtherRandomNumbers(WrongAnswer):
     code = "NM404"
     reference = torch_pages.RANDOMNESS
 
-    def matches(self, subject: Subject) -> bool:
-        return bool(subject.data.get("layer") == "the random stream")
+    def matches(self, group: EventGroup) -> bool:
+        return bool(group.data.get("layer") == "the random stream")
 
-    def severity(self, subject: Subject) -> Severity:
+    def severity(self, group: EventGroup) -> Severity:
         return "low"
 
-    def message(self, subject: Subject) -> str:
-        return f"{subject.function} draws other random numbers compiled than in eager"
+    def message(self, group: EventGroup) -> str:
+        return f"{group.function} draws other random numbers compiled than in eager"
 
-    def cause(self, subject: Subject) -> str:
+    def cause(self, group: EventGroup) -> str:
         return "Inductor has its own random stream; with eager's the answers agree"
 
-    def fix(self, subject: Subject) -> str:
+    def fix(self, group: EventGroup) -> str:
         return (
             "expected and harmless; to compare number by number, set"
             " torch._inductor.config.fallback_random = True"
@@ -285,24 +285,24 @@ class CompilingBranch(WrongAnswer):
 
     code = "NM405"
 
-    def matches(self, subject: Subject) -> bool:
-        return bool(subject.data.get("asks"))
+    def matches(self, group: EventGroup) -> bool:
+        return bool(group.data.get("asks"))
 
-    def message(self, subject: Subject) -> str:
+    def message(self, group: EventGroup) -> str:
         return (
-            f"{self.at(subject)} takes another branch when compiled, and that branch"
-            f" gives another answer ({self.difference(subject)})"
+            f"{self.at(group)} takes another branch when compiled, and that branch"
+            f" gives another answer ({self.difference(group)})"
         )
 
-    def cause(self, subject: Subject) -> str:
+    def cause(self, group: EventGroup) -> str:
         return (
-            f"{subject.data['asks']}() is True in compiled code; eager told the same"
+            f"{group.data['asks']}() is True in compiled code; eager told the same"
             " gives the compiled answer"
         )
 
-    def fix(self, subject: Subject) -> str:
+    def fix(self, group: EventGroup) -> str:
         return (
-            f"remove the {subject.data['asks']}() branch, or make both branches compute"
+            f"remove the {group.data['asks']}() branch, or make both branches compute"
             " the same; use it only for what does not change values, such as logging"
         )
 
@@ -325,19 +325,19 @@ class WrongOnce(WrongAnswer):
 
     code = "NM409"
 
-    def matches(self, subject: Subject) -> bool:
+    def matches(self, group: EventGroup) -> bool:
         return True
 
-    def message(self, subject: Subject) -> str:
+    def message(self, group: EventGroup) -> str:
         return (
-            f"{subject.function} gave another answer compiled than in eager, and the"
+            f"{group.function} gave another answer compiled than in eager, and the"
             " right one when it was compiled again"
         )
 
-    def cause(self, subject: Subject) -> str:
+    def cause(self, group: EventGroup) -> str:
         return "not found: no layer of the compiler repeated the wrong answer"
 
-    def fix(self, subject: Subject) -> str:
+    def fix(self, group: EventGroup) -> str:
         return (
             "run the check again; if it returns, compile with the default mode, and"
             " report it to PyTorch"

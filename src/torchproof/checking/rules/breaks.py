@@ -1,22 +1,26 @@
-"""Graph breaks and skipped frames: which events are one break, and how often it ran."""
+"""Graph breaks and skipped frames: groups the events of a break, counts its runs."""
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from torchproof.checking.rules.rule import (
+    EventGroup,
     Facts,
     Rule,
-    Subject,
     expression_of,
     sentence,
     shorten,
 )
 from torchproof.records import (
     COMPREHENSIONS,
+    SEVERITIES,
     Event,
+    Finding,
     Frame,
     Severity,
     Status,
@@ -36,32 +40,32 @@ _BOILERPLATE = re.compile(
     r"|Dynamo may be able|Your code may result in an error",
     re.IGNORECASE,
 )
-# Frames that Dynamo gives up on before it traces: skipped, though no break is logged.
+# Frames that Dynamo skips before it traces them, without logging a break.
 _NEVER_TRACED = re.compile(
     r"Attempt to trace generator|skip_frame|functor?ch mode", re.IGNORECASE
 )
 
 
-def subjects(facts: Facts) -> Iterator[Subject]:
-    """One subject a place and cause, in the order they were first seen."""
+def event_groups(facts: Facts) -> Iterator[EventGroup]:
+    """One group per place and cause, in the order of their first event."""
     groups: dict[tuple[object, ...], list[Event]] = {}
     for event in [*facts.events("graph_break"), *_silent_skips(facts)]:
         groups.setdefault((*_where(event), event.data["type"]), []).append(event)
     for group in groups.values():
         skipping = [event for event in group if event.data.get("skips")]
         count, steps = _runs(group, facts)
-        # Dynamo meets a break of an inlined function twice: inlined, then on its own.
+        # Dynamo reports a break in an inlined function twice: inlined, then alone.
         leader = _own(skipping)[0] if skipping else group[0]
         events = (leader, *(event for event in group if event is not leader))
         kind = "skipped_frame" if skipping else "graph_break"
         place = place_of(leader.frames)
         if place.frame is None and leader.function is not None:
             place = place_of((definition(leader.function),))
-        yield Subject(events, place, facts, count, steps, {"kind": kind})
+        yield EventGroup(events, place, facts, count, steps, {"kind": kind})
 
 
 def _own(events: list[Event]) -> list[Event]:
-    """The events of the function that holds the line, else all of them."""
+    """The events of the function that contains the line, else all of them."""
     own = [
         e
         for e in events
@@ -71,7 +75,7 @@ def _own(events: list[Event]) -> list[Event]:
 
 
 def _where(event: Event) -> tuple[object, ...]:
-    """The user's line and the library's behind it: one line may call into many."""
+    """The user's line and the library line it calls: one line may call several."""
     place = place_of(event.frames)
     if place.frame is None:
         return (event.function,)
@@ -89,8 +93,8 @@ def _silent_skips(facts: Facts) -> Iterable[Event]:
 def is_error(event: Event) -> bool:
     """Whether a failed compilation raises, or only makes its frame run eagerly.
 
-    A live run has seen it; of a trace it must be concluded: Dynamo logs a break for
-    each frame it skips while tracing, so a failure without one raises.
+    A live run records it. For a trace it is inferred: Dynamo logs a break for each
+    frame that it skips while tracing, so a failure without a break raises.
     """
     raised = event.data.get("raised")
     if raised is not None:
@@ -99,13 +103,14 @@ def is_error(event: Event) -> bool:
 
 
 def _runs(group: list[Event], facts: Facts) -> tuple[int | None, int | None]:
-    """How often a break was run through, and in how many calls; None if not counted."""
-    found = [_executions(event, facts) for event in _own(group)]
-    known = [runs for runs in found if runs is not None]
-    if not known:
+    """How often a break ran, and in how many calls; None if not counted."""
+    counted = [
+        runs for event in _own(group) if (runs := _executions(event, facts)) is not None
+    ]
+    if not counted:
         return None, None
     calls = facts.calls or 0
-    return sum(r[0] for r in known), min(sum(r[1] for r in known), calls)
+    return sum(r[0] for r in counted), min(sum(r[1] for r in counted), calls)
 
 
 def _innermost(event: Event) -> str:
@@ -113,7 +118,7 @@ def _innermost(event: Event) -> str:
 
 
 def _executions(event: Event, facts: Facts) -> tuple[int, int] | None:
-    """Runs of the skipped frame, of the graph before the break, or of what follows."""
+    """Runs of the skipped frame, of the graph before the break, or of the next one."""
     if event.data.get("skip_runs"):
         return tuple(event.data["skip_runs"])
     if event.data.get("runs"):
@@ -134,50 +139,49 @@ def _executions(event: Event, facts: Facts) -> tuple[int, int] | None:
 
 
 class GraphBreak(Rule):
-    """Base of the rules that know one cause of a graph break."""
+    """Base class of the rules for graph breaks; each rule knows one cause."""
 
     kind = "graph_break"
     types: tuple[str, ...] = ()  # patterns of torch's break type
 
-    def matches(self, subject: Subject) -> bool:
-        return self.of_type(subject)
+    def matches(self, group: EventGroup) -> bool:
+        return self.of_type(group)
 
-    def of_type(self, subject: Subject) -> bool:
-        """Whether torch's type of the break is one of the rule's."""
-        return any(re.search(pattern, subject.data["type"]) for pattern in self.types)
+    def of_type(self, group: EventGroup) -> bool:
+        """Whether one of the rule's patterns matches torch's break type."""
+        return any(re.search(pattern, group.data["type"]) for pattern in self.types)
 
-    def message(self, subject: Subject) -> str:
+    def message(self, group: EventGroup) -> str:
         what = (
-            f"`{subject.expression}`"
-            if subject.expression
-            else sentence(subject.data["type"])
+            f"`{group.expression}`"
+            if group.expression
+            else sentence(group.data["type"])
         )
-        often = f", {subject.often}" if subject.often else ""
+        often = f", {group.often}" if group.often else ""
         inside = ""
-        if subject.place.library is not None:
-            inside = f" (inside {package_of(subject.place.library.file)})"
-        elif subject.frame is None and subject.expression:
+        if group.place.library is not None:
+            inside = f" (inside {package_of(group.place.library.file)})"
+        elif group.frame is None and group.expression:
             inside = " (in torch)"
-        elif subject.place.owner == "library" and subject.frame is not None:
-            inside = f" (in the library {package_of(subject.frame.file)})"
-        if subject.extra["kind"] == "skipped_frame":
+        elif group.place.owner == "library" and group.frame is not None:
+            inside = f" (in the library {package_of(group.frame.file)})"
+        if group.extra["kind"] == "skipped_frame":
             return (
-                f"{what}{inside} makes Dynamo give up on {subject.compiled}: all of it"
-                f" runs eagerly{often}; breaks further down stay hidden until this one"
-                " is gone"
+                f"{what}{inside} makes Dynamo skip {group.compiled}: the whole function"
+                f" runs eagerly{often}; later breaks stay hidden until you fix this one"
             )
-        rest = "; the rest of the function runs eagerly" * subject.data["rest_is_eager"]
-        return f"{what}{inside} splits the graph of {subject.compiled}{often}{rest}"
+        rest = "; the rest of the function runs eagerly" * group.data["rest_is_eager"]
+        return f"{what}{inside} splits the graph of {group.compiled}{often}{rest}"
 
-    def cause(self, subject: Subject) -> str:
-        if outer := _skipped_around(subject):
+    def cause(self, group: EventGroup) -> str:
+        if outer := _skipped_around(group):
             return (
-                f"{outer} makes Dynamo skip {subject.function}, and compile this"
-                f" comprehension on its own: {sentence(subject.data['explanation'])}"
+                f"{outer} makes Dynamo skip {group.function}, and compile this"
+                f" comprehension on its own: {sentence(group.data['explanation'])}"
             )
-        why = self.why(subject)
-        nested = subject.data.get("nested") or ""
-        if subject.extra["kind"] == "skipped_frame":
+        why = self.why(group)
+        nested = group.data.get("nested") or ""
+        if group.extra["kind"] == "skipped_frame":
             if "loop" in nested:
                 why += (
                     "; Dynamo cannot resume inside a loop, so it skips the whole frame"
@@ -191,130 +195,130 @@ class GraphBreak(Rule):
                 why += "; Dynamo cannot resume here, so it skips the whole frame"
         return why
 
-    def why(self, subject: Subject) -> str:
-        """Why Dynamo breaks here, about this code."""
-        data = subject.data
+    def why(self, group: EventGroup) -> str:
+        """Why Dynamo breaks at this code."""
+        data = group.data
         return (
             f"{sentence(data['type'])}: {sentence(shorten(data['explanation'], 300))}"
         )
 
-    def fix(self, subject: Subject) -> str:
-        if outer := _skipped_around(subject):
-            return f"remove the break at {outer}: without it this one does not happen"
-        if subject.place.owner == "library" and subject.frame is not None:
-            return self.elsewhere(subject)
-        advice = self.remedy(subject)
-        nested = subject.data.get("nested") or ""
-        if subject.extra["kind"] == "skipped_frame":
+    def fix(self, group: EventGroup) -> str:
+        if outer := _skipped_around(group):
+            return f"remove the break at {outer}: this break is a consequence of it"
+        if group.place.owner == "library" and group.frame is not None:
+            return self.elsewhere(group)
+        advice = self.remedy(group)
+        nested = group.data.get("nested") or ""
+        if group.extra["kind"] == "skipped_frame":
             if "loop" in nested:
                 advice += (
-                    "; or take it outside the loop, or move the loop body into its own "
+                    "; or move it outside the loop, or move the loop body into its own "
                     "function, so that only that function breaks"
                 )
             elif "Context" in nested or "with" in nested.lower():
-                advice += "; or take it outside the `with` block"
+                advice += "; or move it outside the `with` block"
         return advice
 
-    def remedy(self, subject: Subject) -> str:
-        """What to change, naming this code."""
-        return own_hints(subject) or move_out(subject)
+    def remedy(self, group: EventGroup) -> str:
+        """The change to make, naming this code."""
+        return own_hints(group) or move_out(group)
 
-    def setting(self, subject: Subject) -> str:
-        """A setting of torch's that keeps it in the graph, as a statement."""
+    def setting(self, group: EventGroup) -> str:
+        """A torch setting, as a statement, that keeps the operation in the graph."""
         return ""
 
-    def elsewhere(self, subject: Subject) -> str:
-        """What to do about a line in a package that the user did not write."""
-        assert subject.frame is not None
-        package = package_of(subject.frame.file)
+    def elsewhere(self, group: EventGroup) -> str:
+        """The fix for a line in an installed package."""
+        assert group.frame is not None
+        package = package_of(group.frame.file)
         ways = []
-        if _first_call_only(subject):
+        if _first_call_only(group):
             ways.append(
-                "it runs in the first call only: if it sets something up, call the"
-                " model once before it is compiled"
+                "the break happens in the first call only: if the code initialises"
+                " something, call the model once before you compile it"
             )
-        if setting := self.setting(subject):
+        if setting := self.setting(group):
             ways.append(f"before the first call, set {setting}")
         ways.append(
-            f"the line is in {package}, not in your code: {_replacement(subject)}look"
-            f" for a release of {package} without it: {self.remedy(subject)}"
+            f"the line is in {package}, not in your code: {_replacement(group)}look"
+            f" for a release of {package} that fixes it: {self.remedy(group)}"
         )
-        skipped = subject.extra["kind"] == "skipped_frame"
-        if skipped and subject.compiled.endswith(".forward"):
+        skipped = group.extra["kind"] == "skipped_frame"
+        if skipped and group.compiled.endswith(".forward"):
             ways.append(
-                f"compile the modules that {subject.compiled} calls, each with"
-                " module.compile(), instead of what contains it"
+                f"compile the modules that {group.compiled} calls, each with"
+                " module.compile(), instead of the module that contains them"
             )
         return "; or ".join(ways)
 
-    def severity(self, subject: Subject) -> Severity:
-        if self.status(subject) == "intentional":
+    def severity(self, group: EventGroup) -> Severity:
+        if self.status(group) == "intentional":
             return "low"
-        if subject.steps is None:
+        if group.steps is None:
             return "high"
-        if _first_call_only(subject):
+        if _first_call_only(group):
             return "low"
-        if subject.extra["kind"] == "skipped_frame":
+        if group.extra["kind"] == "skipped_frame":
             return "high"
-        calls = subject.facts.calls or 1
-        if subject.place.owner == "library":
-            return "medium" if subject.steps * 2 >= calls else "low"
-        return "high" if subject.steps * 2 >= calls else "medium"
+        calls = group.facts.calls or 1
+        if group.place.owner == "library":
+            return "medium" if group.steps * 2 >= calls else "low"
+        return "high" if group.steps * 2 >= calls else "medium"
 
-    def status(self, subject: Subject) -> Status:
+    def status(self, group: EventGroup) -> Status:
         return "open"
 
-    def evidence(self, subject: Subject) -> Iterable[str]:
-        data = subject.data
+    def evidence(self, group: EventGroup) -> Iterable[str]:
+        data = group.data
         if data["gb_id"]:
             yield f"{data['gb_id']} {data['page']}"
         yield f"torch: {data['type']}: {shorten(data['explanation'], 240)}"
         if data["context"]:
             yield f"context: {shorten(data['context'], 200)}"
-        library = subject.place.library
+        library = group.place.library
         if library is not None:
             yield f"in {library.file}:{library.line} {library.function}: {library.code}"
-        inner = subject.first.frames[-1] if subject.first.frames else None
-        if inner is not None and inner not in (library, subject.frame):
+        inner = group.first.frames[-1] if group.first.frames else None
+        if inner is not None and inner not in (library, group.frame):
             yield f"in {inner.file}:{inner.line} {inner.function}: {inner.code}"
 
 
-def _first_call_only(subject: Subject) -> bool:
-    """Whether the first call alone, of three or more, runs through the break."""
-    once = subject.steps == 1 and (subject.facts.calls or 0) > 2
-    return once and all(event.call == 0 for event in subject.events)
+def _first_call_only(group: EventGroup) -> bool:
+    """Whether only the first call, of three or more, runs through the break."""
+    once = group.steps == 1 and (group.facts.calls or 0) > 2
+    return once and all(event.call == 0 for event in group.events)
 
 
-def _replacement(subject: Subject) -> str:
-    """How code that is not the user's can be replaced from outside, if it can."""
-    assert subject.frame is not None
-    owner, _, _ = subject.function.rpartition(".")
+def _replacement(group: EventGroup) -> str:
+    """How the user can replace library code, if that is possible."""
+    assert group.frame is not None
+    owner, _, _ = group.function.rpartition(".")
     if owner and owner[0].isupper() and "." not in owner:
-        return f"override {subject.function} in a subclass, or "
-    module = module_of(subject.frame.file)
+        return f"override {group.function} in a subclass, or "
+    module = module_of(group.frame.file)
     if not owner and module:
-        return f"assign your own version to {module}.{subject.function}, or "
+        return f"assign your own version to {module}.{group.function}, or "
     return ""
 
 
-def _skipped_around(subject: Subject) -> str | None:
+def _skipped_around(group: EventGroup) -> str | None:
     """The break that makes Dynamo skip the function around a comprehension.
 
     A comprehension is part of its function's graph. Dynamo compiles it on its own only
     if the function runs eagerly.
     """
-    function = subject.first.function
+    function = group.first.function
     if function is None or function.function not in COMPREHENSIONS:
         return None
-    above = break_above(subject.first, subject.facts)
-    return told_at(above) if above else None
+    above = break_above(group.first, group.facts)
+    return place_in_text(above) if above else None
 
 
 def break_above(event: Event, facts: Facts) -> Frame | None:
-    """The graph break without which Dynamo would not compile this function on its own.
+    """The graph break that makes Dynamo compile this function separately.
 
-    Dynamo goes on after a break with a function of its own making, and compiles what
-    the code between calls as it meets it.
+    After a break Dynamo continues with a resume function, and it compiles the functions
+    called in between when it reaches them.
     """
     function = event.function
     if function is None:
@@ -341,21 +345,72 @@ def break_above(event: Event, facts: Facts) -> Frame | None:
     return place_of(nearest[1].frames).frame if nearest else None
 
 
-def told_at(frame: Frame) -> str:
-    """A place within a sentence: file, line and what stands there."""
+def place_in_text(frame: Frame) -> str:
+    """A place for use in a sentence: file, line and the expression there."""
     return f"{shown_briefly(frame.file)}:{frame.line} (`{expression_of(frame)}`)"
 
 
-def own_hints(subject: Subject) -> str:
-    """Torch's own hints, less those that are true of every break."""
-    hints = [h.rstrip(".") for h in subject.data["hints"] if not _BOILERPLATE.search(h)]
+def own_hints(group: EventGroup) -> str:
+    """Torch's hints for this break, without those that it gives for every break."""
+    hints = [h.rstrip(".") for h in group.data["hints"] if not _BOILERPLATE.search(h)]
     return "; or ".join([hints[0], *map(sentence, hints[1:])]) if hints else ""
 
 
-def move_out(subject: Subject) -> str:
-    what = f"`{subject.expression}`" if subject.expression else "it"
+def move_out(group: EventGroup) -> str:
+    what = f"`{group.expression}`" if group.expression else "it"
     return (
-        f"move {what} outside the compiled function and pass its result in, or guard it"
-        " with `if not torch.compiler.is_compiling():`, or put it in a function marked"
-        " @torch.compiler.disable so that the break is deliberate"
+        f"move {what} outside the compiled function and pass its result in, or put it"
+        " under `if not torch.compiler.is_compiling():`, or put it in a function marked"
+        " @torch.compiler.disable so that the break is explicit"
     )
+
+
+# -- measured costs --------------------------------------------------------------------
+
+
+def with_costs(
+    findings: Sequence[Finding], gaps: Iterable[Mapping[str, Any]]
+) -> list[Finding]:
+    """Gives each graph break the microseconds measured at its line, and sorts by cost.
+
+    A skipped frame gets no cost: the time at its line includes the frame's own work.
+
+    `gaps` come from the measured break costs: file, line, us, together_with. The sort
+    is stable among findings of equal severity and cost. A cost already set is kept.
+    """
+    costs: dict[tuple[str, int], float] = {}
+    counted_at: dict[tuple[str, int], int] = {}
+    for gap in gaps:
+        costs[os.path.abspath(gap["file"]), gap["line"]] = gap["us"]
+        for file, line in gap["together_with"]:
+            counted_at[os.path.abspath(file), line] = gap["line"]
+    priced = []
+    for finding in findings:
+        priced.append(_priced(finding, costs, counted_at))
+        if priced[-1].cost_us is not None and finding.file and finding.line:
+            # The cost of a line is counted once, even if the line has several breaks.
+            place = (os.path.abspath(finding.file), finding.line)
+            if costs.pop(place, None) is not None:
+                counted_at[place] = finding.line
+    return sorted(priced, key=_by_cost)
+
+
+def _priced(
+    finding: Finding,
+    costs: Mapping[tuple[str, int], float],
+    counted_at: Mapping[tuple[str, int], int],
+) -> Finding:
+    if finding.kind != "graph_break" or finding.file is None or finding.line is None:
+        return finding
+    place = (os.path.abspath(finding.file), finding.line)
+    if finding.cost_us is None and place in costs:
+        return replace(finding, cost_us=costs[place])
+    if place in counted_at and place not in costs:
+        note = f"its time is part of what the break at line {counted_at[place]} costs"
+        return replace(finding, evidence=(*finding.evidence, note))
+    return finding
+
+
+def _by_cost(finding: Finding) -> tuple[object, ...]:
+    cost = -1.0 if finding.cost_us is None else finding.cost_us
+    return finding.status != "open", SEVERITIES.index(finding.severity), -cost

@@ -1,4 +1,4 @@
-"""GB1xx: breaks on calls that Dynamo does not follow."""
+"""GB1xx: graph breaks at calls that Dynamo does not trace."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 from torchproof.checking.rules import torch_pages
 from torchproof.checking.rules.breaks import GraphBreak, own_hints
-from torchproof.checking.rules.rule import Subject, sentence
+from torchproof.checking.rules.rule import EventGroup, sentence
 from torchproof.records import Severity, Status, module_of
 
 _CALLS = (
@@ -23,7 +23,7 @@ _CALLS = (
 )
 
 
-# Modules whose calls reach beyond the tensor program.
+# Modules whose functions have effects outside the tensor program.
 _OUTSIDE = frozenset(
     [
         "time",
@@ -60,21 +60,21 @@ _OUTSIDE = frozenset(
 )
 
 
-def _callee(subject: Subject) -> str:
-    """The function Dynamo would not call, as torch names it."""
-    told = f"{subject.data['explanation']} {subject.data['context']}"
-    named = re.search(r"module: ([\w.]+|<unknown module>), qualname: ([\w.<>]+)", told)
+def _callee(group: EventGroup) -> str:
+    """The function that Dynamo does not call, by torch's name for it."""
+    text = f"{group.data['explanation']} {group.data['context']}"
+    named = re.search(r"module: ([\w.]+|<unknown module>), qualname: ([\w.<>]+)", text)
     if named:
         return named[2] if named[1].startswith("<") else f"{named[1]}.{named[2]}"
-    quoted = re.search(r"(?:function|builtin operator|builtin) `?([\w.]+)`?", told)
+    quoted = re.search(r"(?:function|builtin operator|builtin) `?([\w.]+)`?", text)
     return quoted[1] if quoted else ""
 
 
 class OutputCall(GraphBreak):
-    """print, logging, warnings or a progress bar in a compiled region.
+    """print, logging, warnings or a progress bar is used in a compiled region.
 
     ## Why
-    Output has to happen between two operations, so the graph is cut there.
+    Output must happen between two operations, so the graph ends there.
 
     ## Bad
         print("mean", h.mean())
@@ -84,85 +84,84 @@ class OutputCall(GraphBreak):
             print("mean", h.mean())
 
     ## Fix safety
-    The numbers stay the same; the output is gone, late, or printed once while tracing.
+    The values are the same. The output disappears, comes later, or appears once while
+    tracing.
     """
 
     code = "GB104"
     types = (*_CALLS, r"builtin operator")
 
-    def matches(self, subject: Subject) -> bool:
-        written = re.search(r"(\w+)\(", subject.expression)
+    def matches(self, group: EventGroup) -> bool:
+        written = re.search(r"(\w+)\(", group.expression)
         calls = written is not None and written[1] in {
             "print",
             "pprint",
             "warn",
             "write",
         }
-        told = f"{subject.data['type']} {subject.data['context']}"
+        text = f"{group.data['type']} {group.data['context']}"
         named = re.search(
-            r"\bprint\b|logg(ing|er)|\bwarn|sys\.std(out|err)|TextIO|tqdm", told
+            r"\bprint\b|logg(ing|er)|\bwarn|sys\.std(out|err)|TextIO|tqdm", text
         )
-        return self.of_type(subject) and (calls or named is not None)
+        return self.of_type(group) and (calls or named is not None)
 
-    def why(self, subject: Subject) -> str:
-        return f"`{subject.expression}` writes output in the middle of the region"
+    def why(self, group: EventGroup) -> str:
+        return f"`{group.expression}` writes output in the middle of the region"
 
-    def remedy(self, subject: Subject) -> str:
-        what = f"`{subject.expression}`"
+    def remedy(self, group: EventGroup) -> str:
+        what = f"`{group.expression}`"
         hook = (
-            " (or remove the hook that holds it)"
-            if "hook" in _functions(subject)
-            else ""
+            " (or remove the hook that calls it)" if "hook" in _functions(group) else ""
         )
-        if re.search(r"\bprint\b", f"{subject.data['context']} {subject.expression}"):
+        if re.search(r"\bprint\b", f"{group.data['context']} {group.expression}"):
             return (
-                f"remove {what}{hook}, print after the compiled call, or keep it behind"
+                f"remove {what}{hook}, print after the compiled call, or put it under"
                 " `if not torch.compiler.is_compiling():`; to keep the output, add"
                 " print to torch._dynamo.config.reorderable_logging_functions"
             )
-        call = subject.expression.split("(")[0]
+        call = group.expression.split("(")[0]
         return (
-            f"remove {what}{hook} or keep it behind `if not"
-            " torch.compiler.is_compiling():`; or let Dynamo drop it:"
+            f"remove {what}{hook}, or put it under `if not"
+            " torch.compiler.is_compiling():`; or make Dynamo ignore the call:"
             f" torch._dynamo.config.ignore_logging_functions.add({call})"
         )
 
-    def elsewhere(self, subject: Subject) -> str:
-        module = module_of(subject.frame.file) if subject.frame else None
-        call = re.match(r"[A-Za-z_][\w.]*(?=\()", subject.expression)
+    def elsewhere(self, group: EventGroup) -> str:
+        module = module_of(group.frame.file) if group.frame else None
+        call = re.match(r"[A-Za-z_][\w.]*(?=\()", group.expression)
         if module is None or call is None or call[0].startswith("self."):
-            return super().elsewhere(subject)
+            return super().elsewhere(group)
         if call[0] == "print":
             return (
-                "before the first call, let Dynamo print after the graph:"
+                "before the first call, make Dynamo print after the graph has run:"
                 " torch._dynamo.config.reorderable_logging_functions.add(print)"
             )
         return (
-            f"before the first call, let Dynamo drop it: `import {module}` and"
+            f"before the first call, make Dynamo ignore it: `import {module}` and"
             f" `torch._dynamo.config.ignore_logging_functions.add({module}.{call[0]})`;"
-            " or avoid what it reports"
+            " or avoid the situation that it reports"
         )
 
 
-def _functions(subject: Subject) -> str:
-    return " ".join(f.function for f in subject.first.frames) + subject.function
+def _functions(group: EventGroup) -> str:
+    return " ".join(f.function for f in group.first.frames) + group.function
 
 
 class OutsideWorld(GraphBreak):
-    """Time, files, environment, imports, locks or random generators in a region.
+    """A region uses time, files, environment, imports, locks or random generators.
 
     ## Why
-    What happens outside the tensors has no place in a graph, and would be frozen if it
-    had.
+    A graph holds tensor operations only. A value from outside, such as the time, would
+    become a constant of the graph.
 
     ## Bad
-        started = time.time()
+        started = time.time()        # in the compiled function
 
     ## Good
         started = time.time()        # around the compiled call, or passed in
 
     ## Fix safety
-    Moving the call out changes when it happens: once per call instead of once per use.
+    The call happens at another time: once per compiled call instead of once per use.
     """
 
     code = "GB115"
@@ -175,29 +174,27 @@ class OutsideWorld(GraphBreak):
         r"distributed|P2P",
     )
 
-    def matches(self, subject: Subject) -> bool:
-        if re.search(
-            r"Import failure|Bad import|torch\.Generator", subject.data["type"]
-        ):
+    def matches(self, group: EventGroup) -> bool:
+        if re.search(r"Import failure|Bad import|torch\.Generator", group.data["type"]):
             return True
-        if "(Generator)" in subject.data["context"]:
+        if "(Generator)" in group.data["context"]:
             return True
-        callee = _callee(subject)
-        if re.search(r"seed|rng", f"{callee} {subject.expression}"):
-            return self.of_type(subject) or "torch" in callee
-        written = re.search(r"[A-Za-z_]\w*(?=[.(])", subject.expression)
+        callee = _callee(group)
+        if re.search(r"seed|rng", f"{callee} {group.expression}"):
+            return self.of_type(group) or "torch" in callee
+        written = re.search(r"[A-Za-z_]\w*(?=[.(])", group.expression)
         roots = {callee.split(".")[0], written[0] if written else ""}
         return bool(roots & _OUTSIDE)
 
-    def why(self, subject: Subject) -> str:
+    def why(self, group: EventGroup) -> str:
         return (
-            f"`{subject.expression}` reaches outside the tensor program"
-            f" ({_callee(subject) or subject.data['type']})"
+            f"`{group.expression}` reaches outside the tensor program"
+            f" ({_callee(group) or group.data['type']})"
         )
 
-    def remedy(self, subject: Subject) -> str:
+    def remedy(self, group: EventGroup) -> str:
         return (
-            f"do `{subject.expression}` outside the compiled function and pass its"
+            f"do `{group.expression}` outside the compiled function and pass its"
             " result in as an argument; or put it in a function marked"
             " @torch.compiler.disable"
         )
@@ -207,54 +204,54 @@ class DisabledCall(GraphBreak):
     """A function marked @torch.compiler.disable is called.
 
     ## Why
-    The user asked for the break: the function runs eagerly between two graphs.
+    The user asked for this break: the function runs eagerly between two graphs.
 
     ## Bad
         @torch.compiler.disable
         def legacy_norm(x): ...
 
     ## Good
-        the same, if the break is wanted; else remove the decorator
+        def legacy_norm(x): ...      # or keep the decorator if you want the break
 
     ## Fix safety
-    Without the decorator the function is traced: other breaks may come to light.
+    Without the decorator Dynamo traces the function, which may cause other breaks.
     """
 
     code = "GB106"
     reference = torch_pages.DISABLE
     types = (r"torch\.compiler\.disable",)
 
-    def why(self, subject: Subject) -> str:
+    def why(self, group: EventGroup) -> str:
         return (
-            f"`{subject.expression}` calls a function that is excluded from compilation"
+            f"`{group.expression}` calls a function that is excluded from compilation"
             " with torch.compiler.disable"
         )
 
-    def remedy(self, subject: Subject) -> str:
+    def remedy(self, group: EventGroup) -> str:
         return (
-            "if the break is not wanted, remove @torch.compiler.disable from the"
-            f" function called in `{subject.expression}`, move the call outside the"
+            "if you do not want the break, remove @torch.compiler.disable from the"
+            f" function called in `{group.expression}`, move the call outside the"
             " compiled function, or make it a custom op (torch.library.custom_op)"
         )
 
-    def status(self, subject: Subject) -> Status:
-        return _asked_for(subject)
+    def status(self, group: EventGroup) -> Status:
+        return _asked_for(group)
 
 
 class ExplicitBreak(GraphBreak):
-    """An explicit call of torch._dynamo.graph_break().
+    """The code calls torch._dynamo.graph_break().
 
     ## Why
-    The user (or torch itself) asked for the break.
+    The user, or torch itself, asked for this break.
 
     ## Bad
-        torch._dynamo.graph_break()
+        torch._dynamo.graph_break()      # left over from debugging
 
     ## Good
-        remove the call, if it was left over from debugging
+        # no call of graph_break()
 
     ## Fix safety
-    Removing it changes no value.
+    Removing the call changes no value.
     """
 
     code = "GB107"
@@ -265,106 +262,106 @@ class ExplicitBreak(GraphBreak):
         r"ComptimeContext",
     )
 
-    def why(self, subject: Subject) -> str:
-        inner = subject.first.frames[-1] if subject.first.frames else None
-        by = " by torch itself" if inner is not None and inner != subject.frame else ""
-        return f"`{subject.expression}` reaches an explicit graph_break(){by}"
+    def why(self, group: EventGroup) -> str:
+        inner = group.first.frames[-1] if group.first.frames else None
+        by = " by torch itself" if inner is not None and inner != group.frame else ""
+        return f"`{group.expression}` reaches an explicit graph_break(){by}"
 
-    def remedy(self, subject: Subject) -> str:
-        return f"remove the graph break at `{subject.expression}` if it is not wanted"
+    def remedy(self, group: EventGroup) -> str:
+        return f"remove the graph break at `{group.expression}` if you do not want it"
 
-    def status(self, subject: Subject) -> Status:
-        return _asked_for(subject)
+    def status(self, group: EventGroup) -> Status:
+        return _asked_for(group)
 
 
-def _asked_for(subject: Subject) -> Status:
-    """A break was asked for; that its whole frame runs eagerly was not."""
-    return "open" if subject.extra["kind"] == "skipped_frame" else "intentional"
+def _asked_for(group: EventGroup) -> Status:
+    """The user asked for a break, but not for the whole frame to run eagerly."""
+    return "open" if group.extra["kind"] == "skipped_frame" else "intentional"
 
 
 class UntraceableCall(GraphBreak):
-    """A call into C or library code that Dynamo cannot trace.
+    """The code calls a C function or library code that Dynamo cannot trace.
 
     ## Why
-    There is no Python to look into, or Dynamo was told to keep out.
+    The function has no Python source, or Dynamo is configured not to trace it.
 
     ## Bad
-        key = zlib.crc32(payload)
+        key = zlib.crc32(payload)        # in the compiled function
 
     ## Good
         key = zlib.crc32(payload)        # before the compiled call, passed in
 
     ## Fix safety
-    Moving it out is safe if it does not depend on tensors made inside; else make it a
-    custom operator.
+    Moving the call out is safe if it does not depend on tensors computed inside.
+    Otherwise make it a custom operator.
     """
 
     code = "GB105"
     reference = torch_pages.CUSTOM_OPERATORS
     types = (*_CALLS, r"numpy function|numpy\.\*")
 
-    def matches(self, subject: Subject) -> bool:
+    def matches(self, group: EventGroup) -> bool:
         containers = r"`(deque|dict|list|set|str|tuple|OrderedDict|defaultdict)\.\w+`"
-        told = f"{subject.data['explanation']} {' '.join(subject.data['hints'])}"
-        excluded = re.search(containers, told) or "(delayed)" in subject.data["type"]
-        return super().matches(subject) and not excluded
+        text = f"{group.data['explanation']} {' '.join(group.data['hints'])}"
+        excluded = re.search(containers, text) or "(delayed)" in group.data["type"]
+        return super().matches(group) and not excluded
 
-    def why(self, subject: Subject) -> str:
-        callee = _callee(subject) or "a function"
+    def why(self, group: EventGroup) -> str:
+        callee = _callee(group) or "a function"
         if callee.startswith("Tensor."):
             return (
                 f"{callee} was looked up before a break among its arguments, and"
                 " Dynamo cannot call a tensor's method that it did not look up itself"
             )
-        return f"`{subject.expression}` calls {callee}, which Dynamo cannot trace"
+        return f"`{group.expression}` calls {callee}, which Dynamo cannot trace"
 
-    def remedy(self, subject: Subject) -> str:
-        callee = _callee(subject)
+    def remedy(self, group: EventGroup) -> str:
+        callee = _callee(group)
         if callee.startswith("torch.optim"):
             return (
-                f"call `{subject.expression}` outside the compiled function, or compile"
-                " the optimizer's step on its own, without a scheduler wrapped around"
-                " it; the break is torch's own and costs one extra graph"
+                f"call `{group.expression}` outside the compiled function, or compile"
+                " the optimizer's step separately, without a scheduler wrapped around"
+                " it; the break comes from torch itself and costs one extra graph"
             )
         if callee.startswith(("Optimizer.", "LRScheduler.")):
             return (
-                f"call `{subject.expression}` outside the compiled function: it works"
-                " on Python state around the tensors"
+                f"call `{group.expression}` outside the compiled function: it changes"
+                " Python state, not only tensors"
             )
         if callee.startswith("Tensor."):
             return (
-                f"compute the arguments of `{subject.expression}` in a statement of"
-                " their own; this break goes with the one among them"
+                f"compute the arguments of `{group.expression}` in a statement of"
+                " their own; this break disappears with the break in the arguments"
             )
-        if "numpy" in subject.data["type"]:
+        if "numpy" in group.data["type"]:
             return (
-                f"write `{subject.expression}` with torch operations, or compute it"
+                f"write `{group.expression}` with torch operations, or compute it"
                 " outside the compiled function (or in a custom op,"
                 " torch.library.custom_op) and pass the tensor in"
             )
-        hints = own_hints(subject)
+        hints = own_hints(group)
         advice = (
-            f"move out `{subject.expression}`: compute it outside the compiled function"
+            f"move out `{group.expression}`: compute it outside the compiled function"
             " and pass the value in; if it works on tensors, wrap it as a custom op"
-            " (torch.library.custom_op); if the break is wanted, mark it with"
+            " (torch.library.custom_op); if you want the break, mark it with"
             " @torch.compiler.disable"
         )
         return f"{advice}; torch adds: {sentence(hints)}" if hints else advice
 
-    def severity(self, subject: Subject) -> Severity:
-        if subject.extra["kind"] == "graph_break" and _callee(subject).startswith(
+    def severity(self, group: EventGroup) -> Severity:
+        if group.extra["kind"] == "graph_break" and _callee(group).startswith(
             "torch.optim"
         ):
-            # Torch breaks around its optimizers itself: no remedy, one extra graph.
+            # Torch itself breaks around optimizers: it costs one extra graph.
             return "low"
-        return super().severity(subject)
+        return super().severity(group)
 
 
 class DeepCopy(GraphBreak):
-    """copy.deepcopy inside a compiled region.
+    """copy.deepcopy is called in a compiled region.
 
     ## Why
-    deepcopy walks objects in ways Dynamo does not follow.
+    Dynamo does not trace how deepcopy walks an object.
 
     ## Bad
         local = copy.deepcopy(x)
@@ -373,18 +370,19 @@ class DeepCopy(GraphBreak):
         local = x.clone()
 
     ## Fix safety
-    clone keeps the autograd history, deepcopy of a leaf does not: add .detach() if so.
+    clone keeps the autograd history, deepcopy of a leaf does not: use .detach().clone()
+    to drop it.
     """
 
     code = "GB109"
     types = (r"deepcopy",)
 
-    def why(self, subject: Subject) -> str:
-        return f"`{subject.expression}` copies an object in a way Dynamo does not trace"
+    def why(self, group: EventGroup) -> str:
+        return f"`{group.expression}` copies an object in a way Dynamo does not trace"
 
-    def remedy(self, subject: Subject) -> str:
+    def remedy(self, group: EventGroup) -> str:
         return (
             "copy tensors with .clone() (or .detach().clone()) instead of"
-            f" `{subject.expression}`, and copy other objects once, outside the"
+            f" `{group.expression}`, and copy other objects once, outside the"
             " compiled function"
         )

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torchproof.checking.rules import torch_pages
-from torchproof.checking.rules.rule import Facts, Subject, shorten
+from torchproof.checking.rules.rule import EventGroup, Facts, shorten
 from torchproof.checking.rules.speed import Speed, about, duration, named
 from torchproof.records import Event, Frame, Severity, blame, place_of
 
@@ -116,7 +116,7 @@ class UnrolledLoop(Speed):
     code = "SP511"
     kind = "compile_time"
 
-    def subjects(self, facts: Facts) -> Iterator[Subject]:
+    def event_groups(self, facts: Facts) -> Iterator[EventGroup]:
         found: dict[Frame, list[tuple[Event, Loop]]] = defaultdict(list)
         for event in facts.events("graph_lines"):
             data = event.data
@@ -133,28 +133,28 @@ class UnrolledLoop(Speed):
             loop = max((loop for _, loop in pairs), key=lambda each: each.nodes)
             extra = {"loop": loop, "seconds": sum(e.data["backend_s"] for e in events)}
             place = place_of((frame,))
-            yield Subject(events, place, facts, len(events), None, extra)
+            yield EventGroup(events, place, facts, len(events), None, extra)
 
-    def message(self, subject: Subject) -> str:
-        loop, nodes = subject.extra["loop"], self._graph(subject)["nodes"]
-        graphs = len(subject.events)
+    def message(self, group: EventGroup) -> str:
+        loop, nodes = group.extra["loop"], self._graph(group)["nodes"]
+        graphs = len(group.events)
         what = "it" if graphs == 1 else f"{graphs} graphs of it"
         return (
-            f"the loop `{shorten(subject.expression)}` is unrolled: its body is traced"
+            f"the loop `{shorten(group.expression)}` is unrolled: its body is traced"
             f" {loop.repeats} times and makes {loop.nodes} of {nodes} operations;"
-            f" compiling {what} took {duration(subject.extra['seconds'])}"
+            f" compiling {what} took {duration(group.extra['seconds'])}"
         )
 
-    def _graph(self, subject: Subject) -> Any:
-        return max((e.data for e in subject.events), key=lambda data: data["nodes"])
+    def _graph(self, group: EventGroup) -> Any:
+        return max((e.data for e in group.events), key=lambda data: data["nodes"])
 
-    def cause(self, subject: Subject) -> str:
+    def cause(self, group: EventGroup) -> str:
         return (
             "Dynamo runs a Python loop while tracing, so each iteration adds its"
             " operations to the graph, and the backend compiles them all"
         )
 
-    def fix(self, subject: Subject) -> str:
+    def fix(self, group: EventGroup) -> str:
         return (
             "keep the loop outside the compiled function and compile its body only; or"
             " vectorise it over the dimension it walks along; or, for a recurrence,"
@@ -162,17 +162,17 @@ class UnrolledLoop(Speed):
             " copy of the body in the graph) or use torch.nn.RNN, GRU or LSTM"
         )
 
-    def severity(self, subject: Subject) -> Severity:
-        return "medium" if subject.extra["seconds"] >= 2 * _LOOP_S else "low"
+    def severity(self, group: EventGroup) -> Severity:
+        return "medium" if group.extra["seconds"] >= 2 * _LOOP_S else "low"
 
-    def evidence(self, subject: Subject) -> Iterable[str]:
-        for event in subject.events:
+    def evidence(self, group: EventGroup) -> Iterable[str]:
+        for event in group.events:
             yield (
                 f"graph {event.data['graph']}: {event.data['nodes']} operations,"
                 f" {event.data['backend_s']:.1f} s in the backend"
             )
-        if (eager_ms := subject.data.get("eager_ms")) is not None:
-            steps = subject.extra["seconds"] / (eager_ms * 1e-3)
+        if (eager_ms := group.data.get("eager_ms")) is not None:
+            steps = group.extra["seconds"] / (eager_ms * 1e-3)
             yield f"that is as long as {steps:.0f} calls in eager"
 
 
@@ -198,7 +198,7 @@ class RepeatedBlocks(Speed):
     reference = torch_pages.REGIONS
     kind = "compile_time"
 
-    def subjects(self, facts: Facts) -> Iterator[Subject]:
+    def event_groups(self, facts: Facts) -> Iterator[EventGroup]:
         if facts.events("latency"):  # measured: see SP512
             return
         for event in facts.events("graph_lines"):
@@ -211,32 +211,32 @@ class RepeatedBlocks(Speed):
                 if many and large and line["nodes"] >= _SHARE * data["nodes"]:
                     frame = Frame(line["file"], line["line"], line["function"])
                     place = place_of((frame,))
-                    yield Subject((event,), place, facts, extra={"line": line})
+                    yield EventGroup((event,), place, facts, extra={"line": line})
                     break
 
-    def message(self, subject: Subject) -> str:
-        line, data = subject.extra["line"], subject.data
+    def message(self, group: EventGroup) -> str:
+        line, data = group.extra["line"], group.data
         return (
             f"{line['copies']} {line['block']} modules are compiled into one graph of"
             f" {data['nodes']} operations, {line['nodes']} of them from here, in"
             f" {duration(data['backend_s'])}"
         )
 
-    def cause(self, subject: Subject) -> str:
+    def cause(self, group: EventGroup) -> str:
         return (
             "compiling the whole model inlines every block, and the backend compiles"
             " each as if it were the only one"
         )
 
-    def fix(self, subject: Subject) -> str:
+    def fix(self, group: EventGroup) -> str:
         return (
-            f"compile the {subject.extra['line']['block']} modules instead of the whole"
+            f"compile the {group.extra['line']['block']} modules instead of the whole"
             " (regional compilation: block.compile() for each), so that one compiled"
             " block serves all; `torchproof bench --latency` measures how much sooner"
             " the first call then ends"
         )
 
-    def severity(self, subject: Subject) -> Severity:
+    def severity(self, group: EventGroup) -> Severity:
         return "low"
 
 
@@ -262,7 +262,7 @@ class LateStart(Speed):
     reference = torch_pages.REGIONS
     kind = "compile_time"
 
-    def subjects(self, facts: Facts) -> Iterator[Subject]:
+    def event_groups(self, facts: Facts) -> Iterator[EventGroup]:
         for event in facts.events("latency"):
             full, regional = event.data["full_s"], event.data["regional_s"]
             if full is None or regional is None or not event.data["shared"]:
@@ -270,28 +270,28 @@ class LateStart(Speed):
             if full >= _SOONER * regional and full - regional >= _SOONER_S:
                 yield about(event, facts)
 
-    def message(self, subject: Subject) -> str:
-        data = subject.data
+    def message(self, group: EventGroup) -> str:
+        data = group.data
         return (
-            f"the first call of {named(subject)} takes {duration(data['full_s'])}"
+            f"the first call of {named(group)} takes {duration(data['full_s'])}"
             f" compiled whole and {duration(data['regional_s'])} with its"
             f" {data['blocks']} {data['block_class']} blocks compiled:"
             f" {data['full_s'] / data['regional_s']:.1f}x sooner"
         )
 
-    def cause(self, subject: Subject) -> str:
-        data = subject.data
+    def cause(self, group: EventGroup) -> str:
+        data = group.data
         return (
             f"the {data['blocks']} blocks are alike and shared one compiled graph;"
             " compiled whole, each is compiled anew"
         )
 
-    def fix(self, subject: Subject) -> str:
+    def fix(self, group: EventGroup) -> str:
         return (
-            f"where starting fast matters, compile each {subject.data['block_class']}"
+            f"where starting fast matters, compile each {group.data['block_class']}"
             " (regional compilation: block.compile()) instead of the whole, and compare"
             " the steps with `torchproof bench --latency`"
         )
 
-    def severity(self, subject: Subject) -> Severity:
+    def severity(self, group: EventGroup) -> Severity:
         return "low"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from torchproof.checking.rules import torch_pages
-from torchproof.checking.rules.rule import Rule, Subject
+from torchproof.checking.rules.rule import EventGroup, Rule
 
 
 class ReadOnly(Rule):
@@ -11,7 +11,7 @@ class ReadOnly(Rule):
 
     kind = "config"
 
-    def matches(self, subject: Subject) -> bool:
+    def matches(self, group: EventGroup) -> bool:
         return False
 
 

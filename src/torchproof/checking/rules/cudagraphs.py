@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import ClassVar
 
-from torchproof.checking.rules.rule import Facts, Rule, Subject, plural, shorten
+from torchproof.checking.rules.rule import EventGroup, Facts, Rule, plural, shorten
 from torchproof.records import Event, Place, Severity, Status, definition, place_of
 
 _UNNAMED = re.compile(r"\d+|0x[0-9a-f]+")
@@ -23,15 +23,15 @@ class Skip(Rule):
     kind = "cudagraph_skip"
     words: ClassVar[tuple[str, ...]] = ()  # torch's, for this reason
 
-    def matches(self, subject: Subject) -> bool:
-        return any(word in subject.data["reason"] for word in self.words)
+    def matches(self, group: EventGroup) -> bool:
+        return any(word in group.data["reason"] for word in self.words)
 
-    def evidence(self, subject: Subject) -> Iterable[str]:
-        yield f"torch says: skipping cudagraphs due to {subject.data['reason']}"
-        yield from dict.fromkeys(_often(subject.events))
+    def evidence(self, group: EventGroup) -> Iterable[str]:
+        yield f"torch says: skipping cudagraphs due to {group.data['reason']}"
+        yield from dict.fromkeys(_often(group.events))
 
 
-def subjects(facts: Facts) -> Iterator[Subject]:
+def event_groups(facts: Facts) -> Iterator[EventGroup]:
     """One for each reason at each place."""
     groups: dict[tuple[object, ...], list[Event]] = {}
     for event in facts.events("cudagraph_skip"):
@@ -41,7 +41,7 @@ def subjects(facts: Facts) -> Iterator[Subject]:
         groups.setdefault((where, reason), []).append(event)
     for events in groups.values():
         runs = sum(event.data["ungraphed"] or 1 for event in events)
-        yield Subject(tuple(events), place(events[0]), facts, runs)
+        yield EventGroup(tuple(events), place(events[0]), facts, runs)
 
 
 def place(event: Event) -> Place:
@@ -64,8 +64,8 @@ def _often(events: Iterable[Event]) -> Iterator[str]:
             yield f"{without} of {plural(runs, 'run')} went without a CUDA graph"
 
 
-def _at(subject: Subject) -> str:
-    return f"`{subject.expression}`" if subject.expression else subject.function
+def _at(group: EventGroup) -> str:
+    return f"`{group.expression}`" if group.expression else group.function
 
 
 class MutatedInput(Skip):
@@ -97,16 +97,16 @@ class MutatedInput(Skip):
     code = "CG311"
     words = ("mutated inputs", "input storage mutation")
 
-    def message(self, subject: Subject) -> str:
-        return f"{_at(subject)} changes a graph's input in place: it is not captured"
+    def message(self, group: EventGroup) -> str:
+        return f"{_at(group)} changes a graph's input in place: it is not captured"
 
-    def cause(self, subject: Subject) -> str:
+    def cause(self, group: EventGroup) -> str:
         return (
             "the input is neither a parameter, a buffer nor marked as static, so a"
             " replay would change a copy of it"
         )
 
-    def fix(self, subject: Subject) -> str:
+    def fix(self, group: EventGroup) -> str:
         return (
             "make the tensor a buffer of the module (register_buffer), or mark it once"
             " with torch._dynamo.mark_static_address(tensor), or return the new value"
@@ -135,13 +135,13 @@ class CpuTensor(Skip):
     code = "CG312"
     words = ("cpu device",)
 
-    def message(self, subject: Subject) -> str:
-        return f"{_at(subject)} needs the CPU: the graph it is in is not captured"
+    def message(self, group: EventGroup) -> str:
+        return f"{_at(group)} needs the CPU: the graph it is in is not captured"
 
-    def cause(self, subject: Subject) -> str:
+    def cause(self, group: EventGroup) -> str:
         return "a CUDA graph holds work of one GPU only"
 
-    def fix(self, subject: Subject) -> str:
+    def fix(self, group: EventGroup) -> str:
         return (
             "create the tensor on the GPU (device=x.device), or move it there once"
             " before the first call; a plain Python number needs no device"
@@ -168,15 +168,15 @@ class SeveralDevices(Skip):
     code = "CG313"
     words = ("multiple devices",)
 
-    def message(self, subject: Subject) -> str:
-        told = subject.data["reason"].partition("multiple devices: ")[2]
+    def message(self, group: EventGroup) -> str:
+        told = group.data["reason"].partition("multiple devices: ")[2]
         which = f" ({told})" if told else ""
-        return f"{subject.function} works on several devices{which}: it is not captured"
+        return f"{group.function} works on several devices{which}: it is not captured"
 
-    def cause(self, subject: Subject) -> str:
+    def cause(self, group: EventGroup) -> str:
         return "a CUDA graph is recorded on one device"
 
-    def fix(self, subject: Subject) -> str:
+    def fix(self, group: EventGroup) -> str:
         return "compile the part on each device by itself, or keep all on one device"
 
 
@@ -206,23 +206,23 @@ class UncapturableOperator(Skip):
         "sparsity not handled",
     )
 
-    def message(self, subject: Subject) -> str:
+    def message(self, group: EventGroup) -> str:
         return (
-            f"{_at(subject)} cannot be part of a CUDA graph{self._named(subject)}: the"
+            f"{_at(group)} cannot be part of a CUDA graph{self._named(group)}: the"
             " graph it is in is not captured"
         )
 
-    def cause(self, subject: Subject) -> str:
-        return f"torch says: {shorten(subject.data['reason'], 120)}"
+    def cause(self, group: EventGroup) -> str:
+        return f"torch says: {shorten(group.data['reason'], 120)}"
 
-    def fix(self, subject: Subject) -> str:
+    def fix(self, group: EventGroup) -> str:
         return (
             "compute with tensors of fixed shape (torch.where, masks instead of boolean"
             " indexing), or move the operation out of the compiled function"
         )
 
-    def _named(self, subject: Subject) -> str:
-        found = _OPERATION.search(subject.data["reason"])
+    def _named(self, group: EventGroup) -> str:
+        found = _OPERATION.search(group.data["reason"])
         return f" ({found[1] or found[2]})" if found else ""
 
 
@@ -246,22 +246,22 @@ class DynamicGraphSkipped(Skip):
     code = "CG315"
     words = ("graph with symbolic shapes", "override_cudagraphs annotation")
 
-    def message(self, subject: Subject) -> str:
-        return f"{subject.function} is not captured: the program says so"
+    def message(self, group: EventGroup) -> str:
+        return f"{group.function} is not captured: the program says so"
 
-    def cause(self, subject: Subject) -> str:
-        return shorten(subject.data["reason"], 120)
+    def cause(self, group: EventGroup) -> str:
+        return shorten(group.data["reason"], 120)
 
-    def fix(self, subject: Subject) -> str:
+    def fix(self, group: EventGroup) -> str:
         return (
             "leave it so if its sizes vary widely; else capture the sizes that matter"
             " with torch._inductor.config.triton.cudagraph_capture_sizes, or pad inputs"
         )
 
-    def severity(self, subject: Subject) -> Severity:
+    def severity(self, group: EventGroup) -> Severity:
         return "low"
 
-    def status(self, subject: Subject) -> Status:
+    def status(self, group: EventGroup) -> Status:
         return "intentional"
 
 
@@ -289,19 +289,19 @@ class PendingBackward(Skip):
     code = "CG316"
     words = ("still wait for their backward",)
 
-    def message(self, subject: Subject) -> str:
+    def message(self, group: EventGroup) -> str:
         return (
-            f"{subject.function} is never replayed: outputs of earlier steps still wait"
+            f"{group.function} is never replayed: outputs of earlier steps still wait"
             " for their backward"
         )
 
-    def cause(self, subject: Subject) -> str:
+    def cause(self, group: EventGroup) -> str:
         return (
             "each call begins while an output of the call before may need its backward,"
             " so none of their memory can be used again"
         )
 
-    def fix(self, subject: Subject) -> str:
+    def fix(self, group: EventGroup) -> str:
         return (
             "call it under torch.no_grad() where no backward follows, detach what is"
             " kept, or call torch.compiler.cudagraph_mark_step_begin() before each step"
@@ -329,13 +329,13 @@ class RerecordLimit(Skip):
     code = "CG317"
     words = ("re-recording limit", "re-recording threshold")
 
-    def message(self, subject: Subject) -> str:
-        return f"{subject.function} was recorded too often: it is no longer captured"
+    def message(self, group: EventGroup) -> str:
+        return f"{group.function} was recorded too often: it is no longer captured"
 
-    def cause(self, subject: Subject) -> str:
-        return shorten(subject.data["reason"].partition("due to ")[2], 160)
+    def cause(self, group: EventGroup) -> str:
+        return shorten(group.data["reason"].partition("due to ")[2], 160)
 
-    def fix(self, subject: Subject) -> str:
+    def fix(self, group: EventGroup) -> str:
         return (
             "keep inputs of the graph at their addresses: write new values into the"
             " same tensors with copy_ instead of replacing the tensors"
@@ -361,18 +361,18 @@ class OtherSkip(Skip):
 
     code = "CG319"
 
-    def matches(self, subject: Subject) -> bool:
+    def matches(self, group: EventGroup) -> bool:
         return True
 
-    def message(self, subject: Subject) -> str:
-        why = shorten(subject.data["reason"], 80)
-        return f"{subject.function} is not captured in a CUDA graph: {why}"
+    def message(self, group: EventGroup) -> str:
+        why = shorten(group.data["reason"], 80)
+        return f"{group.function} is not captured in a CUDA graph: {why}"
 
-    def cause(self, subject: Subject) -> str:
-        return f"torch says: {shorten(subject.data['reason'], 160)}"
+    def cause(self, group: EventGroup) -> str:
+        return f"torch says: {shorten(group.data['reason'], 160)}"
 
-    def fix(self, subject: Subject) -> str:
-        reason = subject.data["reason"]
+    def fix(self, group: EventGroup) -> str:
+        reason = group.data["reason"]
         if "overlap" in reason:
             return "hand in tensors whose elements do not share memory: .contiguous()"
         if "cpp" in reason and "wrapper" in reason:

@@ -1,4 +1,4 @@
-"""CE7xx: compilations that raise where eager runs."""
+"""CE7xx: compilations that raise an error although eager runs."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Iterable, Iterator
 from torchproof.checking.rules import torch_pages
 from torchproof.checking.rules.breaks import GraphBreak, is_error
 from torchproof.checking.rules.python_breaks import OtherBreak
-from torchproof.checking.rules.rule import Facts, Rule, Subject, shorten
+from torchproof.checking.rules.rule import EventGroup, Facts, Rule, shorten
 from torchproof.records import Event, Place, definition, place_of, whose
 
 
-def subjects(facts: Facts) -> Iterator[Subject]:
-    """One subject a place and error."""
+def event_groups(facts: Facts) -> Iterator[EventGroup]:
+    """One group per place and error."""
     groups: dict[tuple[Place, str], list[Event]] = {}
     failures = [e for e in facts.events("compile_failure") if is_error(e)]
     for event in [*failures, *facts.events("call_error")]:
@@ -21,15 +21,15 @@ def subjects(facts: Facts) -> Iterator[Subject]:
     placed = {error for place, error in groups if place.frame is not None}
     for (place, error), group in groups.items():
         if place.frame is None and error in placed:
-            continue  # the same failure, met again by torch's own code further in
+            continue  # the same failure, reported again by an inner frame of torch
         runs = [e.data["skip_runs"] for e in group if e.data.get("skip_runs")]
         count = sum(r[0] for r in runs) if runs else len(group)
         steps = sum(r[1] for r in runs) if runs else None
-        yield Subject(tuple(group), place, facts, count, steps)
+        yield EventGroup(tuple(group), place, facts, count, steps)
 
 
 def _place(event: Event) -> Place:
-    """The user's line the error names, else the function that was compiled."""
+    """The user's line that the error names, else the compiled function."""
     place = place_of(event.frames)
     if place.frame is None and event.function and whose(event.function.file) == "user":
         return place_of((definition(event.function),))
@@ -37,52 +37,52 @@ def _place(event: Event) -> Place:
 
 
 class CompileError(Rule):
-    """Base of the rules that know one way a compilation fails."""
+    """Base class of the rules for compile errors; each rule knows one failure."""
 
     kind = "compile_error"
     errors: tuple[str, ...] = ()
-    told: str | None = None
+    pattern: str | None = None  # searched in the message of the error
 
-    def matches(self, subject: Subject) -> bool:
-        if subject.data["error"] not in self.errors:
+    def matches(self, group: EventGroup) -> bool:
+        if group.data["error"] not in self.errors:
             return False
         return (
-            self.told is None
-            or re.search(self.told, subject.data["message"]) is not None
+            self.pattern is None
+            or re.search(self.pattern, group.data["message"]) is not None
         )
 
-    def message(self, subject: Subject) -> str:
-        what = f"`{subject.expression}`" if subject.expression else subject.function
-        often = f" ({subject.often})" if subject.often else ""
+    def message(self, group: EventGroup) -> str:
+        what = f"`{group.expression}`" if group.expression else group.function
+        often = f" ({group.often})" if group.often else ""
         return (
-            f"compiling fails at {what} in {subject.function}{often}, though eager runs"
-            f" it: {self.short(subject)}"
+            f"compilation fails at {what} in {group.function}{often}, although eager"
+            f" runs it: {self.short(group)}"
         )
 
-    def short(self, subject: Subject) -> str:
-        """The shortest true sentence about the error."""
-        return shorten(_innermost_error(subject.data["message"]), 160)
+    def short(self, group: EventGroup) -> str:
+        """The error in one short sentence."""
+        return shorten(_innermost_error(group.data["message"]), 160)
 
-    def cause(self, subject: Subject) -> str:
-        return f"{subject.data['error']}: {self.short(subject)}"
+    def cause(self, group: EventGroup) -> str:
+        return f"{group.data['error']}: {self.short(group)}"
 
-    def fix(self, subject: Subject) -> str:
-        what = f"`{subject.expression}`" if subject.expression else subject.function
+    def fix(self, group: EventGroup) -> str:
+        what = f"`{group.expression}`" if group.expression else group.function
         return (
-            f"rewrite {what}, or move it into a function marked @torch.compiler.disable"
-            " so that it runs eagerly"
+            f"rewrite {what}, or move it into a function marked"
+            " @torch.compiler.disable, which runs eagerly"
         )
 
-    def evidence(self, subject: Subject) -> Iterable[str]:
-        yield shorten(f"{subject.data['error']}: {subject.data['message']}", 400)
-        if subject.data.get("gb_id"):
-            yield f"{subject.data['gb_id']} {subject.data['page']}"
-        yield from user_stack(subject)
+    def evidence(self, group: EventGroup) -> Iterable[str]:
+        yield shorten(f"{group.data['error']}: {group.data['message']}", 400)
+        if group.data.get("gb_id"):
+            yield f"{group.data['gb_id']} {group.data['page']}"
+        yield from user_stack(group)
 
 
-def user_stack(subject: Subject) -> Iterator[str]:
-    """The innermost frames of the stack torch recorded, outermost first."""
-    for frame in subject.first.frames[-4:]:
+def user_stack(group: EventGroup) -> Iterator[str]:
+    """The innermost frames of the stack that torch recorded, outermost first."""
+    for frame in group.first.frames[-4:]:
         yield f"in {frame.file}:{frame.line} {frame.function}: {frame.code}"
 
 
@@ -101,11 +101,11 @@ def _innermost_error(message: str) -> str:
 
 
 class FailsOnFakeTensors(CompileError):
-    """An operation fails while tracing, where eager code copes with the failure.
+    """An operation fails while tracing, although the program catches the error.
 
     ## Why
-    Dynamo runs each operation on tensors without data. An error there ends the
-    compilation: it is not handed to an `except` in the traced code.
+    Dynamo runs each operation on fake tensors. An error there ends the compilation: the
+    `except` in the traced code does not catch it.
 
     ## Bad
         try:
@@ -117,17 +117,17 @@ class FailsOnFakeTensors(CompileError):
         y = x.view(3, 3) if x.numel() == 9 else x.view(2, 4)
 
     ## Fix safety
-    Same values, if the test and the exception agree.
+    The values are the same if the test and the exception agree.
     """
 
     code = "CE701"
     reference = torch_pages.FAKE_TENSORS
     errors = ("TorchRuntimeError", "IndexError", "RuntimeError")
 
-    def fix(self, subject: Subject) -> str:
+    def fix(self, group: EventGroup) -> str:
         return (
             "check the shape first, e.g. `if x.numel() == n:` before"
-            f" `{subject.expression}`, instead of catching the error; or move the"
+            f" `{group.expression}`, instead of catching the error; or move the"
             " try/except into a function marked @torch.compiler.disable"
         )
 
@@ -136,7 +136,8 @@ class MissingFakeKernel(CompileError):
     """A custom operator has no fake implementation.
 
     ## Why
-    Without one, torch cannot know the shape of its output while tracing.
+    Torch needs the fake implementation to compute the shape of the output while
+    tracing.
 
     ## Bad
         @torch.library.custom_op("lib::scale", mutates_args=())
@@ -147,7 +148,7 @@ class MissingFakeKernel(CompileError):
         def _(x): return torch.empty_like(x)
 
     ## Fix safety
-    A wrong fake gives wrong graphs: torch.library.opcheck tests it.
+    A wrong fake implementation makes the graph wrong. torch.library.opcheck tests it.
     """
 
     code = "CE702"
@@ -158,34 +159,33 @@ class MissingFakeKernel(CompileError):
         "Unsupported",
         "RuntimeError",
     )
-    told = (
+    pattern = (
         r"fake impl|register_fake|no fake|fake kernel|Meta tensors|meta"
         r" kernel|NotImplementedError"
     )
 
-    def fix(self, subject: Subject) -> str:
-        operator = re.search(
-            r"[\w]+(?:\.|::)[\w]+(?=\.default)", subject.data["message"]
-        )
+    def fix(self, group: EventGroup) -> str:
+        operator = re.search(r"[\w]+(?:\.|::)[\w]+(?=\.default)", group.data["message"])
         name = operator[0].replace(".", "::") if operator else "the operator"
         return (
-            f'give {name} a fake implementation: @torch.library.register_fake("{name}")'
-            " def _(x): return torch.empty_like(x); it is called at"
-            f" `{subject.expression}`"
+            f"register a fake implementation of {name}:"
+            f' @torch.library.register_fake("{name}")'
+            " def _(x): return torch.empty_like(x); the operator is called at"
+            f" `{group.expression}`"
         )
 
 
 class BackendError(CompileError):
-    """The backend raises while it compiles a captured graph.
+    """The backend raises an error while it compiles a captured graph.
 
     ## Why
-    Tracing worked; the compiler behind it did not.
+    Tracing succeeded; the backend failed.
 
     ## Bad
         torch.compile(f, backend=broken)
 
     ## Good
-        torch.compile(f, backend="eager")       # to see that tracing is not the trouble
+        torch.compile(f, backend="eager")       # shows that tracing works
 
     ## Fix safety
     Another backend gives the same values up to rounding.
@@ -194,26 +194,26 @@ class BackendError(CompileError):
     code = "CE703"
     errors = ("BackendCompilerFailed", "InductorError", "LoweringException")
 
-    def message(self, subject: Subject) -> str:
-        backend = re.search(r"backend='(.+?)'", subject.data["message"])
+    def message(self, group: EventGroup) -> str:
+        backend = re.search(r"backend='(.+?)'", group.data["message"])
         name = backend[1] if backend else "the backend"
         return (
-            f"the backend {name} fails on the graph of {subject.compiled}:"
-            f" {self.short(subject)}"
+            f"the backend {name} fails on the graph of {group.compiled}:"
+            f" {self.short(group)}"
         )
 
-    def fix(self, subject: Subject) -> str:
-        backend = re.search(r"backend='(.+?)'", subject.data["message"])
+    def fix(self, group: EventGroup) -> str:
+        backend = re.search(r"backend='(.+?)'", group.data["message"])
         name = backend[1] if backend else "the backend"
         return (
-            f"fix the error in the backend {name} ({self.short(subject)}), or compile "
-            f'{subject.compiled} with another one (backend="inductor", "aot_eager",'
+            f"fix the error in the backend {name} ({self.short(group)}), or compile "
+            f'{group.compiled} with another one (backend="inductor", "aot_eager",'
             ' "eager")'
         )
 
 
 class BreakUnderFullgraph(CompileError):
-    """A graph break where fullgraph=True forbids one.
+    """A graph break happens where fullgraph=True forbids one.
 
     ## Why
     fullgraph=True turns every graph break into an error.
@@ -222,10 +222,10 @@ class BreakUnderFullgraph(CompileError):
         torch.compile(f, fullgraph=True)       # f prints
 
     ## Good
-        remove what breaks, or drop fullgraph=True
+        torch.compile(f)                       # or remove the cause of the break
 
     ## Fix safety
-    That of the break's own cause.
+    See the rule of the break's cause.
     """
 
     code = "CE704"
@@ -233,30 +233,30 @@ class BreakUnderFullgraph(CompileError):
     errors = ("Unsupported", "UserError", "UncapturedHigherOrderOpError")
     breaks: tuple[GraphBreak, ...] = (OtherBreak(),)
 
-    def cause(self, subject: Subject) -> str:
+    def cause(self, group: EventGroup) -> str:
         return (
             "with fullgraph=True a graph break is an error, and"
-            f" {self._behind(subject).why(subject)}"
+            f" {self._behind(group).why(group)}"
         )
 
-    def fix(self, subject: Subject) -> str:
-        return f"{self._behind(subject).remedy(subject)}; or drop fullgraph=True"
+    def fix(self, group: EventGroup) -> str:
+        return f"{self._behind(group).remedy(group)}; or drop fullgraph=True"
 
-    def _behind(self, subject: Subject) -> GraphBreak:
-        return next(rule for rule in self.breaks if rule.matches(subject))
+    def _behind(self, group: EventGroup) -> GraphBreak:
+        return next(rule for rule in self.breaks if rule.matches(group))
 
 
 class OtherError(CompileError):
-    """A compilation fails in a way torchproof has no special rule for.
+    """A compilation fails with an error that no other rule covers.
 
     ## Why
-    Torch names the error; the finding carries its words.
+    The finding quotes torch's error.
 
     ## Bad
-        anything the compiler cannot handle
+        y = unsupported(x)       # in the compiled function
 
     ## Good
-        the same inside a function marked @torch.compiler.disable
+        y = disabled(x)          # a function marked @torch.compiler.disable calls it
 
     ## Fix safety
     Disabling compilation there changes no value.
@@ -264,5 +264,5 @@ class OtherError(CompileError):
 
     code = "CE799"
 
-    def matches(self, subject: Subject) -> bool:
+    def matches(self, group: EventGroup) -> bool:
         return True

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from torchproof.checking.rules.rule import Facts, Rule, Subject, plural
+from torchproof.checking.rules.rule import EventGroup, Facts, Rule, plural
 from torchproof.records import Severity, place_of
 
 _OFTEN = 3  # the first calls compile, tune and record, and wait while they do
@@ -19,29 +19,29 @@ class HostSync(Rule):
     def wants(self, wait: Mapping[str, Any]) -> bool:
         raise AssertionError(f"{type(self).__name__} does not say what it is about")
 
-    def subjects(self, facts: Facts) -> Iterator[Subject]:
+    def event_groups(self, facts: Facts) -> Iterator[EventGroup]:
         if not facts.events("cudagraph", "cudagraph_skip"):
             return
         for event in facts.events("host_sync"):
             where = place_of(event.frames)
             if where.frame and event.data["calls"] >= _OFTEN and self.wants(event.data):
-                yield Subject((event,), where, facts, event.data["count"])
+                yield EventGroup((event,), where, facts, event.data["count"])
 
-    def severity(self, subject: Subject) -> Severity:
+    def severity(self, group: EventGroup) -> Severity:
         """Low where the graph breaks as well: that finding says how to mend it."""
         broken = {
             (frame.file, frame.line)
-            for event in subject.facts.events("graph_break")
+            for event in group.facts.events("graph_break")
             for frame in event.frames
         }
-        frame = subject.frame
+        frame = group.frame
         return "low" if frame and (frame.file, frame.line) in broken else "medium"
 
-    def message(self, subject: Subject) -> str:
-        return f"`{subject.expression}` waits for the device inside a compiled call"
+    def message(self, group: EventGroup) -> str:
+        return f"`{group.expression}` waits for the device inside a compiled call"
 
-    def evidence(self, subject: Subject) -> Iterable[str]:
-        data = subject.data
+    def evidence(self, group: EventGroup) -> Iterable[str]:
+        data = group.data
         yield (
             f"waited {'in' if data['inside'] else 'after'} {data['calls']} of"
             f" {plural(data['of'], 'compiled call')}, {plural(data['count'], 'time')}"
@@ -76,10 +76,10 @@ class ValueRead(HostSync):
     def wants(self, wait: Mapping[str, Any]) -> bool:
         return bool(wait["inside"] and not wait["explicit"])
 
-    def cause(self, subject: Subject) -> str:
+    def cause(self, group: EventGroup) -> str:
         return "the host needs a value, or memory, that the device is still working on"
 
-    def fix(self, subject: Subject) -> str:
+    def fix(self, group: EventGroup) -> str:
         return (
             "read the value after the call, and not at every step; keep decisions on"
             " the device (torch.where); copy inputs from pinned memory with"
@@ -111,10 +111,10 @@ class ExplicitWait(HostSync):
     def wants(self, wait: Mapping[str, Any]) -> bool:
         return bool(wait["inside"] and wait["explicit"])
 
-    def cause(self, subject: Subject) -> str:
+    def cause(self, group: EventGroup) -> str:
         return "torch.cuda.synchronize() waits until all work of the device is done"
 
-    def fix(self, subject: Subject) -> str:
+    def fix(self, group: EventGroup) -> str:
         return "leave it out; to time the device, record events around the call"
 
 
@@ -145,19 +145,19 @@ class WaitBetweenCalls(HostSync):
     def wants(self, wait: Mapping[str, Any]) -> bool:
         return not wait["inside"]
 
-    def message(self, subject: Subject) -> str:
-        return f"`{subject.expression}` waits for the device after each compiled call"
+    def message(self, group: EventGroup) -> str:
+        return f"`{group.expression}` waits for the device after each compiled call"
 
-    def cause(self, subject: Subject) -> str:
+    def cause(self, group: EventGroup) -> str:
         return "the host launches nothing until the device has done what there is"
 
-    def fix(self, subject: Subject) -> str:
+    def fix(self, group: EventGroup) -> str:
         return (
             "read values every so many steps, or sum them up on the device and read"
             " them at the end; copy inputs from pinned memory with non_blocking=True"
         )
 
-    def severity(self, subject: Subject) -> Severity:
+    def severity(self, group: EventGroup) -> Severity:
         return "low"
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-from torchproof.checking.rules.rule import Facts, Rule, Subject, plural, shorten
+from torchproof.checking.rules.rule import EventGroup, Facts, Rule, plural, shorten
 from torchproof.records import (
     Event,
     Frame,
@@ -26,7 +26,7 @@ _INDEX = re.compile(r"(\[[^]]*\])+$")
 _GRAPH, _BACKWARD = "a compiled graph", "the backward"
 
 
-def subjects(facts: Facts) -> Iterator[Subject]:
+def event_groups(facts: Facts) -> Iterator[EventGroup]:
     """What one line produced and how it was used, in the order of the first use."""
     groups: dict[tuple[object, ...], list[Event]] = {}
     for event in facts.events("dead_read", "dead_held"):
@@ -37,7 +37,7 @@ def subjects(facts: Facts) -> Iterator[Subject]:
         told = tuple(used or events)
         calls = {event.call for event in told if event.call is not None}
         times = sum(event.data["times"] for event in told)
-        yield Subject(
+        yield EventGroup(
             told, _place(told[0]), facts, count=times, steps=len(calls) or None
         )
 
@@ -66,8 +66,8 @@ class Outlived(Rule):
 
     kind = "cudagraph_lifetime"
 
-    def evidence(self, subject: Subject) -> Iterable[str]:
-        for event in subject.events[:_SHOWN]:
+    def evidence(self, group: EventGroup) -> Iterable[str]:
+        for event in group.events[:_SHOWN]:
             data = event.data
             yield "; ".join(
                 f"{what} {where}"
@@ -79,8 +79,8 @@ class Outlived(Rule):
                 )
                 if where
             )
-        if (subject.count or 0) > _SHOWN:
-            yield f"and {(subject.count or 0) - _SHOWN} more"
+        if (group.count or 0) > _SHOWN:
+            yield f"and {(group.count or 0) - _SHOWN} more"
 
 
 class OutputRead(Outlived):
@@ -105,34 +105,34 @@ class OutputRead(Outlived):
 
     code = "CG301"
 
-    def matches(self, subject: Subject) -> bool:
-        return subject.first.kind == "dead_read" and subject.data["role"] == "output"
+    def matches(self, group: EventGroup) -> bool:
+        return group.first.kind == "dead_read" and group.data["role"] == "output"
 
-    def message(self, subject: Subject) -> str:
-        reader = _at(subject.data["reader"], short=True)
+    def message(self, group: EventGroup) -> str:
+        reader = _at(group.data["reader"], short=True)
         return (
-            f"{_holders(subject)} {_is(subject)} read after the memory is gone"
+            f"{_holders(group)} {_is(group)} read after the memory is gone"
             + (f", at {reader}" if reader else "")
-            + f": {_by(subject)}"
+            + f": {_by(group)}"
         )
 
-    def cause(self, subject: Subject) -> str:
-        fed = subject.data["operation"] == _GRAPH
+    def cause(self, group: EventGroup) -> str:
+        fed = group.data["operation"] == _GRAPH
         kept = "is handed to the next compiled call" if fed else "is kept"
         return (
-            f"{_produced(subject)} is memory of a CUDA graph, which {kept} past the"
+            f"{_produced(group)} is memory of a CUDA graph, which {kept} past the"
             " step it belongs to; torch raises while it warms up and records, and reads"
             " other values silently once it replays"
         )
 
-    def fix(self, subject: Subject) -> str:
-        if all(event.data["operation"] in _SCALARS for event in subject.events):
+    def fix(self, group: EventGroup) -> str:
+        if all(event.data["operation"] in _SCALARS for event in group.events):
             return (
                 "consume it now: take the number (.item() or float()) before the next"
                 " compiled call, and keep that; or clone what must stay a tensor"
             )
-        kept = _keeper(subject)
-        if subject.data["operation"] == _GRAPH:
+        kept = _keeper(group)
+        if group.data["operation"] == _GRAPH:
             return (
                 f"clone at the boundary: hand `.clone()` of the output{kept} to the"
                 " next call, or compile the chained calls as one function, so that"
@@ -169,22 +169,22 @@ class GradientKept(Outlived):
 
     code = "CG302"
 
-    def matches(self, subject: Subject) -> bool:
-        return subject.first.kind == "dead_read" and subject.data["role"] == "gradient"
+    def matches(self, group: EventGroup) -> bool:
+        return group.first.kind == "dead_read" and group.data["role"] == "gradient"
 
-    def message(self, subject: Subject) -> str:
+    def message(self, group: EventGroup) -> str:
         return (
-            f"{_holders(subject)} {_is(subject)} used after the memory is gone:"
-            f" {_by(subject)}"
+            f"{_holders(group)} {_is(group)} used after the memory is gone:"
+            f" {_by(group)}"
         )
 
-    def cause(self, subject: Subject) -> str:
+    def cause(self, group: EventGroup) -> str:
         return (
             "autograd took the compiled backward's own buffer as .grad, which was None;"
             " the next step writes there again while .grad still holds it"
         )
 
-    def fix(self, subject: Subject) -> str:
+    def fix(self, group: EventGroup) -> str:
         return (
             "consume gradients within their step: optimizer.step(), then"
             " optimizer.zero_grad(set_to_none=True) before the next forward. To"
@@ -217,25 +217,25 @@ class BackwardTooLate(Outlived):
 
     code = "CG303"
 
-    def matches(self, subject: Subject) -> bool:
-        return _saved(subject.first)
+    def matches(self, group: EventGroup) -> bool:
+        return _saved(group.first)
 
-    def message(self, subject: Subject) -> str:
-        reader = _at(subject.data["reader"], short=True)
+    def message(self, group: EventGroup) -> str:
+        reader = _at(group.data["reader"], short=True)
         where = f" at {reader}" if reader else ""  # none where torchproof calls it
-        what = plural(subject.count or 0, "tensor")
+        what = plural(group.count or 0, "tensor")
         return (
             f"the backward{where} reads {what} that the forward"
-            f" {_produced(subject)} saved, and whose memory is gone: {_by(subject)}"
+            f" {_produced(group)} saved, and whose memory is gone: {_by(group)}"
         )
 
-    def cause(self, subject: Subject) -> str:
+    def cause(self, group: EventGroup) -> str:
         return (
             "what the forward saved for its backward lives in the memory of a CUDA"
             " graph; a step that begins between the two gives it away"
         )
 
-    def fix(self, subject: Subject) -> str:
+    def fix(self, group: EventGroup) -> str:
         return (
             "run backward() before the next step begins: move"
             " cudagraph_mark_step_begin() and other compiled calls behind it. Where"
@@ -262,23 +262,23 @@ class OutputHeld(Outlived):
 
     code = "CG304"
 
-    def matches(self, subject: Subject) -> bool:
-        return subject.first.kind == "dead_held"
+    def matches(self, group: EventGroup) -> bool:
+        return group.first.kind == "dead_held"
 
-    def severity(self, subject: Subject) -> Severity:
+    def severity(self, group: EventGroup) -> Severity:
         return "low"
 
-    def message(self, subject: Subject) -> str:
+    def message(self, group: EventGroup) -> str:
         return (
-            f"{_holders(subject)} {_is(subject)} held after the memory is gone, and"
-            f" not read in this run: {_by(subject)}"
+            f"{_holders(group)} {_is(group)} held after the memory is gone, and"
+            f" not read in this run: {_by(group)}"
         )
 
-    def cause(self, subject: Subject) -> str:
+    def cause(self, group: EventGroup) -> str:
         return "the memory belongs to a CUDA graph, and a later step writes to it again"
 
-    def fix(self, subject: Subject) -> str:
-        if subject.data["role"] == "gradient":
+    def fix(self, group: EventGroup) -> str:
+        if group.data["role"] == "gradient":
             return (
                 "reset gradients as soon as they are used:"
                 " optimizer.zero_grad(set_to_none=True)"
@@ -294,40 +294,40 @@ LIFETIMES: tuple[Outlived, ...] = (
 )
 
 
-def _keeper(subject: Subject) -> str:
+def _keeper(group: EventGroup) -> str:
     """` in history` for `history['x'][3]`; nothing where nobody is known."""
-    named = [event.data["holder"] for event in subject.events]
+    named = [event.data["holder"] for event in group.events]
     first = next(filter(None, named), None)
     return f" in `{_INDEX.sub('', first)}`" if first else ""
 
 
-def _holders(subject: Subject) -> str:
-    names = dict.fromkeys(e.data["holder"] for e in subject.events if e.data["holder"])
+def _holders(group: EventGroup) -> str:
+    names = dict.fromkeys(e.data["holder"] for e in group.events if e.data["holder"])
     shown = ", ".join(f"`{name}`" for name in list(names)[:_SHOWN])
     if not shown:
-        what = "gradient" if subject.data["role"] == "gradient" else "output"
-        return plural(subject.count or 0, what)
-    more = (subject.count or 0) - min(len(names), _SHOWN)
+        what = "gradient" if group.data["role"] == "gradient" else "output"
+        return plural(group.count or 0, what)
+    more = (group.count or 0) - min(len(names), _SHOWN)
     return shown + (f" and {more} more" if more > 0 else "")
 
 
-def _produced(subject: Subject) -> str:
+def _produced(group: EventGroup) -> str:
     """The call that produced it, in the program's own words."""
-    frame = place_of(subject.first.frames).frame
+    frame = place_of(group.first.frames).frame
     if frame is None:
-        function = subject.first.function
+        function = group.first.function
         return f"what {function.function} returns" if function else "it"
     return f"`{shorten(frame.expression)}` at line {frame.line}"
 
 
-def _is(subject: Subject) -> str:
-    return "is" if subject.count == 1 else "are"
+def _is(group: EventGroup) -> str:
+    return "is" if group.count == 1 else "are"
 
 
-def _by(subject: Subject) -> str:
-    at = _at(subject.data["overwriter"], short=True)
+def _by(group: EventGroup) -> str:
+    at = _at(group.data["overwriter"], short=True)
     begins = f"the step that begins at {at}" if at else "the next call"
-    return f"{begins} overwrites {'it' if subject.count == 1 else 'them'}"
+    return f"{begins} overwrites {'it' if group.count == 1 else 'them'}"
 
 
 def _at(frames: Iterable[Frame], *, short: bool = False) -> str:

@@ -1,25 +1,25 @@
-"""NC8xx: compiled code that is not what runs."""
+"""NC80x: programs that bypass the compiled code."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
 from torchproof.checking.rules import torch_pages
-from torchproof.checking.rules.rule import Facts, Rule, Subject, plural
+from torchproof.checking.rules.rule import EventGroup, Facts, Rule, plural
 from torchproof.records import Event, Place, Severity, place_of
 
 
 class NoOp(Rule):
-    """Base of the rules about calls that pass the compiled code by."""
+    """Base class of the rules for calls that bypass the compiled code."""
 
     kind = "no_op"
 
-    def subjects(self, facts: Facts) -> Iterator[Subject]:
+    def event_groups(self, facts: Facts) -> Iterator[EventGroup]:
         raise AssertionError
 
 
-def by_site(events: Iterable[Event], facts: Facts) -> Iterator[Subject]:
-    """One subject for all wrappers made at one line for one function."""
+def by_site(events: Iterable[Event], facts: Facts) -> Iterator[EventGroup]:
+    """One group for all wrappers created at one line for one function."""
     groups: dict[tuple[object, ...], list[Event]] = {}
     for event in events:
         place = place_of(event.frames)
@@ -28,7 +28,7 @@ def by_site(events: Iterable[Event], facts: Facts) -> Iterator[Subject]:
             (where, event.data.get("name") or event.data.get("model")), []
         ).append(event)
     for group in groups.values():
-        yield Subject(tuple(group), _site(group[0]), facts, len(group), None)
+        yield EventGroup(tuple(group), _site(group[0]), facts, len(group), None)
 
 
 def _site(event: Event) -> Place:
@@ -39,10 +39,10 @@ def _site(event: Event) -> Place:
 
 
 class NeverCalled(NoOp):
-    """What torch.compile returned is never called.
+    """The result of torch.compile is never called.
 
     ## Why
-    torch.compile does not change the function it is given; it returns a compiled one.
+    torch.compile does not change the function or module; it returns a compiled one.
 
     ## Bad
         torch.compile(model)
@@ -52,12 +52,12 @@ class NeverCalled(NoOp):
         torch.compile(model)(x)      # or model.compile(); model(x)
 
     ## Fix safety
-    Calling the compiled one gives the same values up to rounding.
+    The compiled one gives the same values up to rounding.
     """
 
     code = "NC801"
 
-    def subjects(self, facts: Facts) -> Iterator[Subject]:
+    def event_groups(self, facts: Facts) -> Iterator[EventGroup]:
         if not facts.complete:
             return
         called = {e.data["model"] for e in facts.events("original_call", "method_call")}
@@ -73,22 +73,22 @@ class NeverCalled(NoOp):
             facts,
         )
 
-    def message(self, subject: Subject) -> str:
-        times = f" ({subject.count} of them)" if (subject.count or 1) > 1 else ""
+    def message(self, group: EventGroup) -> str:
+        times = f" ({group.count} of them)" if (group.count or 1) > 1 else ""
         return (
-            f"{subject.data['name']} is compiled here{times}, but the compiled"
-            f" {subject.data['what']} is never called"
+            f"{group.data['name']} is compiled here{times}, but the compiled"
+            f" {group.data['what']} is never called"
         )
 
-    def cause(self, subject: Subject) -> str:
+    def cause(self, group: EventGroup) -> str:
         return (
-            f"torch.compile leaves {subject.data['name']} as it is and returns a"
-            f" compiled {subject.data['what']}, which nothing calls"
+            f"torch.compile leaves {group.data['name']} as it is and returns a"
+            f" compiled {group.data['what']}, which nothing calls"
         )
 
-    def fix(self, subject: Subject) -> str:
-        name = subject.data["name"]
-        if subject.data["what"] == "module":
+    def fix(self, group: EventGroup) -> str:
+        name = group.data["name"]
+        if group.data["what"] == "module":
             return (
                 f"use the result: model = torch.compile(model), or compile {name} in"
                 " place with model.compile()"
@@ -103,7 +103,7 @@ class OtherMethod(NoOp):
     """A method other than forward is called on a compiled module.
 
     ## Why
-    torch.compile(module) wraps forward alone; other methods run on the original.
+    torch.compile(module) compiles forward only; other methods run uncompiled.
 
     ## Bad
         compiled = torch.compile(model)
@@ -114,12 +114,12 @@ class OtherMethod(NoOp):
         model.encode(x)
 
     ## Fix safety
-    Compiling the method gives the same values up to rounding.
+    The compiled method gives the same values up to rounding.
     """
 
     code = "NC802"
 
-    def subjects(self, facts: Facts) -> Iterator[Subject]:
+    def event_groups(self, facts: Facts) -> Iterator[EventGroup]:
         groups: dict[tuple[object, ...], list[Event]] = {}
         for event in facts.events("method_call"):
             place = place_of(event.frames)
@@ -129,35 +129,35 @@ class OtherMethod(NoOp):
             ).append(event)
         for group in groups.values():
             count = group[0].data["count"] or len(group)
-            yield Subject(tuple(group), _site(group[0]), facts, count, None)
+            yield EventGroup(tuple(group), _site(group[0]), facts, count, None)
 
-    def message(self, subject: Subject) -> str:
-        model, method = subject.data["model"], subject.data["method"]
+    def message(self, group: EventGroup) -> str:
+        model, method = group.data["model"], group.data["method"]
         return (
             f"{model}.{method}() is called on the compiled module and runs uncompiled,"
-            f" {plural(subject.count or 1, 'time')}"
+            f" {plural(group.count or 1, 'time')}"
         )
 
-    def cause(self, subject: Subject) -> str:
+    def cause(self, group: EventGroup) -> str:
         return (
-            f"torch.compile(module) compiles forward only; {subject.data['method']} is"
+            f"torch.compile(module) compiles forward only; {group.data['method']} is"
             " the original's own method"
         )
 
-    def fix(self, subject: Subject) -> str:
-        method = subject.data["method"]
+    def fix(self, group: EventGroup) -> str:
+        method = group.data["method"]
         return (
             f"if {method} calls forward, compile in place with model.compile(), so that"
-            " forward inside it is compiled; else compile the method itself:"
+            " it calls the compiled forward; otherwise compile the method itself:"
             f" model.{method} = torch.compile(model.{method})"
         )
 
 
 class OriginalCalled(NoOp):
-    """The uncompiled original is called instead of the compiled module.
+    """The uncompiled module is called instead of the compiled one.
 
     ## Why
-    torch.compile(module) returns a new module; the one it was given stays eager.
+    torch.compile(module) returns a new module; the original stays eager.
 
     ## Bad
         compiled = torch.compile(model)
@@ -167,53 +167,53 @@ class OriginalCalled(NoOp):
         loss = compiled(x)
 
     ## Fix safety
-    Same values up to rounding.
+    The values are the same up to rounding.
     """
 
     code = "NC803"
 
-    def subjects(self, facts: Facts) -> Iterator[Subject]:
-        for subject in by_site(facts.events("original_call"), facts):
-            yield Subject(
-                subject.events,
-                subject.place,
+    def event_groups(self, facts: Facts) -> Iterator[EventGroup]:
+        for group in by_site(facts.events("original_call"), facts):
+            yield EventGroup(
+                group.events,
+                group.place,
                 facts,
-                subject.data["count"] or subject.count,
+                group.data["count"] or group.count,
                 None,
             )
 
-    def message(self, subject: Subject) -> str:
-        times = plural(subject.count or 1, "time")
+    def message(self, group: EventGroup) -> str:
+        times = plural(group.count or 1, "time")
         return (
-            f"the uncompiled {subject.data['model']} is called, {times}, though a"
+            f"the uncompiled {group.data['model']} is called {times}, although a"
             " compiled one exists"
         )
 
-    def cause(self, subject: Subject) -> str:
+    def cause(self, group: EventGroup) -> str:
         return (
-            f"`{subject.expression}` calls the module that was given to torch.compile,"
+            f"`{group.expression}` calls the module that was given to torch.compile,"
             " not what it returned"
         )
 
-    def fix(self, subject: Subject) -> str:
+    def fix(self, group: EventGroup) -> str:
         return (
-            f"call the compiled module at `{subject.expression}`: model ="
+            f"call the compiled module at `{group.expression}`: model ="
             " torch.compile(model), or compile in place with model.compile()"
         )
 
-    def severity(self, subject: Subject) -> Severity:
-        model = subject.data["model"]
+    def severity(self, group: EventGroup) -> Severity:
+        model = group.data["model"]
         used = any(
             w.data["calls"]
-            for w in subject.facts.events("wrapper")
+            for w in group.facts.events("wrapper")
             if w.data["name"] == model
         )
         return "medium" if used else "high"
 
-    def evidence(self, subject: Subject) -> Iterable[str]:
-        for wrapper in subject.facts.events("wrapper"):
+    def evidence(self, group: EventGroup) -> Iterable[str]:
+        for wrapper in group.facts.events("wrapper"):
             site = place_of(wrapper.frames).frame
-            if site is not None and wrapper.data["name"] == subject.data["model"]:
+            if site is not None and wrapper.data["name"] == group.data["model"]:
                 yield (
                     f"compiled at {site.file}:{site.line}, called"
                     f" {wrapper.data['calls']} times"
@@ -221,11 +221,11 @@ class OriginalCalled(NoOp):
 
 
 class SwitchedOff(NoOp):
-    """Compilation is switched off by the environment, a setting or a stance.
+    """The environment, a setting or a stance switches compilation off.
 
     ## Why
-    TORCH_COMPILE_DISABLE, torch._dynamo.config.disable and
-    set_stance("force_eager") make torch.compile do nothing, silently.
+    TORCH_COMPILE_DISABLE, torch._dynamo.config.disable and set_stance("force_eager")
+    make torch.compile do nothing, without a warning.
 
     ## Bad
         TORCH_COMPILE_DISABLE=1 python train.py
@@ -234,13 +234,13 @@ class SwitchedOff(NoOp):
         unset TORCH_COMPILE_DISABLE
 
     ## Fix safety
-    Same values up to rounding.
+    The values are the same up to rounding.
     """
 
     code = "NC804"
     reference = torch_pages.STANCES
 
-    def subjects(self, facts: Facts) -> Iterator[Subject]:
+    def event_groups(self, facts: Facts) -> Iterator[EventGroup]:
         yield from by_site(
             (
                 e
@@ -250,27 +250,27 @@ class SwitchedOff(NoOp):
             facts,
         )
 
-    def message(self, subject: Subject) -> str:
+    def message(self, group: EventGroup) -> str:
         return (
-            f"{subject.data['name']} is not compiled: compilation is switched off by"
-            f" {self._switch(subject)}"
+            f"{group.data['name']} is not compiled: {self._switch(group)} switches"
+            " compilation off"
         )
 
-    def cause(self, subject: Subject) -> str:
-        return f"{self._switch(subject)} makes torch.compile do nothing"
+    def cause(self, group: EventGroup) -> str:
+        return f"{self._switch(group)} makes torch.compile do nothing"
 
-    def fix(self, subject: Subject) -> str:
-        if subject.data["off"]:
-            return f"unset {self._switch(subject)}"
+    def fix(self, group: EventGroup) -> str:
+        if group.data["off"]:
+            return f"unset {self._switch(group)}"
         return (
             'remove torch.compiler.set_stance("force_eager"), or set the stance back to'
             ' "default" before the call'
         )
 
-    def _switch(self, subject: Subject) -> str:
-        if not subject.data["off"]:
+    def _switch(self, group: EventGroup) -> str:
+        if not group.data["off"]:
             return 'the stance "force_eager"'
-        variables = subject.facts.observation.environment.get("variables") or {}
+        variables = group.facts.observation.environment.get("variables") or {}
         for name in ("TORCH_COMPILE_DISABLE", "TORCHDYNAMO_DISABLE"):
             if variables.get(name, "0") not in {"", "0"}:
                 return f"{name}={variables[name]}"

@@ -1,4 +1,4 @@
-"""NC80x: programs in which no compiled code runs at all."""
+"""NC805, NC806: programs in which no compiled code runs."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Iterator
 from torchproof.checking.rules import torch_pages
 from torchproof.checking.rules.breaks import is_error
 from torchproof.checking.rules.no_ops import NoOp, by_site
-from torchproof.checking.rules.rule import Facts, Subject, plural
+from torchproof.checking.rules.rule import EventGroup, Facts, plural
 from torchproof.records import Event, Place, Severity, place_of, whose
 
 
 class NothingCompiled(NoOp):
-    """A compiled function is called, and no compiled code runs.
+    """A compiled function is called, but no compiled code runs.
 
     ## Why
-    Every frame was skipped, disabled or had nothing to compile: all of it runs eagerly,
-    and torch.compile only adds its overhead.
+    Every frame was skipped, disabled, or had nothing to compile. Everything runs
+    eagerly, and torch.compile only adds its overhead.
 
     ## Bad
         for x in xs: total += x.sum().item()     # a break in a loop skips the frame
@@ -25,13 +25,13 @@ class NothingCompiled(NoOp):
         total = torch.stack(xs).sum()
 
     ## Fix safety
-    That of the break it names.
+    See the rule of the break that the finding names.
     """
 
     code = "NC805"
     reference = torch_pages.SKIPPED
 
-    def subjects(self, facts: Facts) -> Iterator[Subject]:
+    def event_groups(self, facts: Facts) -> Iterator[EventGroup]:
         failed = {e.function for e in facts.events("compile_failure") if is_error(e)}
         errors = facts.events("call_error")
         yield from by_site(
@@ -48,16 +48,16 @@ class NothingCompiled(NoOp):
             facts,
         )
 
-    def message(self, subject: Subject) -> str:
-        calls = sum(e.data["calls"] for e in subject.events)
+    def message(self, group: EventGroup) -> str:
+        calls = sum(e.data["calls"] for e in group.events)
         return (
-            f"{subject.data['name']} is compiled and called {plural(calls, 'time')},"
+            f"{group.data['name']} is compiled and called {plural(calls, 'time')},"
             " but no compiled code ever ran"
         )
 
-    def cause(self, subject: Subject) -> str:
-        breaks, name = self._breaks(subject), subject.data["name"]
-        if self._torch_own(subject):
+    def cause(self, group: EventGroup) -> str:
+        breaks, name = self._breaks(group), group.data["name"]
+        if self._torch_own(group):
             return (
                 f"{name}.forward is torch's own code, which compiling in place does not"
                 " trace"
@@ -75,21 +75,21 @@ class NothingCompiled(NoOp):
             )
         return f"every frame was skipped, first because of: {breaks[0].data['type']}"
 
-    def fix(self, subject: Subject) -> str:
-        breaks, name = self._breaks(subject), subject.data["name"]
-        if self._torch_own(subject):
+    def fix(self, group: EventGroup) -> str:
+        breaks, name = self._breaks(group), group.data["name"]
+        if self._torch_own(group):
             return f"use model = torch.compile(model) for a {name}, not model.compile()"
         if not breaks:
             return (
-                f"do not compile {name}, or compile the function that does the tensor"
-                " work"
+                f"do not compile {name}, or compile the function that computes with"
+                " tensors"
             )
         place = place_of(breaks[0].frames).frame
         where = f" at line {place.line} (`{place.expression}`)" if place else ""
         if all("disable" in b.data["type"] for b in breaks):
             return (
-                f"remove torch.compiler.disable from what is called{where}, or do not"
-                f" compile {name}"
+                f"remove torch.compiler.disable from the function called{where}, or do"
+                f" not compile {name}"
             )
         if breaks[0].kind == "compile_failure" and not breaks[0].data[
             "type"
@@ -98,30 +98,27 @@ class NothingCompiled(NoOp):
                 f"torch._dynamo.config.suppress_errors hides a compile error{where}:"
                 " fix it first"
             )
-        return (
-            f"fix the break{where} first, then check again: it hides what comes"
-            " after it"
-        )
+        return f"fix the break{where} first, then check again: it hides later breaks"
 
-    def _torch_own(self, subject: Subject) -> bool:
-        """Module.compile() on a class of torch.nn compiles nothing, silently."""
-        function = subject.first.function
+    def _torch_own(self, group: EventGroup) -> bool:
+        """Whether it is Module.compile() on a torch.nn class: that compiles nothing."""
+        function = group.first.function
         own = function is not None and whose(function.file) == "torch"
-        return own and bool(subject.data["in_place"]) and not self._breaks(subject)
+        return own and bool(group.data["in_place"]) and not self._breaks(group)
 
-    def severity(self, subject: Subject) -> Severity:
-        known = self._breaks(subject) or self._torch_own(subject)
-        return "high" if known else "medium"
+    def severity(self, group: EventGroup) -> Severity:
+        explained = self._breaks(group) or self._torch_own(group)
+        return "high" if explained else "medium"
 
-    def _breaks(self, subject: Subject) -> list[Event]:
-        return subject.facts.events("graph_break", "compile_failure")
+    def _breaks(self, group: EventGroup) -> list[Event]:
+        return group.facts.events("graph_break", "compile_failure")
 
 
 class NoCompileCall(NoOp):
-    """Nothing in the program calls torch.compile.
+    """The program never calls torch.compile.
 
     ## Why
-    There is nothing to check.
+    Nothing is compiled, so there is nothing to check.
 
     ## Bad
         model(x)
@@ -131,25 +128,25 @@ class NoCompileCall(NoOp):
         model(x)
 
     ## Fix safety
-    Same values up to rounding.
+    The values are the same up to rounding.
     """
 
     code = "NC806"
 
-    def subjects(self, facts: Facts) -> Iterator[Subject]:
+    def event_groups(self, facts: Facts) -> Iterator[EventGroup]:
         live = facts.calls is not None
         if live and facts.complete and not facts.events("wrapper"):
-            yield Subject(
+            yield EventGroup(
                 (Event("nothing"),), Place(None, None, None), facts, None, None
             )
 
-    def message(self, subject: Subject) -> str:
+    def message(self, group: EventGroup) -> str:
         return "the program never calls torch.compile: everything runs eagerly"
 
-    def cause(self, subject: Subject) -> str:
+    def cause(self, group: EventGroup) -> str:
         return "no call of torch.compile was made, by the program or what it imports"
 
-    def fix(self, subject: Subject) -> str:
+    def fix(self, group: EventGroup) -> str:
         return (
             "compile the model (model.compile(), or model = torch.compile(model)); for"
             " a factory, leave out --as-written"

@@ -1,4 +1,4 @@
-"""GB1xx: breaks on Python constructs that Dynamo does not trace."""
+"""GB1xx: graph breaks at Python constructs that Dynamo does not trace."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import re
 
 from torchproof.checking.rules import torch_pages
 from torchproof.checking.rules.breaks import GraphBreak, move_out, own_hints
-from torchproof.checking.rules.rule import Subject, shorten
+from torchproof.checking.rules.rule import EventGroup, shorten
 
 
 class ContextManager(GraphBreak):
-    """A `with` block that Dynamo cannot enter, or cannot resume inside.
+    """Dynamo cannot enter a `with` block, or cannot resume inside it.
 
     ## Why
-    Dynamo rebuilds only the context managers it knows; a break inside another cannot be
-    resumed, so the whole frame is skipped.
+    Dynamo supports only the context managers it knows. After a break inside any other
+    one it cannot resume, so it skips the whole frame.
 
     ## Bad
         with timer("attention"):
@@ -26,7 +26,7 @@ class ContextManager(GraphBreak):
             y = compiled_attend(x)
 
     ## Fix safety
-    The block then covers the whole call rather than a part of it.
+    The block then covers the whole call instead of a part of it.
     """
 
     code = "GB111"
@@ -34,29 +34,29 @@ class ContextManager(GraphBreak):
         r"[Cc]ontext manager|ContextWrapping|contextlib|contextmanager|WITH_EXCEPT",
     )
 
-    def matches(self, subject: Subject) -> bool:
-        entered = subject.frame is not None and subject.frame.code.startswith("with ")
-        return entered or super().matches(subject)
+    def matches(self, group: EventGroup) -> bool:
+        entered = group.frame is not None and group.frame.code.startswith("with ")
+        return entered or super().matches(group)
 
-    def why(self, subject: Subject) -> str:
+    def why(self, group: EventGroup) -> str:
         return (
-            f"`{subject.expression}` is inside, or is, a context manager Dynamo cannot"
-            f" handle: {shorten(subject.data['explanation'], 160)}"
+            f"`{group.expression}` is inside, or is, a context manager Dynamo cannot"
+            f" handle: {shorten(group.data['explanation'], 160)}"
         )
 
-    def remedy(self, subject: Subject) -> str:
+    def remedy(self, group: EventGroup) -> str:
         return (
-            "put the `with` outside the compiled function, or take what breaks out of"
-            f" the block; here it is `{subject.expression}`"
+            "put the `with` outside the compiled function, or move the code that breaks"
+            f" out of the block; here it is `{group.expression}`"
         )
 
 
 class SymbolicArgument(GraphBreak):
-    """A comparison of dynamic sizes is given to an operator that wants a plain value.
+    """An operator that needs a plain value gets a comparison of dynamic sizes.
 
     ## Why
-    Where a size is dynamic, `x.shape[1] > 1` is a symbol rather than True or False, and
-    an argument such as `is_causal` or `keepdim` takes no symbol.
+    If a size is dynamic, `x.shape[1] > 1` is a symbol instead of True or False.
+    Arguments such as `is_causal` and `keepdim` do not accept a symbol.
 
     ## Bad
         attention(query, key, value, is_causal=query.shape[2] > 1)
@@ -65,8 +65,8 @@ class SymbolicArgument(GraphBreak):
         attention(query, key, value, is_causal=True)
 
     ## Fix safety
-    A value decided once is wrong for the sizes it was not decided for: keep a second
-    path for them, or a condition (`True if length > 1 else False`), which is guarded.
+    A fixed value is wrong for some sizes: keep a second path for them, or use a
+    condition (`True if length > 1 else False`), which becomes a guard.
     """
 
     code = "GB118"
@@ -75,36 +75,37 @@ class SymbolicArgument(GraphBreak):
         r"argument '(\w+)'.* must be (\w+), not Sym\w+|(\w+)=Sym(?:Bool|Int|Float)\b"
     )
 
-    def matches(self, subject: Subject) -> bool:
-        data = subject.data
+    def matches(self, group: EventGroup) -> bool:
+        data = group.data
         return "fake tensor call" in data["type"] and bool(
             self.symbol.search(data["context"])
         )
 
-    def _argument(self, subject: Subject) -> str:
-        found = self.symbol.search(subject.data["context"])
-        return (found and (found[1] or found[3])) or "the argument"
+    def _argument(self, group: EventGroup) -> str:
+        match = self.symbol.search(group.data["context"])
+        return (match and (match[1] or match[3])) or "the argument"
 
-    def why(self, subject: Subject) -> str:
+    def why(self, group: EventGroup) -> str:
         return (
-            f"`{self._argument(subject)}` comes from a size that is dynamic here: it is"
+            f"`{self._argument(group)}` comes from a size that is dynamic here: it is"
             " a symbol while tracing, and the operator takes a plain value only"
         )
 
-    def remedy(self, subject: Subject) -> str:
-        name = self._argument(subject)
+    def remedy(self, group: EventGroup) -> str:
+        name = self._argument(group)
         return (
-            f"give `{name}` as a plain value (`{name}=True`, or an attribute set"
+            f"pass `{name}` as a plain value (`{name}=True`, or an attribute set"
             " once); or choose it with a condition, which becomes a guard: `True if"
             " length > 1 else False` (bool(...) stays a symbol)"
         )
 
 
 class ExceptionFlow(GraphBreak):
-    """An exception is raised or caught in a way Dynamo does not follow.
+    """The code raises or catches an exception in a way that Dynamo does not trace.
 
     ## Why
-    Tracing follows one path; an exception it cannot model ends it.
+    Dynamo traces one path through the code. An exception that it cannot model ends the
+    trace.
 
     ## Bad
         try:
@@ -127,32 +128,33 @@ class ExceptionFlow(GraphBreak):
         ),
     )
 
-    def matches(self, subject: Subject) -> bool:
-        # The line itself, or one near that raises what is being built here.
-        file = subject.frame.file if subject.frame else ""
-        near = [frame for frame in subject.first.frames[-4:] if frame.file == file]
+    def matches(self, group: EventGroup) -> bool:
+        # The exception may be raised by the line itself or by a nearby frame.
+        file = group.frame.file if group.frame else ""
+        near = [frame for frame in group.first.frames[-4:] if frame.file == file]
         raising = any(re.match(r"(try|except|raise)\b", frame.code) for frame in near)
-        return raising or "traceback." in subject.expression or super().matches(subject)
+        return raising or "traceback." in group.expression or super().matches(group)
 
-    def why(self, subject: Subject) -> str:
+    def why(self, group: EventGroup) -> str:
         return (
-            f"`{subject.expression}` raises or handles an exception while it is traced:"
-            f" {shorten(subject.data['explanation'], 200)}"
+            f"`{group.expression}` raises or handles an exception while it is traced:"
+            f" {shorten(group.data['explanation'], 200)}"
         )
 
-    def remedy(self, subject: Subject) -> str:
+    def remedy(self, group: EventGroup) -> str:
         return (
             "test the condition with an `if` on shapes or Python values instead of"
-            f" relying on an exception at `{subject.expression}`, or move the"
+            f" relying on an exception at `{group.expression}`, or move the"
             " try/except outside the compiled function"
         )
 
 
 class GeneratorUse(GraphBreak):
-    """Generators, async code or class definitions in a compiled region.
+    """A generator, async code or a class definition is used in a compiled region.
 
     ## Why
-    Their frames suspend or build types, which Dynamo does not trace.
+    Generators and coroutines suspend their frame, and a class body builds a type.
+    Dynamo does not trace either.
 
     ## Bad
         def pieces(x):
@@ -163,36 +165,36 @@ class GeneratorUse(GraphBreak):
             return [part * 2 for part in x.split(2)]
 
     ## Fix safety
-    A list holds all items at once, where the generator held one.
+    A list keeps all items in memory; the generator keeps one.
     """
 
     code = "GB113"
     types = (r"[Gg]enerator|async|BUILD_CLASS|build_class|YIELD|SEND|\byield\b",)
 
-    def matches(self, subject: Subject) -> bool:
-        iterates = re.search(r"tp_iter(next)?\b", subject.data["type"])
-        written = re.match(r"class |for |async |yield\b|next\(", subject.expression)
-        return bool(iterates or written) or super().matches(subject)
+    def matches(self, group: EventGroup) -> bool:
+        iterates = re.search(r"tp_iter(next)?\b", group.data["type"])
+        written = re.match(r"class |for |async |yield\b|next\(", group.expression)
+        return bool(iterates or written) or super().matches(group)
 
-    def why(self, subject: Subject) -> str:
+    def why(self, group: EventGroup) -> str:
         return (
-            f"`{subject.expression}` uses a generator, a coroutine or a class body:"
-            f" {shorten(subject.data['explanation'], 160)}"
+            f"`{group.expression}` uses a generator, a coroutine or a class body:"
+            f" {shorten(group.data['explanation'], 160)}"
         )
 
-    def remedy(self, subject: Subject) -> str:
+    def remedy(self, group: EventGroup) -> str:
         return (
-            f"build a list instead of a generator at `{subject.expression}`, and define"
+            f"build a list instead of a generator at `{group.expression}`, and define"
             " classes outside the compiled function"
         )
 
 
 class UnsupportedPython(GraphBreak):
-    """An operation on a Python object that Dynamo does not model.
+    """The code uses an operation on a Python object that Dynamo does not support.
 
     ## Why
-    Sets of tensors, repr of a tensor, unusual special methods, metaclasses: Dynamo
-    knows the common operations of the common types.
+    Dynamo supports the common operations of the common types. Examples of what it does
+    not support: sets of tensors, repr of a tensor, rare special methods, metaclasses.
 
     ## Bad
         label = str(x)
@@ -216,28 +218,28 @@ class UnsupportedPython(GraphBreak):
         r"comparison|slot|constant",
     )
 
-    def remedy(self, subject: Subject) -> str:
-        if re.search(r"\b(sorted|max|min|\.sort)\(", subject.expression):
+    def remedy(self, group: EventGroup) -> str:
+        if re.search(r"\b(sorted|max|min|\.sort)\(", group.expression):
             return (
                 "order tensors with tensor operations (torch.sort, torch.argsort,"
-                f" topk) instead of `{subject.expression}`; or {move_out(subject)}"
+                f" topk) instead of `{group.expression}`; or {move_out(group)}"
             )
-        hints = own_hints(subject)
-        advice = move_out(subject)
+        hints = own_hints(group)
+        advice = move_out(group)
         return f"{hints}; or {advice}" if hints else advice
 
 
 class OtherBreak(GraphBreak):
-    """A graph break of a kind torchproof has no special rule for.
+    """A graph break that no other rule covers.
 
     ## Why
-    Torch names the cause; the finding carries its words, its id and its page.
+    The finding quotes torch's explanation, its id and its page.
 
     ## Bad
-        anything Dynamo does not support
+        y = unsupported(x)       # in the compiled function
 
     ## Good
-        the same outside the compiled function
+        y = unsupported(x)       # outside the compiled function
 
     ## Fix safety
     Unknown: compare the outputs before and after.
@@ -245,14 +247,14 @@ class OtherBreak(GraphBreak):
 
     code = "GB199"
 
-    def matches(self, subject: Subject) -> bool:
+    def matches(self, group: EventGroup) -> bool:
         return True
 
-    def remedy(self, subject: Subject) -> str:
-        if re.search(r"torch\.jit|Script", subject.data["type"]):
+    def remedy(self, group: EventGroup) -> str:
+        if re.search(r"torch\.jit|Script", group.data["type"]):
             return (
                 "use the original module instead of its torch.jit.script version at"
-                f" `{subject.expression}`: TorchScript does not go into a graph"
+                f" `{group.expression}`: Dynamo does not trace TorchScript"
             )
-        hints = own_hints(subject)
-        return f"{hints}; or {move_out(subject)}" if hints else move_out(subject)
+        hints = own_hints(group)
+        return f"{hints}; or {move_out(group)}" if hints else move_out(group)

@@ -1,11 +1,11 @@
-"""RC2xx: recompiles because an input tensor is not like the one before."""
+"""RC20x, RC220: recompiles because an input tensor differs from the one before."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
 from torchproof.checking.rules import torch_pages
-from torchproof.checking.rules.breaks import told_at
+from torchproof.checking.rules.breaks import place_in_text
 from torchproof.checking.rules.recompiles import (
     Mark,
     Marks,
@@ -17,7 +17,7 @@ from torchproof.checking.rules.recompiles import (
     sources_passed_by_library,
     values_seen,
 )
-from torchproof.checking.rules.rule import Subject, expression_of, shorten
+from torchproof.checking.rules.rule import EventGroup, expression_of, shorten
 from torchproof.checking.rules.shapes import fixed_sizes
 from torchproof.observe import Argument, Guard
 from torchproof.records import Frame, shown_briefly
@@ -27,8 +27,8 @@ class SizeChange(Recompile):
     """A dimension of a tensor changes its size between calls.
 
     ## Why
-    The first compile takes every size as fixed. The second makes the changed dimension
-    dynamic, unless dynamic=False forbids it.
+    The first compilation treats every size as fixed. The second makes the changed
+    dimension dynamic, unless dynamic=False forbids it.
 
     ## Bad
         step(torch.randn(8, 16)); step(torch.randn(9, 16))
@@ -37,35 +37,36 @@ class SizeChange(Recompile):
         torch._dynamo.maybe_mark_dynamic(x, 0)      # before the first call
 
     ## Fix safety
-    Same values; a dynamic graph may be a little slower than one for a fixed size.
+    The values are the same. A dynamic graph can be slightly slower than one for a fixed
+    size.
     """
 
     code = "RC201"
     reference = torch_pages.DYNAMIC_SHAPES
     causes = ("size",)
 
-    def changed(self, guard: Guard, subject: Subject) -> str:
-        return f"size {guard.dim} of `{guard.source}` changed ({values_seen(subject)})"
+    def changed(self, guard: Guard, group: EventGroup) -> str:
+        return f"size {guard.dim} of `{guard.source}` changed ({values_seen(group)})"
 
-    def why(self, guard: Guard, subject: Subject) -> str:
-        static = " and stays static" if _stays_static(guard, subject) else ""
+    def why(self, guard: Guard, group: EventGroup) -> str:
+        static = " and stays static" if _stays_static(guard, group) else ""
         return (
             f"size {guard.dim} of `{guard.source}` was compiled in as"
             f" {guard.expected}{static}"
         )
 
-    def remedy(self, guard: Guard, subject: Subject) -> str:
-        if is_marked_at_call(subject.first):
-            return _at_the_call(subject)
-        if sources := sources_passed_by_library(subject):
+    def remedy(self, guard: Guard, group: EventGroup) -> str:
+        if is_marked_at_call(group.first):
+            return _at_the_call(group)
+        if sources := sources_passed_by_library(group):
             return (
                 "before the first call: torch.compiler.config.dynamic_sources ="
-                f' "{",".join(sources)}"; or pad to a few bucket sizes where the'
-                " batches are made"
+                f' "{",".join(sources)}"; or pad to a few bucket sizes where you build'
+                " the batches"
             )
-        sizes = [size for each in marks(subject)[:1] for size in each.sizes]
+        sizes = [size for each in marks(group)[:1] for size in each.sizes]
         marked = _marked(sizes) or _mark(guard.source, guard.dim)
-        if _stays_static(guard, subject):
+        if _stays_static(guard, group):
             return (
                 f"let size {guard.dim} of `{guard.source}` be dynamic: drop"
                 " dynamic=False (dynamic=None and dynamic=True allow it), call"
@@ -77,58 +78,59 @@ class SizeChange(Recompile):
         )
 
 
-def _at_the_call(subject: Subject) -> str:
-    """What to write before each call of the compiled function."""
-    changing = marks(subject)
-    if not any(each.sizes for each in changing):  # a trace does not record sizes
-        changing = [_guarded(subject)]
-    fixed = _fixed(changing, subject)
+def _at_the_call(group: EventGroup) -> str:
+    """The statements to write before each call of the compiled function."""
+    changing = marks(group)
+    if not any(each.sizes for each in changing):  # a trace has no sizes
+        changing = [_guarded(group)]
+    fixed = _fixed(changing, group)
     marked = [each for m in changing if (each := _without(m, fixed)).sizes]
-    guards = [event.data["guard"] for event in subject.events]
+    guards = [event.data["guard"] for event in group.events]
     if all((guard.source, guard.dim) in fixed for guard in guards):
         marked = []
-    steps = [_before(each, subject) for each in marked]
+    steps = [_before(each, group) for each in marked]
     every = [mark for each in marked for mark in each.sizes]
     computed = [mark.argument.words for mark in every if not mark.argument.fixed]
     if computed:
         named = ", ".join(f"`{shorten(words)}`" for words in dict.fromkeys(computed))
-        steps.insert(0, f"give {named} a name before the call and pass that")
-    if subject.facts.compile_arguments.get("dynamic") == "False":
+        steps.insert(0, f"assign {named} to a variable before the call and pass that")
+    if group.facts.compile_arguments.get("dynamic") == "False":
         steps.insert(0, "drop dynamic=False")
     if every[1:]:
         steps[-1] += " (all of them: one fixed size fixes the others)"
     steps += [
-        f"a mark on size {dim} of `{words}` does not help, since {told_at(frame)} fixes"
-        " it: keep it the same, by padding or with drop_last=True in a DataLoader"
+        f"marking size {dim} of `{words}` does not help, because"
+        f" {place_in_text(frame)} fixes it: keep it constant, by padding or with"
+        " drop_last=True in a DataLoader"
         for (words, dim), frame in fixed.items()
     ]
     return "; ".join(steps if fixed else [*steps, "or pad to a few bucket sizes"])
 
 
-def _fixed(changing: list[Marks], subject: Subject) -> dict[tuple[str, int], Frame]:
-    """The sizes that a line of the compiled code fixes, whether marked or not."""
+def _fixed(changing: list[Marks], group: EventGroup) -> dict[tuple[str, int], Frame]:
+    """The sizes that a line of the compiled code fixes, marked or not."""
     sizes = [(m.argument.words, m.dim) for each in changing for m in each.sizes]
-    lines = fixed_sizes(subject.facts)
+    lines = fixed_sizes(group.facts)
     return {size: lines[size] for size in sizes if size in lines}
 
 
 def _without(marks: Marks, fixed: Mapping[tuple[str, int], Frame]) -> Marks:
     """The sizes that a mark keeps dynamic."""
-    kept = [m for m in marks.sizes if (m.argument.words, m.dim) not in fixed]
-    return Marks(marks.call, tuple(kept))
+    dynamic = [m for m in marks.sizes if (m.argument.words, m.dim) not in fixed]
+    return Marks(marks.call, tuple(dynamic))
 
 
-def _guarded(subject: Subject) -> Marks:
-    guard: Guard = subject.data["guard"]
-    argument = Argument(guard.source, fixed=subject.data["fixed"])
+def _guarded(group: EventGroup) -> Marks:
+    guard: Guard = group.data["guard"]
+    argument = Argument(guard.source, fixed=group.data["fixed"])
     seen = (1,) if guard.cause == "size_one" else ()
-    return Marks(subject.data["entry_call"], (Mark(argument, guard.dim or 0, seen),))
+    return Marks(group.data["entry_call"], (Mark(argument, guard.dim or 0, seen),))
 
 
-def _before(marks: Marks, subject: Subject) -> str:
+def _before(marks: Marks, group: EventGroup) -> str:
     frame = call_frame(marks.call)
     call = f"`{expression_of(frame)}`" if frame else "the call"
-    at, place = (marks.call.file, marks.call.line), subject.frame
+    at, place = (marks.call.file, marks.call.line), group.frame
     here = place is not None and (place.file, place.line) == at
     where = "" if here else f" at {shown_briefly(at[0])}:{at[1]}"
     return f"before {call}{where}, each time: {_marked(marks.sizes)}"
@@ -137,9 +139,9 @@ def _before(marks: Marks, subject: Subject) -> str:
 def _marked(changing: Sequence[Mark]) -> str:
     """The statements that make sizes dynamic.
 
-    Torch compiles sizes 0 and 1 apart from others unless they are unbacked, and then
-    must be told which of them are the same. Sizes that are equal at first it takes for
-    one, unless mark_dynamic says that they are not.
+    Torch compiles sizes 0 and 1 separately unless they are unbacked; then it must know
+    which sizes are equal (shape_id). Sizes that are equal in the first call share a
+    symbol, unless mark_dynamic says that they vary independently.
     """
     series = list(dict.fromkeys(mark.seen for mark in changing))
     first = [seen[:1] for seen in series]
@@ -160,12 +162,12 @@ def _mark(words: str, dim: int | None) -> str:
     return f"torch._dynamo.maybe_mark_dynamic({words}, {dim})"
 
 
-def _stays_static(guard: Guard, subject: Subject) -> bool:
-    """A size that changed once is dynamic from then on, unless something forbids it."""
+def _stays_static(guard: Guard, group: EventGroup) -> bool:
+    """A size that changed once stays dynamic, unless something forbids it."""
     same = [
         event
-        for event in subject.facts.events("recompile", "recompile_limit")
-        if event.function == subject.first.function
+        for event in group.facts.events("recompile", "recompile_limit")
+        if event.function == group.first.function
         and event.data["guard"] is not None
         and event.data["guard"].cause == "size"
         and (event.data["guard"].source, event.data["guard"].dim)
@@ -178,8 +180,8 @@ class SizeOne(Recompile):
     """A dimension is 0 or 1 on some calls.
 
     ## Why
-    Torch specialises sizes 0 and 1 always, even under dynamic=True and mark_dynamic,
-    because broadcasting makes them special.
+    Torch always specialises sizes 0 and 1, even under dynamic=True and mark_dynamic,
+    because broadcasting treats them differently.
 
     ## Bad
         model(batch_of_8); model(batch_of_1)
@@ -189,120 +191,122 @@ class SizeOne(Recompile):
         # or: warm up with batch size 1 as well as with a larger one
 
     ## Fix safety
-    An unbacked size raises where the code branches on it; warm-up is always safe.
+    An unbacked size raises an error if the code branches on it. Warming up is always
+    safe.
     """
 
     code = "RC202"
     reference = torch_pages.DYNAMIC_SHAPES
     causes = ("size_one",)
 
-    def changed(self, guard: Guard, subject: Subject) -> str:
+    def changed(self, guard: Guard, group: EventGroup) -> str:
         return (
             f"size {guard.dim} of `{guard.source}` is 0 or 1 on some calls (0/1"
             " specialisation)"
         )
 
-    def why(self, guard: Guard, subject: Subject) -> str:
+    def why(self, guard: Guard, group: EventGroup) -> str:
         return (
             f"torch compiles sizes 0 and 1 of `{guard.source}` apart from all others,"
             f" even when dimension {guard.dim} is dynamic"
         )
 
-    def remedy(self, guard: Guard, subject: Subject) -> str:
-        if is_marked_at_call(subject.first):
-            return _at_the_call(subject)
+    def remedy(self, guard: Guard, group: EventGroup) -> str:
+        if is_marked_at_call(group.first):
+            return _at_the_call(group)
         return (
-            f"warm up with both kinds before serving: one call with size {guard.dim} of"
-            f" `{guard.source}` at 1 and a first call with size >= 2; or one graph for"
-            f" all: torch._dynamo.decorators.mark_unbacked({guard.source},"
-            f" {guard.dim}); or pad batch size 1 to 2"
+            f"warm up with both sizes before serving: a first call with size"
+            f" {guard.dim} of `{guard.source}` >= 2, and one call with size 1; or use"
+            " one graph for all sizes:"
+            f" torch._dynamo.decorators.mark_unbacked({guard.source}, {guard.dim}); or"
+            " pad batch size 1 to 2"
         )
 
 
 class EqualSizes(Recompile):
-    """Two dimensions were equal at first, and torch took them for one.
+    """Two dimensions were equal in the first call, so torch gave them one symbol.
 
     ## Why
-    Under duck sizing, dimensions of equal size share a symbol until they differ.
+    With duck sizing, dimensions of equal size share a symbol until they differ.
 
     ## Bad
         f(torch.randn(8), torch.randn(8)); f(torch.randn(8), torch.randn(9))
 
     ## Good
-        warm up with different sizes
+        f(torch.randn(8), torch.randn(9))     # the first call: different sizes
 
     ## Fix safety
-    Same values.
+    The values are the same.
     """
 
     code = "RC203"
     reference = torch_pages.DYNAMIC_SHAPES
     causes = ("equal_sizes",)
 
-    def changed(self, guard: Guard, subject: Subject) -> str:
+    def changed(self, guard: Guard, group: EventGroup) -> str:
         return (
             f"size {guard.dim} of `{guard.source}` and {guard.other} were equal at"
             " first, and are not any more (duck sizing)"
         )
 
-    def why(self, guard: Guard, subject: Subject) -> str:
+    def why(self, guard: Guard, group: EventGroup) -> str:
         return (
             f"duck sizing gave `{guard.source}`.size({guard.dim}) and {guard.other} one"
             f" symbol because both were {guard.expected}"
         )
 
-    def remedy(self, guard: Guard, subject: Subject) -> str:
+    def remedy(self, guard: Guard, group: EventGroup) -> str:
         return (
-            "make the first call with sizes that differ, or switch duck sizing off:"
-            " torch.fx.experimental._config.use_duck_shape = False;"
-            f" torch._dynamo.mark_dynamic({guard.source}, {guard.dim}) says that it"
-            " varies on its own"
+            "warm up with different sizes in the first call, or switch off duck sizing:"
+            " torch.fx.experimental._config.use_duck_shape = False; or mark the"
+            " dimension as varying independently:"
+            f" torch._dynamo.mark_dynamic({guard.source}, {guard.dim})"
         )
 
 
 class ShapeCondition(Recompile):
-    """The code compares, divides or slices by a size, and the answer changed.
+    """The code compares, divides or slices by a size, and the outcome changed.
 
     ## Why
-    A condition on a size becomes a guard; a size on the other side of it needs a graph
-    of its own.
+    A condition on a size becomes a guard. A size for which the condition has another
+    outcome needs another graph.
 
     ## Bad
         if x.shape[0] > 64: ...
 
     ## Good
-        pad so that the condition is always the same, or use torch.where
+        x = pad(x, to=128)       # so that the condition always has the same outcome
 
     ## Fix safety
-    Padding must not change the result: mask what was added.
+    Padding must not change the result: mask the added values.
     """
 
     code = "RC220"
     reference = torch_pages.DYNAMIC_SHAPES
     causes = ("shape_condition",)
 
-    def changed(self, guard: Guard, subject: Subject) -> str:
+    def changed(self, guard: Guard, group: EventGroup) -> str:
         return f"the condition `{guard.other}` on a size changed"
 
-    def why(self, guard: Guard, subject: Subject) -> str:
+    def why(self, guard: Guard, group: EventGroup) -> str:
         by = f" at `{guard.code}`" if guard.code else ""
-        told = f"the code decides by a size{by}, and each answer is a graph"
-        return f"{told}; so are the sizes 0 and 1" if _from_two(guard) else told
+        reason = f"the code decides by a size{by}, and each answer is a graph"
+        return f"{reason}; so are the sizes 0 and 1" if _from_two(guard) else reason
 
-    def remedy(self, guard: Guard, subject: Subject) -> str:
+    def remedy(self, guard: Guard, group: EventGroup) -> str:
         by = f"`{guard.code}`" if guard.code else f"`{guard.other}`"
-        told = (
-            f"avoid deciding by the size at {by}: pad `{guard.source}` so that it"
-            " always holds, or compute both sides; warm up one call for each answer if"
-            " both are needed"
+        advice = (
+            f"avoid the condition on the size at {by}: pad `{guard.source}` so that it"
+            " always holds, or compute both sides; if you need both outcomes, warm up"
+            " with one call for each"
         )
         if _from_two(guard):
-            # Torch names both ends of the range, and not the one that failed.
-            told += (
-                f"; if it was a size of 0 or 1:"
+            # Torch names both ends of the range, but not the end that failed.
+            advice += (
+                f"; if the size was 0 or 1:"
                 f" torch._dynamo.decorators.mark_unbacked({guard.source}, {guard.dim})"
             )
-        return told
+        return advice
 
 
 def _from_two(guard: Guard) -> bool:
@@ -313,7 +317,7 @@ class LayoutChange(Recompile):
     """The strides or the memory format of a tensor change between calls.
 
     ## Why
-    Compiled kernels are made for one layout.
+    Inductor generates kernels for one layout.
 
     ## Bad
         f(a); f(b.t())
@@ -322,23 +326,23 @@ class LayoutChange(Recompile):
         f(b.t().contiguous())
 
     ## Fix safety
-    .contiguous() copies when the layout differs: same values, one copy.
+    The values are the same. .contiguous() copies the tensor if its layout differs.
     """
 
     code = "RC204"
     causes = ("stride",)
 
-    def changed(self, guard: Guard, subject: Subject) -> str:
+    def changed(self, guard: Guard, group: EventGroup) -> str:
         return (
             f"the memory layout of `{guard.source}` changed (stride {guard.dim}:"
-            f" {values_seen(subject)})"
+            f" {values_seen(group)})"
         )
 
-    def remedy(self, guard: Guard, subject: Subject) -> str:
+    def remedy(self, guard: Guard, group: EventGroup) -> str:
         return (
-            f"give `{guard.source}` one layout before the call:"
-            f" {made(guard, subject, '.contiguous()')} (or a fixed memory_format), so"
-            " that its strides are the same"
+            f"convert `{guard.source}` to one layout before the call:"
+            f" {made(guard, group, '.contiguous()')} (or a fixed memory_format), so"
+            " that its strides are always the same"
         )
 
 
@@ -346,7 +350,7 @@ class DtypeChange(Recompile):
     """A tensor's dtype changes between calls.
 
     ## Why
-    Every dtype needs kernels of its own.
+    Every dtype needs its own kernels.
 
     ## Bad
         f(x); f(x.double())
@@ -355,33 +359,33 @@ class DtypeChange(Recompile):
         f(x); f(x.double().to(x.dtype))
 
     ## Fix safety
-    Converting rounds: choose the dtype the model is meant for.
+    Converting rounds: choose the dtype that the model is meant for.
     """
 
     code = "RC205"
     causes = ("dtype",)
 
-    def changed(self, guard: Guard, subject: Subject) -> str:
-        return f"the dtype of `{guard.source}` changed ({values_seen(subject)})"
+    def changed(self, guard: Guard, group: EventGroup) -> str:
+        return f"the dtype of `{guard.source}` changed ({values_seen(group)})"
 
-    def remedy(self, guard: Guard, subject: Subject) -> str:
+    def remedy(self, guard: Guard, group: EventGroup) -> str:
         dtype = {
             "Float": "torch.float32",
             "Double": "torch.float64",
             "Half": "torch.float16",
         }
-        wanted = dtype.get(guard.expected or "", f"the dtype it had ({guard.expected})")
+        name = dtype.get(guard.expected or "", f"the dtype it had ({guard.expected})")
         return (
             "convert before the call so that the dtype is always the same:"
-            f" {made(guard, subject, f'.to({wanted})')}"
+            f" {made(guard, group, f'.to({name})')}"
         )
 
 
 class DeviceChange(Recompile):
-    """A tensor comes from another device, or with other dispatch keys.
+    """A tensor is on another device, or has other dispatch keys.
 
     ## Why
-    Compiled code belongs to one device.
+    Compiled code is specific to one device.
 
     ## Bad
         f(x_on_gpu); f(x_on_cpu)
@@ -390,19 +394,19 @@ class DeviceChange(Recompile):
         f(x_on_cpu.to("cuda"))
 
     ## Fix safety
-    Same values; the copy takes time.
+    The values are the same. The copy takes time.
     """
 
     code = "RC206"
     causes = ("device", "dispatch_key")
 
-    def changed(self, guard: Guard, subject: Subject) -> str:
-        return f"the device of `{guard.source}` changed ({values_seen(subject)})"
+    def changed(self, guard: Guard, group: EventGroup) -> str:
+        return f"the device of `{guard.source}` changed ({values_seen(group)})"
 
-    def remedy(self, guard: Guard, subject: Subject) -> str:
+    def remedy(self, guard: Guard, group: EventGroup) -> str:
         return (
             "move it before the call so that the device is always the same:"
-            f" {made(guard, subject, '.to(device)')}"
+            f" {made(guard, group, '.to(device)')}"
         )
 
 
@@ -419,19 +423,18 @@ class RankChange(Recompile):
         f(torch.randn(1, 4)); f(torch.randn(4, 4))
 
     ## Fix safety
-    Same values once the added dimension is squeezed away.
+    The values are the same once you squeeze the added dimension.
     """
 
     code = "RC207"
     causes = ("rank",)
 
-    def changed(self, guard: Guard, subject: Subject) -> str:
+    def changed(self, guard: Guard, group: EventGroup) -> str:
         return (
-            f"`{guard.source}` has another number of dimensions"
-            f" ({values_seen(subject)})"
+            f"`{guard.source}` has another number of dimensions ({values_seen(group)})"
         )
 
-    def remedy(self, guard: Guard, subject: Subject) -> str:
+    def remedy(self, guard: Guard, group: EventGroup) -> str:
         return (
             f"always pass `{guard.source}` with the same rank, e.g."
             f" {guard.source}.unsqueeze(0) for the smaller one, or compile one function"
@@ -443,25 +446,26 @@ class RequiresGradChange(Recompile):
     """A tensor requires a gradient on some calls only.
 
     ## Why
-    With a gradient the graph has a backward; without, it has none.
+    If an input requires a gradient, torch also compiles a backward. If not, it does
+    not.
 
     ## Bad
         f(x); f(x.requires_grad_())
 
     ## Good
-        f(x.detach()) for inference
+        f(x.detach())            # for inference
 
     ## Fix safety
-    detach() cuts the gradient: only where none is wanted.
+    detach() stops the gradient: use it only where you need none.
     """
 
     code = "RC208"
     causes = ("requires_grad",)
 
-    def changed(self, guard: Guard, subject: Subject) -> str:
-        return f"requires_grad of `{guard.source}` changed ({values_seen(subject)})"
+    def changed(self, guard: Guard, group: EventGroup) -> str:
+        return f"requires_grad of `{guard.source}` changed ({values_seen(group)})"
 
-    def remedy(self, guard: Guard, subject: Subject) -> str:
+    def remedy(self, guard: Guard, group: EventGroup) -> str:
         return (
             f"keep requires_grad of `{guard.source}` the same: {guard.source}.detach()"
             " where no gradient is needed, or run those calls under torch.no_grad();"
@@ -473,7 +477,8 @@ class Aliasing(Recompile):
     """Two inputs are the same tensor on some calls and not on others.
 
     ## Why
-    A write to one must be seen in the other, so the two cases are compiled apart.
+    A write to one must be visible in the other, so torch compiles the two cases
+    separately.
 
     ## Bad
         f(x, y); f(x, x)
@@ -482,25 +487,25 @@ class Aliasing(Recompile):
         f(x, x.clone())
 
     ## Fix safety
-    A clone no longer shares writes with the original.
+    A write to the clone does not change the original.
     """
 
     code = "RC209"
     causes = ("alias",)
 
-    def changed(self, guard: Guard, subject: Subject) -> str:
+    def changed(self, guard: Guard, group: EventGroup) -> str:
         return (
             f"`{guard.source}` and `{guard.other}` are the same tensor on some calls"
             " only"
         )
 
-    def why(self, guard: Guard, subject: Subject) -> str:
+    def why(self, guard: Guard, group: EventGroup) -> str:
         return (
             f"whether `{guard.source}` and `{guard.other}` alias is part of what was"
             " compiled"
         )
 
-    def remedy(self, guard: Guard, subject: Subject) -> str:
+    def remedy(self, guard: Guard, group: EventGroup) -> str:
         return (
             f"pass different tensors: {guard.other}.clone() where `{guard.other}` is"
             f" the same tensor as `{guard.source}`; or always pass the same one"

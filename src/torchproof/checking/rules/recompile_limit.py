@@ -1,4 +1,4 @@
-"""RC219, RC29x: a new backend, guards without a rule, and the recompile limit."""
+"""RC219, RC29x: a new backend object, guards without a rule, the recompile limit."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Iterable
 from torchproof.checking.rules import recompile_inputs as inputs
 from torchproof.checking.rules import recompile_state as state
 from torchproof.checking.rules.recompiles import Recompile
-from torchproof.checking.rules.rule import Rule, Subject, shorten
+from torchproof.checking.rules.rule import EventGroup, Rule, shorten
 from torchproof.observe import Guard
 
 
 class BackendChange(Recompile):
-    """torch.compile is called anew, with another backend object, for the same function.
+    """torch.compile is called again for a function, with another backend object.
 
     ## Why
-    Compiled code belongs to the backend it was compiled with.
+    Compiled code belongs to the backend object that compiled it.
 
     ## Bad
         for x in data: torch.compile(f, backend=lambda gm, _: gm)(x)
@@ -25,39 +25,39 @@ class BackendChange(Recompile):
         for x in data: compiled(x)
 
     ## Fix safety
-    Same values.
+    The values are the same.
     """
 
     code = "RC219"
     causes = ("backend",)
 
-    def changed(self, guard: Guard, subject: Subject) -> str:
+    def changed(self, guard: Guard, group: EventGroup) -> str:
         return "torch.compile was called again with another backend object"
 
-    def why(self, guard: Guard, subject: Subject) -> str:
+    def why(self, guard: Guard, group: EventGroup) -> str:
         return (
             "each torch.compile call with a new backend object starts a cache of"
             " its own"
         )
 
-    def remedy(self, guard: Guard, subject: Subject) -> str:
+    def remedy(self, guard: Guard, group: EventGroup) -> str:
         return (
-            f"call torch.compile({subject.compiled}, ...) once, outside the loop, and"
-            " reuse what it returns; use one backend object"
+            f"call torch.compile({group.compiled}, ...) once, outside the loop, and"
+            " reuse the compiled function; use one backend object"
         )
 
 
 class OtherGuard(Recompile):
-    """A guard failed that torchproof has no special rule for.
+    """A guard failed that no other rule covers.
 
     ## Why
-    Torch names the guard; the finding carries its words.
+    The finding quotes the guard as torch reports it.
 
     ## Bad
-        anything that is read while tracing and changes later
+        # a value that Dynamo reads while tracing, and that changes later
 
     ## Good
-        pass it as a tensor, or keep it the same
+        # the same value as a tensor argument, or kept constant
 
     ## Fix safety
     Unknown: compare the outputs before and after.
@@ -65,10 +65,10 @@ class OtherGuard(Recompile):
 
     code = "RC299"
 
-    def matches(self, subject: Subject) -> bool:
-        return subject.data["guard"] is not None
+    def matches(self, group: EventGroup) -> bool:
+        return group.data["guard"] is not None
 
-    def changed(self, guard: Guard, subject: Subject) -> str:
+    def changed(self, guard: Guard, group: EventGroup) -> str:
         return (
             "a condition of the compiled code no longer held:"
             f" `{shorten(guard.source)}`"
@@ -101,31 +101,31 @@ RECOMPILES: tuple[Recompile, ...] = (
 
 
 class RecompileLimit(Rule):
-    """The recompile limit is hit, and the function runs eagerly from then on.
+    """A function hits the recompile limit and runs eagerly from then on.
 
     ## Why
-    After 8 graphs of one function torch stops compiling it. Nothing fails, it is only
-    slow.
+    After 8 graphs of one function torch stops compiling it. There is no error: the
+    function is only slower.
 
     ## Bad
-        a value that changes every call and is compiled in
+        # a value that is a constant of the graph and changes in every call
 
     ## Good
-        a tensor in its place; or recompile_limit raised, if the variants are bounded
+        # a tensor instead; or a higher recompile_limit, if there are few variants
 
     ## Fix safety
-    That of the cause it names.
+    See the rule of the cause that the finding names.
     """
 
     code = "RC290"
     kind = "recompile_limit"
 
-    def matches(self, subject: Subject) -> bool:
-        return subject.first.kind == "recompile_limit"
+    def matches(self, group: EventGroup) -> bool:
+        return group.first.kind == "recompile_limit"
 
-    def message(self, subject: Subject) -> str:
-        limit = subject.data["limit"]
-        facts = subject.facts.observation
+    def message(self, group: EventGroup) -> str:
+        limit = group.data["limit"]
+        facts = group.facts.observation
         eager = ""
         if (
             facts.calls
@@ -137,38 +137,35 @@ class RecompileLimit(Rule):
                 " compiled code"
             )
         return (
-            f"{subject.compiled} hit the recompile limit ({limit or '-'}) and runs"
+            f"{group.compiled} hit the recompile limit ({limit or '-'}) and runs"
             f" eagerly from then on{eager}"
         )
 
-    def cause(self, subject: Subject) -> str:
-        rule = self._behind(subject)
+    def cause(self, group: EventGroup) -> str:
+        rule = self._behind(group)
         if rule is None:
             return "too many recompilations"
         return (
-            "it recompiled for each change:"
-            f" {rule.changed(subject.data['guard'], subject)}"
+            f"it recompiled for each change: {rule.changed(group.data['guard'], group)}"
         )
 
-    def fix(self, subject: Subject) -> str:
-        rule = self._behind(subject)
+    def fix(self, group: EventGroup) -> str:
+        rule = self._behind(group)
         advice = (
-            rule.fix(subject)
-            if rule
-            else "find what changes with TORCH_LOGS=recompiles"
+            rule.fix(group) if rule else "find what changes with TORCH_LOGS=recompiles"
         )
         return (
-            f"{advice}; if the variants are few and wanted, raise"
-            f" torch._dynamo.config.{subject.data['setting']}"
+            f"{advice}; if you need the variants and there are only a few, raise"
+            f" torch._dynamo.config.{group.data['setting']}"
         )
 
-    def evidence(self, subject: Subject) -> Iterable[str]:
-        if subject.data["guard"] is not None:
-            yield f"last guard to fail: {shorten(subject.data['guard'].text, 200)}"
+    def evidence(self, group: EventGroup) -> Iterable[str]:
+        if group.data["guard"] is not None:
+            yield f"last guard to fail: {shorten(group.data['guard'].text, 200)}"
         yield (
             "GB0039"
             " https://meta-pytorch.github.io/compile-graph-break-site/gb/gb0039.html"
         )
 
-    def _behind(self, subject: Subject) -> Recompile | None:
-        return next((rule for rule in RECOMPILES if rule.matches(subject)), None)
+    def _behind(self, group: EventGroup) -> Recompile | None:
+        return next((rule for rule in RECOMPILES if rule.matches(group)), None)

@@ -1,10 +1,10 @@
-"""RC2xx: recompiles because Python state around the tensors changed."""
+"""RC21x: recompiles because Python state changed, rather than an input tensor."""
 
 from __future__ import annotations
 
 from torchproof.checking.rules import torch_pages
 from torchproof.checking.rules.recompiles import Recompile, values_seen
-from torchproof.checking.rules.rule import Subject
+from torchproof.checking.rules.rule import EventGroup
 from torchproof.observe import Guard
 from torchproof.records import Severity
 
@@ -13,8 +13,8 @@ class ScalarArgument(Recompile):
     """A Python number, bool or string argument changes between calls.
 
     ## Why
-    The first value is compiled in. A changed int or float becomes dynamic on the second
-    compile; every bool and string gets a graph of its own.
+    The first value becomes a constant of the graph. A changed int or float becomes
+    dynamic in the second compilation. Every bool and every string gets its own graph.
 
     ## Bad
         shift(x, 5); shift(x, 7)
@@ -23,45 +23,45 @@ class ScalarArgument(Recompile):
         shift(x, torch.tensor(5)); shift(x, torch.tensor(7))
 
     ## Fix safety
-    Same values; a tensor cannot decide a Python branch.
+    The values are the same. A tensor cannot decide a Python branch.
     """
 
     code = "RC210"
     causes = ("value",)
 
-    def changed(self, guard: Guard, subject: Subject) -> str:
-        return f"the Python value `{guard.source}` changed ({values_seen(subject)})"
+    def changed(self, guard: Guard, group: EventGroup) -> str:
+        return f"the Python value `{guard.source}` changed ({values_seen(group)})"
 
-    def why(self, guard: Guard, subject: Subject) -> str:
+    def why(self, guard: Guard, group: EventGroup) -> str:
         return f"`{guard.source}` was compiled in as the constant {guard.expected}"
 
-    def remedy(self, guard: Guard, subject: Subject) -> str:
+    def remedy(self, guard: Guard, group: EventGroup) -> str:
         if guard.other == "closure":
             return (
-                f"`{guard.source}` is held by a closure that is made anew: make the"
-                f" function once, outside the loop, and pass `{guard.source}` as an"
-                " argument (a tensor, if it is a number)"
+                f"`{guard.source}` belongs to a closure that is created again each"
+                " time: create the function once, outside the loop, and pass"
+                f" `{guard.source}` as an argument (a tensor, if it is a number)"
             )
         if self.per_value(guard):
             return (
-                f"each value of `{guard.source}` is a graph of its own: keep it fixed,"
-                " compile a separate function for each constant, or warm up every"
+                f"each value of `{guard.source}` gets its own graph: keep it fixed,"
+                " compile a separate function for each constant, or warm up with every"
                 " value before serving; if it only scales numbers, pass it as a"
                 " tensor argument"
             )
-        value = guard.source if "path" in subject.data else guard.expected
+        value = guard.source if "path" in group.data else guard.expected
         return (
-            f"to avoid it, pass `{guard.source}` as a tensor argument:"
-            f" torch.tensor({value}); as a Python number it costs one"
-            " recompile, then it is dynamic"
+            f"to avoid the recompile, pass `{guard.source}` as a tensor argument:"
+            f" torch.tensor({value}); a Python number costs one recompile and is"
+            " dynamic from then on"
         )
 
 
 class TypeChange(Recompile):
-    """An argument is None, or of another type, on some calls.
+    """An argument is None, or has another type, on some calls.
 
     ## Why
-    `is None` and the type of an argument are decided while tracing.
+    Dynamo evaluates `is None` and the type of an argument while tracing.
 
     ## Bad
         attend(x, None); attend(x, mask)
@@ -70,32 +70,31 @@ class TypeChange(Recompile):
         attend(x, no_mask); attend(x, mask)      # always a tensor
 
     ## Fix safety
-    The default tensor must be neutral: zeros to add, ones to multiply.
+    The default tensor must be neutral: zeros if it is added, ones if it is multiplied.
     """
 
     code = "RC211"
     causes = ("type",)
 
-    def changed(self, guard: Guard, subject: Subject) -> str:
+    def changed(self, guard: Guard, group: EventGroup) -> str:
         return (
-            f"`{guard.source}` is of another type on some calls"
-            f" ({values_seen(subject)})"
+            f"`{guard.source}` is of another type on some calls ({values_seen(group)})"
         )
 
-    def why(self, guard: Guard, subject: Subject) -> str:
+    def why(self, guard: Guard, group: EventGroup) -> str:
         return f"the type of `{guard.source}` is part of what was compiled"
 
-    def remedy(self, guard: Guard, subject: Subject) -> str:
-        if "path" not in subject.data and "." in guard.source:  # no argument: state
+    def remedy(self, guard: Guard, group: EventGroup) -> str:
+        if "path" not in group.data and "." in guard.source:  # state, not an argument
             return (
-                f"give `{guard.source}` its value before the first call (a preallocated"
-                " buffer, if it holds a tensor) instead of None; or call the model once"
-                " before it is compiled, if its first call sets it"
+                f"set `{guard.source}` before the first call (to a preallocated buffer,"
+                " if it holds a tensor) instead of None; or, if the first call sets it,"
+                " call the model once before you compile it"
             )
         return (
-            f"always pass the same type for `{guard.source}` (a list or a tuple, not"
-            " either): a default tensor (a default mask of zeros or ones) instead of"
-            " None; or warm up one call of each kind"
+            f"always pass the same type for `{guard.source}` (always a list or always"
+            " a tuple; a default tensor, such as a mask of zeros or ones, instead of"
+            " None); or warm up with one call of each type"
         )
 
 
@@ -103,7 +102,8 @@ class ContainerShape(Recompile):
     """A list, tuple or dict has another length or other keys.
 
     ## Why
-    Containers are unrolled while tracing: their length and keys are compiled in.
+    Dynamo unrolls containers while tracing, so their length and keys become part of the
+    graph.
 
     ## Bad
         self.past.append(h)          # one longer every call
@@ -112,27 +112,27 @@ class ContainerShape(Recompile):
         self.past[:, position] = h   # a preallocated buffer, written with index_copy_
 
     ## Fix safety
-    A buffer holds a maximum length: mask what is not filled yet.
+    A buffer has a maximum length: mask the part that is not filled yet.
     """
 
     code = "RC212"
     causes = ("length", "keys")
 
-    def changed(self, guard: Guard, subject: Subject) -> str:
+    def changed(self, guard: Guard, group: EventGroup) -> str:
         what = "length" if guard.cause == "length" else "keys"
-        return f"the {what} of `{guard.source}` changed ({values_seen(subject)})"
+        return f"the {what} of `{guard.source}` changed ({values_seen(group)})"
 
-    def why(self, guard: Guard, subject: Subject) -> str:
+    def why(self, guard: Guard, group: EventGroup) -> str:
         return (
             f"the contents of `{guard.source}` are unrolled while tracing, so its"
             f" {guard.cause} is compiled in"
         )
 
-    def remedy(self, guard: Guard, subject: Subject) -> str:
-        if len(subject.data.get("path", (0, 0))) == 1:
+    def remedy(self, guard: Guard, group: EventGroup) -> str:
+        if len(group.data.get("path", (0, 0))) == 1:
             return (
-                f"pass the same arguments to {subject.compiled} in every call, with a"
-                " tensor or the default in place of what is missing in some"
+                f"pass the same arguments to {group.compiled} in every call; where one"
+                " is missing, pass a tensor or the default"
             )
         if guard.cause == "keys":
             return (
@@ -151,7 +151,8 @@ class AttributeChange(Recompile):
     """An attribute of a module or object changes between calls.
 
     ## Why
-    Attributes are read while tracing; ints on an nn.Module stay constants for ever.
+    Dynamo reads attributes while tracing. An int attribute of an nn.Module stays a
+    constant; it never becomes dynamic.
 
     ## Bad
         self.calls += 1
@@ -160,44 +161,43 @@ class AttributeChange(Recompile):
         self.register_buffer("calls", torch.zeros((), dtype=torch.long))
 
     ## Fix safety
-    Same values; a tensor cannot decide a Python branch.
+    The values are the same. A tensor cannot decide a Python branch.
     """
 
     code = "RC213"
     causes = ("attribute",)
 
-    def changed(self, guard: Guard, subject: Subject) -> str:
-        return f"the attribute `{guard.source}` changed ({values_seen(subject)})"
+    def changed(self, guard: Guard, group: EventGroup) -> str:
+        return f"the attribute `{guard.source}` changed ({values_seen(group)})"
 
-    def why(self, guard: Guard, subject: Subject) -> str:
+    def why(self, guard: Guard, group: EventGroup) -> str:
         return (
             f"`{guard.source}` is a Python value that was compiled in as"
             f" {guard.expected}"
         )
 
-    def remedy(self, guard: Guard, subject: Subject) -> str:
+    def remedy(self, guard: Guard, group: EventGroup) -> str:
         name = guard.source.rsplit(".", 1)[-1]
         if self.per_value(guard):
             return (
                 f"keep the attribute `{guard.source}` fixed: set it once before"
                 f" compiling, or compile a separate module for each value of {name}; if"
-                " it must change, warm up each value"
+                " it must change, warm up with each value"
             )
         return (
             f'make `{guard.source}` a tensor: self.register_buffer("{name}",'
             f" torch.tensor({guard.expected})) and update it in place; or update it"
-            " outside the compiled function; for ints on a module"
-            " torch._dynamo.config.allow_unspec_int_on_nn_module = True makes them"
-            " dynamic"
+            " outside the compiled function; to make int attributes of modules dynamic,"
+            " set torch._dynamo.config.allow_unspec_int_on_nn_module = True"
         )
 
-    def severity(self, subject: Subject) -> Severity:
-        # Ints of a module never become dynamic: each new value compiles again.
+    def severity(self, group: EventGroup) -> Severity:
+        # Int attributes of a module never become dynamic: each value recompiles.
         static = (
             "HINT: torch.compile considers integer attributes"
-            in subject.data["guard"].text
+            in group.data["guard"].text
         )
-        usual = super().severity(subject)
+        usual = super().severity(group)
         return "medium" if static and usual == "low" else usual
 
 
@@ -205,7 +205,7 @@ class GlobalValue(Recompile):
     """A global variable changes between calls.
 
     ## Why
-    Globals are read while tracing and compiled in.
+    Dynamo reads globals while tracing and makes their values constants of the graph.
 
     ## Bad
         def f(x): return x * SCALE
@@ -214,16 +214,16 @@ class GlobalValue(Recompile):
         def f(x, scale): return x * scale
 
     ## Fix safety
-    Same values.
+    The values are the same.
     """
 
     code = "RC214"
     causes = ("global",)
 
-    def changed(self, guard: Guard, subject: Subject) -> str:
-        return f"the global `{guard.source}` changed ({values_seen(subject)})"
+    def changed(self, guard: Guard, group: EventGroup) -> str:
+        return f"the global `{guard.source}` changed ({values_seen(group)})"
 
-    def remedy(self, guard: Guard, subject: Subject) -> str:
+    def remedy(self, guard: Guard, group: EventGroup) -> str:
         return (
             f"pass `{guard.source}` as an argument, as a tensor if it changes often"
             f" (torch.tensor({guard.expected})), instead of reading the global in the"
@@ -232,10 +232,11 @@ class GlobalValue(Recompile):
 
 
 class NewObject(Recompile):
-    """A function, closure or object is a new one each call.
+    """A function, closure or other object is a new one in each call.
 
     ## Why
-    Dynamo guards on the identity of functions and of objects it cannot look into.
+    Dynamo guards on the identity of functions and of objects whose contents it cannot
+    inspect.
 
     ## Bad
         for x in data: run(x, lambda y: y + 1)
@@ -245,70 +246,70 @@ class NewObject(Recompile):
         for x in data: run(x, increment)
 
     ## Fix safety
-    Same values, if the function does not depend on where it was made.
+    The values are the same if the function does not depend on where it is created.
     """
 
     code = "RC215"
     causes = ("identity",)
 
-    def changed(self, guard: Guard, subject: Subject) -> str:
+    def changed(self, guard: Guard, group: EventGroup) -> str:
         return f"`{guard.source}` is another {guard.other or 'object'} than before"
 
-    def why(self, guard: Guard, subject: Subject) -> str:
+    def why(self, guard: Guard, group: EventGroup) -> str:
         return (
             f"the graph holds for one particular `{guard.source}`"
             f" ({guard.other or 'an object'}), by identity"
         )
 
-    def remedy(self, guard: Guard, subject: Subject) -> str:
+    def remedy(self, guard: Guard, group: EventGroup) -> str:
         once = (
             f"create `{guard.source}` (and its class) once, outside the loop, and reuse"
             " the same one each time; pass what differs as a tensor argument"
         )
-        if subject.place.owner == "library" and subject.facts.events("graph_break"):
+        if group.place.owner == "library" and group.facts.events("graph_break"):
             return (
-                f"remove the graph breaks: they make torch compile {subject.function}"
-                f" on its own, once for each `{guard.source}` that it serves"
+                f"remove the graph breaks: because of them torch compiles"
+                f" {group.function} separately, once for each `{guard.source}`"
             )
         if guard.other in {"function", "code"}:
             return once
         return (
-            f"{once}; if `{guard.source}` is an enum or a flag, each value is a graph"
-            " of its own: keep it fixed, or compile a separate function for each"
-            " constant"
+            f"{once}; if `{guard.source}` is an enum or a flag, each value gets its own"
+            " graph: keep it fixed, or compile a separate function for each constant"
         )
 
 
 class GlobalState(Recompile):
-    """Gradient mode, autocast or another global switch differs between calls.
+    """Gradient mode, autocast or other global state differs between calls.
 
     ## Why
-    Torch's global state decides which graph is made, so each state has its own.
+    Torch's global state determines the graph, so each state gets its own.
 
     ## Bad
-        model(x); with torch.no_grad(): model(x)
+        model(x)
+        with torch.no_grad(): model(x)
 
     ## Good
-        the same, with one warm-up call in each mode
+        # the same program, with one warm-up call in each mode
 
     ## Fix safety
-    None needed.
+    Nothing changes: both graphs stay in the cache.
     """
 
     code = "RC216"
     causes = ("global_state",)
 
-    def changed(self, guard: Guard, subject: Subject) -> str:
+    def changed(self, guard: Guard, group: EventGroup) -> str:
         return f"the global state `{guard.source}` differs between calls"
 
-    def why(self, guard: Guard, subject: Subject) -> str:
+    def why(self, guard: Guard, group: EventGroup) -> str:
         return f"torch's `{guard.source}` is part of what was compiled"
 
-    def remedy(self, guard: Guard, subject: Subject) -> str:
+    def remedy(self, guard: Guard, group: EventGroup) -> str:
         return (
-            f"set `{guard.source}` the same way around every call; if both are needed"
-            " (training and evaluation), warm up one call in each, or compile a"
-            " separate function for each"
+            f"set `{guard.source}` to the same value around every call; if you need"
+            " both (training and evaluation), warm up with one call in each, or compile"
+            " a separate function for each"
         )
 
 
@@ -316,36 +317,37 @@ class TrainingFlag(Recompile):
     """module.train() and module.eval() alternate between calls.
 
     ## Why
-    Dropout and batch norm differ, so each mode is a graph of its own.
+    Dropout and batch norm behave differently, so each mode gets its own graph.
 
     ## Bad
         for step in range(n): model.train(step % 2 == 0); model(x)
 
     ## Good
-        warm up once in train() and once in eval()
+        model.train(); model(x)      # warm up once in each mode
+        model.eval(); model(x)
 
     ## Fix safety
-    Expected: two graphs, both kept.
+    Expected: there are two graphs, and both stay in the cache.
     """
 
     code = "RC217"
     reference = torch_pages.MODULES
     causes = ("training",)
 
-    def changed(self, guard: Guard, subject: Subject) -> str:
+    def changed(self, guard: Guard, group: EventGroup) -> str:
         return f"`{guard.source}` flips between train() and eval()"
 
-    def why(self, guard: Guard, subject: Subject) -> str:
+    def why(self, guard: Guard, group: EventGroup) -> str:
         return (
             f"`{guard.source}` decides what dropout and batch norm do, so each mode is"
             " compiled apart"
         )
 
-    def remedy(self, guard: Guard, subject: Subject) -> str:
+    def remedy(self, guard: Guard, group: EventGroup) -> str:
         return (
-            "expected once per mode: warm up one call in train() and one in eval(), or"
-            " keep two separate compiled modules, one for training and one for"
-            " evaluation"
+            "expected once per mode: warm up with one call in train() and one in"
+            " eval(), or use two separate compiled modules, one for training and one"
+            " for evaluation"
         )
 
 
@@ -353,7 +355,8 @@ class LearningRate(Recompile):
     """A learning rate that is a Python float changes.
 
     ## Why
-    Optimizer settings are Python values in param_groups; a scheduler changes them.
+    The settings in an optimizer's param_groups are Python values, and a scheduler
+    changes them.
 
     ## Bad
         torch.optim.SGD(parameters, lr=0.1)
@@ -362,22 +365,22 @@ class LearningRate(Recompile):
         torch.optim.SGD(parameters, lr=torch.tensor(0.1))
 
     ## Fix safety
-    Same steps; some schedulers turn a tensor back into a float.
+    The steps are the same. Some schedulers convert a tensor back into a float.
     """
 
     code = "RC218"
     reference = torch_pages.RATES
     causes = ("learning_rate",)
 
-    def changed(self, guard: Guard, subject: Subject) -> str:
+    def changed(self, guard: Guard, group: EventGroup) -> str:
         return (
             f"the learning rate `{guard.source}` is a Python float that changes"
-            f" ({values_seen(subject)})"
+            f" ({values_seen(group)})"
         )
 
-    def remedy(self, guard: Guard, subject: Subject) -> str:
+    def remedy(self, guard: Guard, group: EventGroup) -> str:
         return (
-            "make it a tensor when the optimizer is built: lr=torch.tensor(rate), on a"
-            " GPU with capturable=True where the optimizer has it; as a float it costs"
-            " one recompile"
+            "create the optimizer with a tensor: lr=torch.tensor(rate), on a GPU with"
+            " capturable=True if the optimizer has that option; a float costs one"
+            " recompile"
         )

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from torchproof.checking.rules.cudagraphs import place
-from torchproof.checking.rules.rule import Facts, Rule, Subject, plural, shorten
+from torchproof.checking.rules.rule import EventGroup, Facts, Rule, plural, shorten
 from torchproof.records import Event, Severity
 
 # torch itself warns of more input sizes than this.
@@ -24,12 +24,12 @@ class Capture(Rule):
 
     kind = "cudagraph_rerecord"
 
-    def subjects(self, facts: Facts) -> Iterator[Subject]:
+    def event_groups(self, facts: Facts) -> Iterator[EventGroup]:
         raise AssertionError(f"{type(self).__name__} does not say what it is about")
 
 
-def _about(event: Event, facts: Facts, count: int) -> Subject:
-    return Subject((event,), place(event), facts, count)
+def _about(event: Event, facts: Facts, count: int) -> EventGroup:
+    return EventGroup((event,), place(event), facts, count)
 
 
 def _recorded(facts: Facts) -> Iterator[Event]:
@@ -78,22 +78,22 @@ class ManySizes(Capture):
 
     code = "CG321"
 
-    def subjects(self, facts: Facts) -> Iterator[Subject]:
+    def event_groups(self, facts: Facts) -> Iterator[EventGroup]:
         for event in _recorded(facts):
             if event.data["distinct"] > _SOME_SIZES:
                 yield _about(event, facts, event.data["distinct"])
 
-    def message(self, subject: Subject) -> str:
-        graph = subject.data
+    def message(self, group: EventGroup) -> str:
+        graph = group.data
         return (
-            f"{subject.function} is recorded anew for each of {graph['distinct']} input"
+            f"{group.function} is recorded anew for each of {graph['distinct']} input"
             f" sizes; {_replays(graph)} of {plural(_runs(graph), 'run')} were replays"
         )
 
-    def cause(self, subject: Subject) -> str:
+    def cause(self, group: EventGroup) -> str:
         return "one CUDA graph is recorded per distinct input size, and kept"
 
-    def fix(self, subject: Subject) -> str:
+    def fix(self, group: EventGroup) -> str:
         return (
             "pad inputs to a few bucket sizes (torchproof.graph plans and pads them),"
             " capture the sizes that matter with torch._inductor.config.triton"
@@ -101,20 +101,20 @@ class ManySizes(Capture):
             " torch._inductor.config.triton.cudagraph_skip_dynamic_graphs = True"
         )
 
-    def severity(self, subject: Subject) -> Severity:
-        graph = subject.data
+    def severity(self, group: EventGroup) -> Severity:
+        graph = group.data
         if graph["distinct"] <= _MANY_SIZES:
             return "low"
         return "medium" if 2 * _replays(graph) >= _runs(graph) else "high"
 
-    def evidence(self, subject: Subject) -> Iterable[str]:
+    def evidence(self, group: EventGroup) -> Iterable[str]:
         sizes = [
             " and ".join("x".join(map(str, shape)) or "scalar" for shape in shapes)
-            for shapes, _ in subject.data["sizes"]
+            for shapes, _ in group.data["sizes"]
         ]
         more = f" and {len(sizes) - _SHOWN} more" if len(sizes) > _SHOWN else ""
         yield f"input sizes: {', '.join(sizes[:_SHOWN])}{more}"
-        yield _pool(subject.data)
+        yield _pool(group.data)
 
 
 class MovedInput(Capture):
@@ -139,35 +139,35 @@ class MovedInput(Capture):
 
     code = "CG322"
 
-    def subjects(self, facts: Facts) -> Iterator[Subject]:
+    def event_groups(self, facts: Facts) -> Iterator[EventGroup]:
         for event in _recorded(facts):
             if count := event.data["again"].get("moved", 0):
                 yield _about(event, facts, count)
 
-    def message(self, subject: Subject) -> str:
-        names = list(subject.data["moved"])
+    def message(self, group: EventGroup) -> str:
+        names = list(group.data["moved"])
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""
         what = f"{names[0]}{more}" if names else "a static input"
-        again = plural(subject.count or 0, "time")
-        return f"{subject.function} was recorded again {again}: {what} moved"
+        again = plural(group.count or 0, "time")
+        return f"{group.function} was recorded again {again}: {what} moved"
 
-    def cause(self, subject: Subject) -> str:
+    def cause(self, group: EventGroup) -> str:
         return "a recording holds the addresses of parameters, and there is another one"
 
-    def fix(self, subject: Subject) -> str:
+    def fix(self, group: EventGroup) -> str:
         return (
             "write new values into the same tensor (copy_ under torch.no_grad()), do"
             " not replace it; load_state_dict without assign=True does so"
         )
 
-    def severity(self, subject: Subject) -> Severity:
-        return _again(subject)
+    def severity(self, group: EventGroup) -> Severity:
+        return _again(group)
 
-    def evidence(self, subject: Subject) -> Iterable[str]:
-        for name, frames in list(subject.data["uses"].items())[:_SHOWN]:
+    def evidence(self, group: EventGroup) -> Iterable[str]:
+        for name, frames in list(group.data["uses"].items())[:_SHOWN]:
             at = f", used at {frames[-1].file}:{frames[-1].line}" if frames else ""
             yield f"moved: {name}{at}"
-        yield _pool(subject.data)
+        yield _pool(group.data)
 
 
 class OtherRecording(Capture):
@@ -192,47 +192,47 @@ class OtherRecording(Capture):
 
     code = "CG323"
 
-    def subjects(self, facts: Facts) -> Iterator[Subject]:
+    def event_groups(self, facts: Facts) -> Iterator[EventGroup]:
         for event in _recorded(facts):
             again = event.data["again"]
             count = sum(number for cause, number in again.items() if cause != "moved")
             if count > _FEW_AGAIN:
                 yield _about(event, facts, count)
 
-    def message(self, subject: Subject) -> str:
-        again = plural(subject.count or 0, "time")
+    def message(self, group: EventGroup) -> str:
+        again = plural(group.count or 0, "time")
         return (
-            f"{subject.function} was recorded again {again}: what ran or was alive"
+            f"{group.function} was recorded again {again}: what ran or was alive"
             " before it differs from call to call"
         )
 
-    def cause(self, subject: Subject) -> str:
+    def cause(self, group: EventGroup) -> str:
         told = {
             "inputs": "an output of an earlier graph comes in at another address",
             "liveness": "other outputs of earlier graphs are still alive",
             "path": "other graphs ran before it in the step",
         }
-        again = subject.data["again"]
+        again = group.data["again"]
         causes = [cause for cause in again if cause != "moved"]
         return "; ".join(told.get(cause, cause) for cause in causes)
 
-    def fix(self, subject: Subject) -> str:
+    def fix(self, group: EventGroup) -> str:
         return (
             "call compiled functions in the same order at each step, drop or clone"
             " their outputs at the same point, and mark where steps begin with"
             " torch.compiler.cudagraph_mark_step_begin()"
         )
 
-    def severity(self, subject: Subject) -> Severity:
-        return _again(subject)
+    def severity(self, group: EventGroup) -> Severity:
+        return _again(group)
 
-    def evidence(self, subject: Subject) -> Iterable[str]:
-        yield _pool(subject.data)
+    def evidence(self, group: EventGroup) -> Iterable[str]:
+        yield _pool(group.data)
 
 
-def _again(subject: Subject) -> Severity:
+def _again(group: EventGroup) -> Severity:
     """What settles is low: a change or two, or more runs since than recordings."""
-    graph, count = subject.data, subject.count or 0
+    graph, count = group.data, group.count or 0
     if graph["since"] >= (1 if count <= _FEW_AGAIN else graph["turns"]["recorded"]):
         return "low"
     storm = count > _MANY_AGAIN or 2 * count >= _runs(graph)
@@ -260,7 +260,7 @@ class PartlyCaptured(Capture):
     code = "CG318"
     kind = "cudagraph_skip"
 
-    def subjects(self, facts: Facts) -> Iterator[Subject]:
+    def event_groups(self, facts: Facts) -> Iterator[EventGroup]:
         whole = {event.compile_id for event in facts.events("cudagraph_skip")}
         groups: dict[object, list[Event]] = {}
         for event in facts.events("cudagraph_split"):
@@ -270,19 +270,19 @@ class PartlyCaptured(Capture):
                 groups.setdefault(where, []).append(event)
         for events in groups.values():
             first = place(events[0])
-            yield Subject(tuple(events), first, facts, len(events))
+            yield EventGroup(tuple(events), first, facts, len(events))
 
-    def message(self, subject: Subject) -> str:
-        at = f"`{subject.expression}`" if subject.expression else subject.function
+    def message(self, group: EventGroup) -> str:
+        at = f"`{group.expression}`" if group.expression else group.function
         return f"{at} is left out of the CUDA graph, which is cut in two there"
 
-    def cause(self, subject: Subject) -> str:
-        told = [(e.data["reason"], e.data["operation"]) for e in subject.events]
+    def cause(self, group: EventGroup) -> str:
+        told = [(e.data["reason"], e.data["operation"]) for e in group.events]
         reasons, operations = map(dict.fromkeys, zip(*told, strict=True))
         return f"{', '.join(reasons)}: {shorten(', '.join(operations), 100)}"
 
-    def fix(self, subject: Subject) -> str:
-        reasons = " ".join(event.data["reason"] for event in subject.events)
+    def fix(self, group: EventGroup) -> str:
+        reasons = " ".join(event.data["reason"] for event in group.events)
         if "cpu" in reasons or "evice" in reasons:  # DeviceCopy, cross-device
             return (
                 "create the tensor on the GPU (device=x.device), or move it there once"
@@ -293,7 +293,7 @@ class PartlyCaptured(Capture):
             " indexing), or move the operation out of the compiled function"
         )
 
-    def severity(self, subject: Subject) -> Severity:
+    def severity(self, group: EventGroup) -> Severity:
         return "low"
 
 
@@ -321,7 +321,7 @@ class NeverReplayed(Capture):
     code = "CG324"
     kind = "cudagraph_skip"
 
-    def subjects(self, facts: Facts) -> Iterator[Subject]:
+    def event_groups(self, facts: Facts) -> Iterator[EventGroup]:
         known = {event.compile_id for event in facts.events("cudagraph_skip")}
         for event in _recorded(facts):
             runs = max(sum(each.values()) for _, each in event.data["sizes"])
@@ -329,22 +329,22 @@ class NeverReplayed(Capture):
             if stuck and runs > _WARM_UPS and event.compile_id not in known:
                 yield _about(event, facts, runs)
 
-    def message(self, subject: Subject) -> str:
+    def message(self, group: EventGroup) -> str:
         return (
-            f"{subject.function} was warmed up in each of"
-            f" {plural(_runs(subject.data), 'run')} and never recorded"
+            f"{group.function} was warmed up in each of"
+            f" {plural(_runs(group.data), 'run')} and never recorded"
         )
 
-    def cause(self, subject: Subject) -> str:
+    def cause(self, group: EventGroup) -> str:
         return "outputs of one run were alive when the next began, in the same step"
 
-    def fix(self, subject: Subject) -> str:
+    def fix(self, group: EventGroup) -> str:
         return (
             "call torch.compiler.cudagraph_mark_step_begin() where a step begins, under"
             " torch.no_grad() where no backward follows, and clone what is kept"
         )
 
-    def severity(self, subject: Subject) -> Severity:
+    def severity(self, group: EventGroup) -> Severity:
         return "high"
 
 

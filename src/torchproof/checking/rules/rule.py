@@ -77,7 +77,7 @@ def _code(frame: Frame) -> tuple[str, int, str]:
 
 
 @dataclass(frozen=True)
-class Subject:
+class EventGroup:
     """The events that make one finding: one cause at one place."""
 
     events: tuple[Event, ...]
@@ -164,45 +164,45 @@ class Rule:
     kind: ClassVar[str]
     reference: ClassVar[str] = ""  # PyTorch's page; empty: the one of its kind
 
-    def matches(self, subject: Subject) -> bool:
+    def matches(self, group: EventGroup) -> bool:
         raise AssertionError(f"{type(self).__name__} does not say when it matches")
 
-    def message(self, subject: Subject) -> str:
+    def message(self, group: EventGroup) -> str:
         raise AssertionError(f"{type(self).__name__} has no message")
 
-    def cause(self, subject: Subject) -> str:
+    def cause(self, group: EventGroup) -> str:
         raise AssertionError(f"{type(self).__name__} has no cause")
 
-    def fix(self, subject: Subject) -> str:
+    def fix(self, group: EventGroup) -> str:
         raise AssertionError(f"{type(self).__name__} has no fix")
 
-    def severity(self, subject: Subject) -> Severity:
+    def severity(self, group: EventGroup) -> Severity:
         return "high"
 
-    def status(self, subject: Subject) -> Status:
+    def status(self, group: EventGroup) -> Status:
         return "open"
 
-    def evidence(self, subject: Subject) -> Iterable[str]:
+    def evidence(self, group: EventGroup) -> Iterable[str]:
         return ()
 
-    def finding(self, subject: Subject) -> Finding:
-        frame = subject.frame
+    def finding(self, group: EventGroup) -> Finding:
+        frame = group.frame
         column, end = _columns(frame)
         return Finding(
             code=self.code,
-            kind=subject.extra.get("kind", self.kind),
-            severity=self.severity(subject),
-            message=self.message(subject),
-            cause=self.cause(subject),
-            fix=self.fix(subject),
+            kind=group.extra.get("kind", self.kind),
+            severity=self.severity(group),
+            message=self.message(group),
+            cause=self.cause(group),
+            fix=self.fix(group),
             file=_shown(frame.file) if frame else None,
             line=frame.line if frame else None,
-            function=subject.function if frame else None,
-            owner=subject.place.owner,
-            count=subject.count,
-            steps=subject.steps,
-            status=self.status(subject),
-            evidence=(*self.evidence(subject), *_call_site(subject)),
+            function=group.function if frame else None,
+            owner=group.place.owner,
+            count=group.count,
+            steps=group.steps,
+            status=self.status(group),
+            evidence=(*self.evidence(group), *_call_site(group)),
             column=column,
             end_column=end,
             source=(
@@ -235,10 +235,10 @@ class Rule:
         )
 
 
-def _call_site(subject: Subject) -> Iterator[str]:
+def _call_site(group: EventGroup) -> Iterator[str]:
     """Where the user's code calls what the finding is about, if it is not theirs."""
-    caller = user_frame(subject.first.callers)
-    if subject.place.owner != "user" and caller is not None:
+    caller = user_frame(group.first.callers)
+    if group.place.owner != "user" and caller is not None:
         where = f"{_shown(caller.file)}:{caller.line} {caller.function}"
         yield f"called at {where}: {caller.code}"
 

@@ -1,4 +1,4 @@
-"""DS60x: sizes that were to stay dynamic and are compiled in."""
+"""DS60x: dynamic sizes that become constants of the graph."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import re
 from collections.abc import Iterable, Iterator
 
 from torchproof.checking.rules import torch_pages
-from torchproof.checking.rules.breaks import break_above, told_at
+from torchproof.checking.rules.breaks import break_above, place_in_text
 from torchproof.checking.rules.errors import CompileError, user_stack
-from torchproof.checking.rules.rule import Facts, Rule, Subject
-from torchproof.observe import in_words
+from torchproof.checking.rules.rule import EventGroup, Facts, Rule
+from torchproof.observe import readable_source
 from torchproof.records import Event, Frame, Severity, place_of
 
 
 class MarkedDimension(CompileError):
-    """A dimension marked dynamic is compiled in as a constant.
+    """A dimension marked dynamic becomes a constant of the graph.
 
     ## Why
-    mark_dynamic promises that a dimension varies; code that compares it with a number,
-    or combines it with a fixed size, takes that back.
+    mark_dynamic promises that a dimension varies. Code that compares the dimension with
+    a number, or combines it with a fixed size, breaks that promise.
 
     ## Bad
         torch._dynamo.mark_dynamic(x, 0)
@@ -28,42 +28,39 @@ class MarkedDimension(CompileError):
         torch._dynamo.maybe_mark_dynamic(x, 0)      # or remove the branch
 
     ## Fix safety
-    maybe_mark_dynamic recompiles for other sizes where mark_dynamic raises.
+    maybe_mark_dynamic recompiles for other sizes, where mark_dynamic raises an error.
     """
 
     code = "DS601"
     kind = "specialization"
     errors = ("ConstraintViolationError",)
 
-    def matches(self, subject: Subject) -> bool:
-        return (
-            super().matches(subject)
-            or "Constraints violated" in subject.data["message"]
-        )
+    def matches(self, group: EventGroup) -> bool:
+        return super().matches(group) or "Constraints violated" in group.data["message"]
 
-    def message(self, subject: Subject) -> str:
-        name, dim, value = _marked(subject)
+    def message(self, group: EventGroup) -> str:
+        name, dim, value = _marked(group)
         return (
-            f"size {dim} of `{name}` is marked dynamic, but {subject.compiled} only"
+            f"size {dim} of `{name}` is marked dynamic, but {group.compiled} only"
             f" works for {value}: torch.compile raises"
         )
 
-    def cause(self, subject: Subject) -> str:
-        name, dim, value = _marked(subject)
-        return f"`{subject.expression}` compiles size {dim} of `{name}` in as {value}"
+    def cause(self, group: EventGroup) -> str:
+        name, dim, value = _marked(group)
+        return f"`{group.expression}` compiles size {dim} of `{name}` in as {value}"
 
-    def fix(self, subject: Subject) -> str:
-        name, dim, _ = _marked(subject)
+    def fix(self, group: EventGroup) -> str:
+        name, dim, _ = _marked(group)
         return (
-            f"remove the branch on the size at `{subject.expression}`, or replace"
-            f" mark_dynamic by torch._dynamo.maybe_mark_dynamic({name}, {dim}), which"
-            " recompiles instead of raising"
+            f"remove the branch on the size at `{group.expression}`, or replace"
+            f" mark_dynamic with torch._dynamo.maybe_mark_dynamic({name}, {dim}), which"
+            " recompiles instead of raising an error"
         )
 
 
-def _marked(subject: Subject) -> tuple[str, str, str]:
-    text = subject.data["message"]
-    sizes = _sources(subject, text)
+def _marked(group: EventGroup) -> tuple[str, str, str]:
+    text = group.data["message"]
+    sizes = _sources(group, text)
     value = re.search(r"to be a constant \((\d+)\)", text)
     least = re.search(r"the generated guard (\d+) <=", text)
     name, dim = sizes[0] if sizes else ("an input", "?")
@@ -80,8 +77,8 @@ class UnbackedBranch(CompileError):
     """The code branches on a number that exists only at run time.
 
     ## Why
-    With captured scalars (or mark_unbacked) a size has no value while tracing; a branch
-    on it cannot be decided.
+    With capture_scalar_outputs or mark_unbacked, a size has no value while tracing, so
+    Dynamo cannot decide a branch on it.
 
     ## Bad
         k = (x > 0).sum().item()
@@ -91,7 +88,7 @@ class UnbackedBranch(CompileError):
         torch._check(k > 4)       # if it always holds; else torch.cond or torch.where
 
     ## Fix safety
-    torch._check raises at run time when the promise does not hold.
+    torch._check raises an error at run time if the condition does not hold.
     """
 
     code = "DS602"
@@ -102,115 +99,115 @@ class UnbackedBranch(CompileError):
         "TorchRuntimeError",
         "Unsupported",
     )
-    told = r"guard on data-dependent expression|GuardOnDataDependent"
+    pattern = r"guard on data-dependent expression|GuardOnDataDependent"
 
-    def short(self, subject: Subject) -> str:
+    def short(self, group: EventGroup) -> str:
         guard = re.search(
-            r"data-dependent expression (.+?) \(unhinted", subject.data["message"]
+            r"data-dependent expression (.+?) \(unhinted", group.data["message"]
         )
         return (
             f"the condition {guard[1] if guard else 'here'} has no value while tracing"
         )
 
-    def fix(self, subject: Subject) -> str:
+    def fix(self, group: EventGroup) -> str:
         return (
-            f"tell torch what holds at `{subject.expression}` with torch._check(...),"
-            " or make it part of the graph with torch.cond or torch.where; inside"
-            " operators use guard_or_false"
+            f"assert the condition at `{group.expression}` with torch._check(...),"
+            " or make the branch part of the graph with torch.cond or torch.where;"
+            " inside operators use guard_or_false"
         )
 
 
 class QuietSpecialisation(Rule):
-    """A dimension that could be dynamic is compiled in by a comparison.
+    """A comparison makes a dimension a constant that could be dynamic.
 
     ## Why
-    Comparing a size with a number fixes it: every other size compiles again.
+    Comparing a size with a number fixes the size: every other size recompiles.
 
     ## Bad
         if x.shape[0] == 6: ...
 
     ## Good
-        decide outside the compiled function, or by a flag
+        if is_last_batch: ...        # a flag, or decide outside the compiled function
 
     ## Fix safety
-    Same values.
+    The values are the same.
     """
 
     code = "DS603"
     kind = "specialization"
 
-    def matches(self, subject: Subject) -> bool:
-        return subject.first.kind == "specialization"
+    def matches(self, group: EventGroup) -> bool:
+        return group.first.kind == "specialization"
 
-    def message(self, subject: Subject) -> str:
+    def message(self, group: EventGroup) -> str:
         return (
-            f"`{subject.expression}` compiles {_sizes(subject)} in as"
-            f" {subject.data['value']}: {subject.compiled} is compiled again for every"
-            " other size"
+            f"`{group.expression}` makes {_sizes(group)} the constant"
+            f" {group.data['value']}: {group.compiled} recompiles for every other size"
         )
 
-    def cause(self, subject: Subject) -> str:
+    def cause(self, group: EventGroup) -> str:
         return (
-            f"the code decides by {_sizes(subject)}, so the dynamic size became the"
-            f" constant {subject.data['value']}"
+            f"the code decides by {_sizes(group)}, so the dynamic size became the"
+            f" constant {group.data['value']}"
         )
 
-    def fix(self, subject: Subject) -> str:
-        what = subject.expression
-        if cut := break_above(subject.first, subject.facts):
+    def fix(self, group: EventGroup) -> str:
+        what = group.expression
+        if cut := break_above(group.first, group.facts):
             return (
-                f"remove the graph break at {told_at(cut)}: it hands sizes over as"
-                " constants, and what meets them becomes constant too"
+                f"remove the graph break at {place_in_text(cut)}: sizes that cross it"
+                " become constants, and so do the sizes combined with them"
             )
-        if subject.place.owner == "library":
+        if group.place.owner == "library":
             return (
-                f"`{what}` is not in your code: keep {_sizes(subject)} the same from"
-                " call to call, by padding or with drop_last=True in a DataLoader, and"
-                " do not mark it dynamic"
+                f"`{what}` is not in your code: keep {_sizes(group)} the same in every"
+                " call, by padding or with drop_last=True in a DataLoader, and do not"
+                " mark it dynamic"
             )
         if re.search(r"\b(for|range)\b", what):
             return (
-                f"a Python loop over a size is unrolled at `{what}`: vectorise it over"
-                " the dimension, use torch.while_loop or scan, or treat the size as"
-                " static and pad"
+                f"Dynamo unrolls the Python loop over a size at `{what}`: vectorise it"
+                " over the dimension, use torch.while_loop or scan, or treat the size"
+                " as static and pad"
             )
         return (
-            f"remove what fixes the size at `{what}`: slice the other tensor to it"
-            " (table[:n]), take the decision outside the compiled function, or accept a"
-            " static size and drop mark_dynamic"
+            f"change the code that fixes the size at `{what}`: slice the other tensor"
+            " to it (table[:n]), move the decision outside the compiled function, or"
+            " accept a static size and drop mark_dynamic"
         )
 
-    def evidence(self, subject: Subject) -> Iterable[str]:
-        data = subject.data
+    def evidence(self, group: EventGroup) -> Iterable[str]:
+        data = group.data
         yield f"{data['symbol']} = {data['value']}: {data['reason']}"
-        yield from user_stack(subject)
+        yield from user_stack(group)
 
-    def severity(self, subject: Subject) -> Severity:
-        asked = subject.facts.compile_arguments.get("dynamic") == "True"
-        return "medium" if asked or _is_marked(subject.first) else "low"
+    def severity(self, group: EventGroup) -> Severity:
+        is_dynamic = group.facts.compile_arguments.get("dynamic") == "True"
+        return "medium" if is_dynamic or _is_marked(group.first) else "low"
 
 
-def _sources(subject: Subject, text: str) -> list[tuple[str, str]]:
-    """The tensors and dimensions in a text of torch's, in the caller's words."""
-    call = subject.data.get("entry_call")
+def _sources(group: EventGroup, text: str) -> list[tuple[str, str]]:
+    """The tensors and dimensions that a torch message names, in the caller's words."""
+    call = group.data.get("entry_call")
     return [(call.words(name) if call else name, dim) for name, dim in _named(text)]
 
 
 def _named(text: str) -> list[tuple[str, str]]:
-    """The tensors and dimensions in a text of torch's."""
-    found = re.findall(r"(L\['\w+'\]\S*?)\.size\(\)\[(\d+)\]", text)
-    return [(in_words(source), dim) for source, dim in found]
+    """The tensors and dimensions that a torch message names."""
+    sizes = re.findall(r"(L\['\w+'\]\S*?)\.size\(\)\[(\d+)\]", text)
+    return [(readable_source(source), dim) for source, dim in sizes]
 
 
-def _sizes(subject: Subject) -> str:
-    sizes = _sources(subject, " ".join(subject.data["sources"]))
+def _sizes(group: EventGroup) -> str:
+    sizes = _sources(group, " ".join(group.data["sources"]))
     return ", ".join(f"size {dim} of `{name}`" for name, dim in sizes) or "a size"
 
 
-def specialisations(facts: Facts) -> Iterator[Subject]:
-    """Sizes the user marked dynamic, or compares, that became constants.
+def specialisations(facts: Facts) -> Iterator[EventGroup]:
+    """Sizes that became constants although the user marked or compares them.
 
-    That an operator fixes a size nobody marked is normal: think of a linear layer.
+    If an operator fixes a size that nobody marked, that is normal, as in a linear
+    layer.
     """
     failed = {e.compile_id for e in facts.events("compile_failure")}
     seen: set[tuple[object, ...]] = set()
@@ -227,7 +224,7 @@ def specialisations(facts: Facts) -> Iterator[Subject]:
         key = (place.frame.file, place.frame.line, tuple(event.data["sources"]))
         if key not in seen:
             seen.add(key)
-            yield Subject((event,), place, facts, 1, None)
+            yield EventGroup((event,), place, facts, 1, None)
 
 
 def _is_marked(event: Event) -> bool:
@@ -237,7 +234,7 @@ def _is_marked(event: Event) -> bool:
 
 
 def fixed_sizes(facts: Facts) -> dict[tuple[str, int], Frame]:
-    """Sizes in the caller's words that were dynamic until a line fixed them."""
+    """Sizes, in the caller's words, that were dynamic until a line fixed them."""
     lines: dict[tuple[str, int], Frame] = {}
     for event in facts.events("specialization"):
         frame, call = place_of(event.frames).frame, event.data.get("entry_call")

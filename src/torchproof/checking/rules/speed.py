@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from torchproof.checking.rules.rule import Facts, Rule, Subject, plural, shorten
+from torchproof.checking.rules.rule import EventGroup, Facts, Rule, plural, shorten
 from torchproof.records import (
     Event,
     Finding,
@@ -33,21 +33,21 @@ class Speed(Rule):
 
     kind = "slowdown"
 
-    def subjects(self, facts: Facts) -> Iterator[Subject]:
+    def event_groups(self, facts: Facts) -> Iterator[EventGroup]:
         raise AssertionError(f"{type(self).__name__} does not say what it is about")
 
-    def cost_us(self, subject: Subject) -> float | None:
+    def cost_us(self, group: EventGroup) -> float | None:
         """What it costs per call, where that was measured."""
         return None
 
-    def finding(self, subject: Subject) -> Finding:
-        return replace(super().finding(subject), cost_us=self.cost_us(subject))
+    def finding(self, group: EventGroup) -> Finding:
+        return replace(super().finding(group), cost_us=self.cost_us(group))
 
 
-def about(event: Event, facts: Facts, **extra: Any) -> Subject:
+def about(event: Event, facts: Facts, **extra: Any) -> EventGroup:
     """An event at the function it is about."""
     frames = (definition(event.function),) if event.function else ()
-    return Subject((event,), place_of(frames), facts, extra=extra)
+    return EventGroup((event,), place_of(frames), facts, extra=extra)
 
 
 def duration(seconds: float) -> str:
@@ -58,11 +58,11 @@ def duration(seconds: float) -> str:
     return f"{seconds / 1e-6:.3g} us"
 
 
-def named(subject: Subject) -> str:
-    function = subject.first.function
-    if subject.frame is None and function is not None:
+def named(group: EventGroup) -> str:
+    function = group.first.function
+    if group.frame is None and function is not None:
         return original_name(function.function)
-    return subject.function
+    return group.function
 
 
 def is_judged(data: Any) -> bool:
@@ -181,38 +181,38 @@ class SlowerThanEager(Speed):
 
     code = "SP501"
 
-    def subjects(self, facts: Facts) -> Iterator[Subject]:
+    def event_groups(self, facts: Facts) -> Iterator[EventGroup]:
         for event in facts.events("timing"):
             if is_slower(event.data):
                 yield about(event, facts)
 
-    def message(self, subject: Subject) -> str:
-        data = subject.data
+    def message(self, group: EventGroup) -> str:
+        data = group.data
         eager, compiled = (
             duration(data[key] * 1e-3) for key in ("eager_ms", "compiled_ms")
         )
         return (
-            f"{named(subject)} takes {compiled} a call compiled and {eager} in eager:"
+            f"{named(group)} takes {compiled} a call compiled and {eager} in eager:"
             f" {1 / data['ratio']:.2f}x slower"
         )
 
-    def cause(self, subject: Subject) -> str:
-        return _reason(subject.data).cause
+    def cause(self, group: EventGroup) -> str:
+        return _reason(group.data).cause
 
-    def fix(self, subject: Subject) -> str:
-        return _reason(subject.data).fix
+    def fix(self, group: EventGroup) -> str:
+        return _reason(group.data).fix
 
-    def severity(self, subject: Subject) -> Severity:
-        data = subject.data
+    def severity(self, group: EventGroup) -> Severity:
+        data = group.data
         if data["ratio"] <= 0.5 and data["compiled_ms"] >= 1.0:
             return "high"
         return "low" if data["ratio"] > 0.9 else "medium"
 
-    def cost_us(self, subject: Subject) -> float | None:
-        return float(subject.data["compiled_ms"] - subject.data["eager_ms"]) * 1e3
+    def cost_us(self, group: EventGroup) -> float | None:
+        return float(group.data["compiled_ms"] - group.data["eager_ms"]) * 1e3
 
-    def evidence(self, subject: Subject) -> Iterable[str]:
-        return _timings(subject.data)
+    def evidence(self, group: EventGroup) -> Iterable[str]:
+        return _timings(group.data)
 
 
 def _timings(data: Any) -> Iterator[str]:
@@ -244,7 +244,7 @@ class NoGain(Speed):
 
     code = "SP502"
 
-    def subjects(self, facts: Facts) -> Iterator[Subject]:
+    def event_groups(self, facts: Facts) -> Iterator[EventGroup]:
         for event in facts.events("timing"):
             data = event.data
             if (
@@ -256,17 +256,17 @@ class NoGain(Speed):
             ):
                 yield about(event, facts)
 
-    def message(self, subject: Subject) -> str:
-        data = subject.data
+    def message(self, group: EventGroup) -> str:
+        data = group.data
         return (
-            f"{named(subject)} is no faster compiled"
+            f"{named(group)} is no faster compiled"
             f" ({duration(data['compiled_ms'] * 1e-3)} a call,"
             f" {duration(data['eager_ms'] * 1e-3)} in eager), and its first call takes"
             f" {duration(data['first_call_s'])}: compiling never pays"
         )
 
-    def cause(self, subject: Subject) -> str:
-        data = subject.data
+    def cause(self, group: EventGroup) -> str:
+        data = group.data
         gaps = data.get("gaps") or []
         if gaps:
             total = duration(sum(gap["us"] for gap in gaps) * 1e-6)
@@ -276,16 +276,16 @@ class NoGain(Speed):
             " compiled call costs"
         )
 
-    def fix(self, subject: Subject) -> str:
-        if subject.data.get("gaps"):
+    def fix(self, group: EventGroup) -> str:
+        if group.data.get("gaps"):
             return "remove the graph breaks and measure again, or do not compile this"
         return (
             "do not compile this, or compile a larger region; `torchproof bench"
             " --modes` measures whether another mode helps"
         )
 
-    def severity(self, subject: Subject) -> Severity:
+    def severity(self, group: EventGroup) -> Severity:
         return "low"
 
-    def evidence(self, subject: Subject) -> Iterable[str]:
-        return _timings(subject.data)
+    def evidence(self, group: EventGroup) -> Iterable[str]:
+        return _timings(group.data)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from torchproof.checking.rules import torch_pages
-from torchproof.checking.rules.rule import Rule, Subject
+from torchproof.checking.rules.rule import EventGroup, Rule
 from torchproof.records import Severity
 
 _RESET = "call torch.compiler.reset() after each change"
@@ -17,26 +17,26 @@ class StaleAnswer(Rule):
     kind = "stale_state"
     what: str
 
-    def matches(self, subject: Subject) -> bool:
-        return bool(subject.data["what"] == self.what)
+    def matches(self, group: EventGroup) -> bool:
+        return bool(group.data["what"] == self.what)
 
-    def severity(self, subject: Subject) -> Severity:
+    def severity(self, group: EventGroup) -> Severity:
         """A change that the program itself never makes has done no harm yet."""
-        return "medium" if subject.data["replayed"] else "high"
+        return "medium" if group.data["replayed"] else "high"
 
-    def since(self, subject: Subject) -> str:
-        call = subject.first.call
+    def since(self, group: EventGroup) -> str:
+        call = group.first.call
         return f"from call {call} on" if call else "in every call"
 
-    def evidence(self, subject: Subject) -> Iterable[str]:
-        if subject.data["replayed"]:
+    def evidence(self, group: EventGroup) -> Iterable[str]:
+        if group.data["replayed"]:
             yield "the change was made by torchproof between two runs of the first call"
         else:
             yield (
-                f"the answers differ from eager's {self.since(subject)}; compiled anew"
+                f"the answers differ from eager's {self.since(group)}; compiled anew"
                 " before each call they agree"
             )
-        for frame in subject.first.frames[-4:]:
+        for frame in group.first.frames[-4:]:
             yield f"in {frame.file}:{frame.line} {frame.function}: {frame.code}"
 
 
@@ -59,22 +59,22 @@ class FrozenEnvironment(StaleAnswer):
     code = "NM411"
     what = "environment"
 
-    def message(self, subject: Subject) -> str:
-        data = subject.data
+    def message(self, group: EventGroup) -> str:
+        data = group.data
         old, new = (_quoted(data[each]) for each in ("old", "new"))
         return (
-            f"{subject.function} reads the environment variable {data['name']}, and"
+            f"{group.function} reads the environment variable {data['name']}, and"
             f" compiled code ignores that it changes from {old} to {new}"
         )
 
-    def cause(self, subject: Subject) -> str:
+    def cause(self, group: EventGroup) -> str:
         return (
-            f"{subject.data['name']} is read while tracing and not guarded: its value"
+            f"{group.data['name']} is read while tracing and not guarded: its value"
             " is a constant of the compiled code"
         )
 
-    def fix(self, subject: Subject) -> str:
-        name = subject.data["name"]
+    def fix(self, group: EventGroup) -> str:
+        name = group.data["name"]
         return (
             f"read {name} from os.environ outside of the compiled code and pass the"
             f" value as an argument; or {_RESET} of {name}"
@@ -108,19 +108,19 @@ class LateHook(StaleAnswer):
     reference = torch_pages.MODULES
     what = "hook"
 
-    def message(self, subject: Subject) -> str:
+    def message(self, group: EventGroup) -> str:
         return (
-            f"{subject.data['name']}() here comes after the module was compiled:"
-            f" compiled code does not see it, {self.since(subject)}"
+            f"{group.data['name']}() here comes after the module was compiled:"
+            f" compiled code does not see it, {self.since(group)}"
         )
 
-    def cause(self, subject: Subject) -> str:
+    def cause(self, group: EventGroup) -> str:
         return (
             "Dynamo traces the hooks that a module has at its first call and does not"
             " guard on them (skip_nnmodule_hook_guards is True)"
         )
 
-    def fix(self, subject: Subject) -> str:
+    def fix(self, group: EventGroup) -> str:
         return (
             "register hooks before the first call, or call torch._dynamo.reset() after"
             " registering or removing one; or set"
@@ -148,26 +148,26 @@ class NumpySeed(StaleAnswer):
     reference = torch_pages.RANDOMNESS
     what = "numpy_seed"
 
-    def message(self, subject: Subject) -> str:
+    def message(self, group: EventGroup) -> str:
         return (
-            f"{subject.function} draws from {subject.data['name']}, and compiled code"
+            f"{group.function} draws from {group.data['name']}, and compiled code"
             " ignores np.random.seed: its numbers are not eager's"
         )
 
-    def cause(self, subject: Subject) -> str:
+    def cause(self, group: EventGroup) -> str:
         return (
-            f"{subject.data['name']} is traced as torch's: it draws from torch's"
+            f"{group.data['name']} is traced as torch's: it draws from torch's"
             " generator and changes with torch.manual_seed instead"
         )
 
-    def fix(self, subject: Subject) -> str:
+    def fix(self, group: EventGroup) -> str:
         return (
             "draw with torch (torch.rand, torch.randn; seed with torch.manual_seed or"
             " pass a generator), or draw with numpy outside of the compiled code and"
             " pass the numbers as an argument"
         )
 
-    def evidence(self, subject: Subject) -> Iterable[str]:
+    def evidence(self, group: EventGroup) -> Iterable[str]:
         yield "with another torch.manual_seed the compiled answers change"
 
 
@@ -191,21 +191,21 @@ class ConstantResult(StaleAnswer):
     code = "NM414"
     what = "constant_result"
 
-    def message(self, subject: Subject) -> str:
+    def message(self, group: EventGroup) -> str:
         return (
-            f"{subject.data['name']}() is assumed to be constant, but its result"
-            f" changes in eager, {self.since(subject)}"
+            f"{group.data['name']}() is assumed to be constant, but its result"
+            f" changes in eager, {self.since(group)}"
         )
 
-    def cause(self, subject: Subject) -> str:
+    def cause(self, group: EventGroup) -> str:
         return (
-            f"assume_constant_result keeps what {subject.data['name']} returned while"
+            f"assume_constant_result keeps what {group.data['name']} returned while"
             " tracing; without it compiled code gives eager's answers"
         )
 
-    def fix(self, subject: Subject) -> str:
+    def fix(self, group: EventGroup) -> str:
         return (
-            f"remove assume_constant_result from {subject.data['name']}, or pass its"
+            f"remove assume_constant_result from {group.data['name']}, or pass its"
             f" result as an argument; or {_RESET}"
         )
 
@@ -231,21 +231,21 @@ class LeftOutGuards(StaleAnswer):
     reference = torch_pages.GUARDS
     what = "guards"
 
-    def message(self, subject: Subject) -> str:
+    def message(self, group: EventGroup) -> str:
         return (
-            f"with {subject.data['name']}, set here, compiled code goes on where it no"
-            f" longer fits, {self.since(subject)}"
+            f"with {group.data['name']}, set here, compiled code goes on where it no"
+            f" longer fits, {self.since(group)}"
         )
 
-    def cause(self, subject: Subject) -> str:
+    def cause(self, group: EventGroup) -> str:
         return (
-            f"{subject.data['name']} leaves out the guard on what has changed; with all"
+            f"{group.data['name']} leaves out the guard on what has changed; with all"
             " guards compiled code gives eager's answers"
         )
 
-    def fix(self, subject: Subject) -> str:
+    def fix(self, group: EventGroup) -> str:
         return (
-            f"drop {subject.data['name']}, or keep the guards on what changes between"
+            f"drop {group.data['name']}, or keep the guards on what changes between"
             f" calls; or {_RESET}"
         )
 
@@ -269,19 +269,19 @@ class OtherStaleState(StaleAnswer):
     code = "NM419"
     what = "other"
 
-    def message(self, subject: Subject) -> str:
+    def message(self, group: EventGroup) -> str:
         return (
-            f"{subject.function} gives an earlier call's answer when compiled,"
-            f" {self.since(subject)}: something has changed that only eager sees"
+            f"{group.function} gives an earlier call's answer when compiled,"
+            f" {self.since(group)}: something has changed that only eager sees"
         )
 
-    def cause(self, subject: Subject) -> str:
+    def cause(self, group: EventGroup) -> str:
         return (
-            f"what changed before call {subject.first.call} is read while tracing and"
+            f"what changed before call {group.first.call} is read while tracing and"
             " not guarded: compiled anew, the answers are eager's"
         )
 
-    def fix(self, subject: Subject) -> str:
+    def fix(self, group: EventGroup) -> str:
         return (
             "pass what changes between the calls as an argument, or keep it in a tensor"
             f" or a module attribute; or {_RESET}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from torchproof.checking.rules import torch_pages
-from torchproof.checking.rules.rule import Facts, Subject, plural
+from torchproof.checking.rules.rule import EventGroup, Facts, plural
 from torchproof.checking.rules.speed import (
     Speed,
     about,
@@ -48,7 +48,7 @@ class GuardCost(Speed):
     code = "SP541"
     reference = torch_pages.GUARDS
 
-    def subjects(self, facts: Facts) -> Iterator[Subject]:
+    def event_groups(self, facts: Facts) -> Iterator[EventGroup]:
         measured = facts.events("guard_cost")
         for event in measured:
             share, cost = event.data["share"], event.data["lookup_us"]
@@ -63,22 +63,22 @@ class GuardCost(Speed):
                 what = "guards, unpacking of arguments and dispatch"
                 yield about(event, facts, cost_us=cost, share=share, what=what)
 
-    def message(self, subject: Subject) -> str:
-        cost = duration(self.cost_us(subject) * 1e-6)
+    def message(self, group: EventGroup) -> str:
+        cost = duration(self.cost_us(group) * 1e-6)
         return (
-            f"{subject.extra['what']} take {cost} of each call of {named(subject)}:"
-            f" {subject.extra['share']:.0%} of the step"
+            f"{group.extra['what']} take {cost} of each call of {named(group)}:"
+            f" {group.extra['share']:.0%} of the step"
         )
 
-    def cause(self, subject: Subject) -> str:
-        guards = subject.data.get("guards")
+    def cause(self, group: EventGroup) -> str:
+        guards = group.data.get("guards")
         count = f" ({guards} of them)" if guards else ""
         return (
             f"every call checks all conditions it was compiled under{count} before it"
             " runs, and the work behind them is short"
         )
 
-    def fix(self, subject: Subject) -> str:
+    def fix(self, group: EventGroup) -> str:
         return (
             "do more work in one call: compile a larger region or batch calls. If"
             " modules and globals never change once it runs, leave their guards out:"
@@ -87,12 +87,12 @@ class GuardCost(Speed):
             " --guards` measures what that saves and lists what is then unchecked"
         )
 
-    def severity(self, subject: Subject) -> Severity:
-        measured = subject.first.kind == "guard_cost"
-        return "medium" if measured and subject.extra["share"] >= 0.3 else "low"
+    def severity(self, group: EventGroup) -> Severity:
+        measured = group.first.kind == "guard_cost"
+        return "medium" if measured and group.extra["share"] >= 0.3 else "low"
 
-    def cost_us(self, subject: Subject) -> float:
-        return float(subject.extra["cost_us"])
+    def cost_us(self, group: EventGroup) -> float:
+        return float(group.extra["cost_us"])
 
 
 class MoreMemory(Speed):
@@ -115,7 +115,7 @@ class MoreMemory(Speed):
     code = "SP521"
     kind = "memory"
 
-    def subjects(self, facts: Facts) -> Iterator[Subject]:
+    def event_groups(self, facts: Facts) -> Iterator[EventGroup]:
         for event in facts.events("memory"):
             eager, compiled = event.data["eager_bytes"], event.data["compiled_bytes"]
             if eager is None or compiled is None:
@@ -124,27 +124,27 @@ class MoreMemory(Speed):
             if more > _MEMORY_SHARE * eager and more > _MEMORY_BYTES:
                 yield about(event, facts, more=more)
 
-    def message(self, subject: Subject) -> str:
-        data, more = subject.data, subject.extra["more"]
+    def message(self, group: EventGroup) -> str:
+        data, more = group.data, group.extra["more"]
         return (
-            f"{named(subject)} needs {_mebibytes(data['compiled_bytes'])} compiled and"
+            f"{named(group)} needs {_mebibytes(data['compiled_bytes'])} compiled and"
             f" {_mebibytes(data['eager_bytes'])} in eager: {_mebibytes(more)} more"
         )
 
-    def cause(self, subject: Subject) -> str:
-        if "reduce-overhead" in str(subject.data.get("strategy")):
+    def cause(self, group: EventGroup) -> str:
+        if "reduce-overhead" in str(group.data.get("strategy")):
             return "CUDA graphs keep their own pool of memory for each recorded size"
         return "compiled code keeps memory at its peak that eager has freed by then"
 
-    def fix(self, subject: Subject) -> str:
+    def fix(self, group: EventGroup) -> str:
         return (
             "compile without CUDA graphs (mode='default') where memory is short, pad"
             " inputs to few sizes, or compile the repeated blocks only; measure each"
             " with `torchproof bench`"
         )
 
-    def severity(self, subject: Subject) -> Severity:
-        twice = subject.data["compiled_bytes"] >= 2 * subject.data["eager_bytes"]
+    def severity(self, group: EventGroup) -> Severity:
+        twice = group.data["compiled_bytes"] >= 2 * group.data["eager_bytes"]
         return "high" if twice else "medium"
 
 
@@ -170,7 +170,7 @@ class ShapeSweep(Speed):
     reference = torch_pages.DYNAMIC_SHAPES
     kind = "recompile"
 
-    def subjects(self, facts: Facts) -> Iterator[Subject]:
+    def event_groups(self, facts: Facts) -> Iterator[EventGroup]:
         for event in facts.events("shape_sweep"):
             again = [row for row in event.data["rows"][1:] if row["recompiles"]]
             if again:
@@ -178,19 +178,19 @@ class ShapeSweep(Speed):
                 storm = [row for row in again if row["value"] not in (0, 1)]
                 yield about(event, facts, again=again, storm=storm)
 
-    def message(self, subject: Subject) -> str:
-        data, again = subject.data, subject.extra["again"]
+    def message(self, group: EventGroup) -> str:
+        data, again = group.data, group.extra["again"]
         values = ", ".join(str(row["value"]) for row in again)
         total = sum(row["recompiles"] for row in again)
         seconds = [row["compile_s"] for row in again if row.get("compile_s")]
         took = f", {duration(sum(seconds))} in all" if seconds else ""
         return (
-            f"{named(subject)} was compiled again {plural(total, 'time')} over"
+            f"{named(group)} was compiled again {plural(total, 'time')} over"
             f" {len(data['rows'])} values of {data['dimension']}: at {values}{took}"
         )
 
-    def cause(self, subject: Subject) -> str:
-        dimension, storm = subject.data["dimension"], subject.extra["storm"]
+    def cause(self, group: EventGroup) -> str:
+        dimension, storm = group.data["dimension"], group.extra["storm"]
         if len(storm) > 1:
             return f"the {dimension} size is compiled in, so another one does not fit"
         if storm:
@@ -200,10 +200,10 @@ class ShapeSweep(Speed):
             )
         return f"{dimension} sizes 0 and 1 get code of their own, once"
 
-    def fix(self, subject: Subject) -> str:
-        dimension = subject.data["dimension"]
+    def fix(self, group: EventGroup) -> str:
+        dimension = group.data["dimension"]
         axis = {"batch": "0", "sequence": "1"}.get(dimension, "d")
-        if len(subject.extra["storm"]) <= 1:
+        if len(group.extra["storm"]) <= 1:
             return (
                 f"run each {dimension} size you serve once while warming up, or mark"
                 f" it with torch._dynamo.mark_dynamic(x, {axis}) before the first call"
@@ -213,15 +213,15 @@ class ShapeSweep(Speed):
             " before the first call, compile with dynamic=True, or pad to a few sizes"
         )
 
-    def severity(self, subject: Subject) -> Severity:
-        storm = len(subject.extra["storm"])
+    def severity(self, group: EventGroup) -> Severity:
+        storm = len(group.extra["storm"])
         if storm <= 1:
             return "low"
-        values = {row["value"] for row in subject.data["rows"]}
+        values = {row["value"] for row in group.data["rows"]}
         return "high" if storm >= 3 and storm + 1 >= len(values - {0, 1}) else "medium"
 
-    def evidence(self, subject: Subject) -> Iterable[str]:
-        for row in subject.data["rows"]:
+    def evidence(self, group: EventGroup) -> Iterable[str]:
+        for row in group.data["rows"]:
             ms = f"{row['ms']:.3f} ms" if row.get("ms") is not None else "-"
             yield f"{row['value']}: {ms}, {plural(row['recompiles'], 'recompilation')}"
 

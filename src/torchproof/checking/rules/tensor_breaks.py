@@ -1,4 +1,4 @@
-"""GB1xx: breaks on what the program does with a tensor."""
+"""GB1xx: graph breaks caused by what the program does with a tensor."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import re
 
 from torchproof.checking.rules import torch_pages
 from torchproof.checking.rules.breaks import GraphBreak, own_hints
-from torchproof.checking.rules.rule import Subject
+from torchproof.checking.rules.rule import EventGroup
 
 
 class TensorToPython(GraphBreak):
-    """A tensor's value is turned into a Python number, list or array.
+    """A tensor's value is converted to a Python number, list or array.
 
     ## Why
-    The value must reach Python before tracing can go on, so the graph ends here and,
-    on a GPU, the host waits for the device.
+    Tracing cannot continue without the value, so the graph ends here. On a GPU the host
+    also waits for the device.
 
     ## Bad
         history.append(loss.item())
@@ -23,7 +23,7 @@ class TensorToPython(GraphBreak):
         history.append(loss.detach())     # torch.stack(history).tolist() after the loop
 
     ## Fix safety
-    Keeping the tensor gives the same values; who reads them must convert later.
+    The values are the same. Code that reads them must convert them later.
     """
 
     code = "GB101"
@@ -38,14 +38,14 @@ class TensorToPython(GraphBreak):
         r"with non-scalar tensor",
     )
 
-    def why(self, subject: Subject) -> str:
+    def why(self, group: EventGroup) -> str:
         return (
-            f"`{subject.expression}` needs the tensor's value in Python while the graph"
+            f"`{group.expression}` needs the tensor's value in Python while the graph"
             " is traced"
         )
 
-    def remedy(self, subject: Subject) -> str:
-        expression = subject.expression
+    def remedy(self, group: EventGroup) -> str:
+        expression = group.expression
         kept = re.sub(r"\.(item|tolist|numpy)\(\)", "", expression)
         kept = re.sub(r"^(?:int|float|bool)\((.*)\)$", r"\1", kept)
         if "numpy" in expression:
@@ -67,8 +67,8 @@ class TensorToPython(GraphBreak):
             " range if it becomes a size)"
         )
 
-    def setting(self, subject: Subject) -> str:
-        if "numpy" in subject.expression:
+    def setting(self, group: EventGroup) -> str:
+        if "numpy" in group.expression:
             return ""
         return "torch._dynamo.config.capture_scalar_outputs = True"
 
@@ -77,8 +77,8 @@ class TensorBranch(GraphBreak):
     """Python control flow depends on the value of a tensor.
 
     ## Why
-    `if`, `while`, `assert not`, `and` and `or` need True or False now; tracing has no
-    value to decide with.
+    `if`, `while`, `assert not`, `and` and `or` need True or False immediately. While
+    tracing, the tensor has no value.
 
     ## Bad
         if scores.max() > limit:
@@ -88,7 +88,8 @@ class TensorBranch(GraphBreak):
         scores = torch.where(scores.max() > limit, scores / scores.max(), scores)
 
     ## Fix safety
-    torch.where computes both sides: guard divisions and logarithms against the other.
+    torch.where computes both sides. Protect divisions and logarithms from values that
+    belong to the other side.
     """
 
     code = "GB102"
@@ -99,23 +100,23 @@ class TensorBranch(GraphBreak):
         r"assert with non-string",
     )
 
-    def matches(self, subject: Subject) -> bool:
-        data = subject.data
-        if "ssertion" in data["type"] and _about_sizes(subject):
-            return False  # an assert on shapes that fails, inside a try
+    def matches(self, group: EventGroup) -> bool:
+        data = group.data
+        if "ssertion" in data["type"] and _about_sizes(group):
+            return False  # a failing assert on shapes, inside a try
         comparison = re.search(r"allclose|aten\.equal|is_nonzero", data["context"])
-        return super().matches(subject) or comparison is not None
+        return super().matches(group) or comparison is not None
 
-    def why(self, subject: Subject) -> str:
+    def why(self, group: EventGroup) -> str:
         return (
-            f"the {_statement(subject)} `{_condition(subject)}` depends on a tensor's"
+            f"the {_statement(group)} `{_condition(group)}` depends on a tensor's"
             " value, which tracing does not have"
         )
 
-    def remedy(self, subject: Subject) -> str:
+    def remedy(self, group: EventGroup) -> str:
         statement, code = (
-            _statement(subject),
-            subject.frame.code if subject.frame else "",
+            _statement(group),
+            group.frame.code if group.frame else "",
         )
         if statement == "assert":
             return (
@@ -124,17 +125,17 @@ class TensorBranch(GraphBreak):
                 " use torch._assert_async(condition), or check outside the compiled"
                 " function"
             )
-        if "allclose" in subject.expression or "torch.equal" in subject.expression:
+        if "allclose" in group.expression or "torch.equal" in group.expression:
             return (
                 "keep the comparison a tensor, torch.isclose(a, b).all(), and choose"
                 " with torch.where; or decide outside the compiled function"
             )
-        if _about_sizes(subject):
+        if _about_sizes(group):
             return (
-                f"a size known only at run time cannot decide `{_condition(subject)}`:"
-                " promise it with torch._check, use torch.cond, mask instead of"
+                f"`{_condition(group)}` depends on a size that is known only at run"
+                " time: assert it with torch._check, use torch.cond, mask instead of"
                 " branching (torch.where), or mark the dimension with mark_dynamic"
-                " rather than mark_unbacked"
+                " instead of mark_unbacked"
             )
         if statement == "while":
             return (
@@ -142,37 +143,37 @@ class TensorBranch(GraphBreak):
                 f" the rest with torch.where, instead of `{code}`"
             )
         return (
-            f"compute both sides and choose with torch.where({_condition(subject)}, a,"
+            f"compute both sides and choose with torch.where({_condition(group)}, a,"
             " b), or use torch.cond(condition, true_fn, false_fn, operands); if the"
             " test is only a check, move it outside the compiled function"
         )
 
 
-def _about_sizes(subject: Subject) -> bool:
+def _about_sizes(group: EventGroup) -> bool:
     return (
-        re.search(r"\.shape|\.size\(|\.numel\(|\.dim\(|len\(", subject.expression)
+        re.search(r"\.shape|\.size\(|\.numel\(|\.dim\(|len\(", group.expression)
         is not None
     )
 
 
-def _statement(subject: Subject) -> str:
-    word = re.match(r"\w+", subject.frame.code if subject.frame else "")
-    known = {"if": "if", "elif": "if", "while": "while", "assert": "assert"}
-    return known.get(word[0] if word else "", "condition")
+def _statement(group: EventGroup) -> str:
+    word = re.match(r"\w+", group.frame.code if group.frame else "")
+    statements = {"if": "if", "elif": "if", "while": "while", "assert": "assert"}
+    return statements.get(word[0] if word else "", "condition")
 
 
-def _condition(subject: Subject) -> str:
-    """The condition itself, where the traceback marks the whole statement."""
-    whole = re.match(r"(?:if|elif|while|assert)\s+(.+?):?$", subject.expression)
-    return whole[1] if whole else subject.expression
+def _condition(group: EventGroup) -> str:
+    """The condition alone, where the traceback underlines the whole statement."""
+    whole = re.match(r"(?:if|elif|while|assert)\s+(.+?):?$", group.expression)
+    return whole[1] if whole else group.expression
 
 
 class DataDependentShape(GraphBreak):
-    """An operation's output size depends on the values of its input.
+    """The output size of an operation depends on the values of its input.
 
     ## Why
-    x[mask], nonzero, unique and their like have no shape until they run, so the default
-    graph cannot hold them.
+    x[mask], nonzero, unique and similar operations have no output shape until they run.
+    By default Dynamo does not put them into a graph.
 
     ## Bad
         return x[x > 0].mean()
@@ -182,7 +183,7 @@ class DataDependentShape(GraphBreak):
         return torch.where(keep, x, 0).sum() / keep.sum()
 
     ## Fix safety
-    The masked form keeps all positions: reductions must divide by the mask's sum.
+    The masked form keeps all positions, so a mean must divide by the sum of the mask.
     """
 
     code = "GB103"
@@ -194,34 +195,34 @@ class DataDependentShape(GraphBreak):
         r"GuardOnDataDependent",
     )
 
-    def why(self, subject: Subject) -> str:
-        return f"the size of `{subject.expression}` depends on the data"
+    def why(self, group: EventGroup) -> str:
+        return f"the size of `{group.expression}` depends on the data"
 
-    def remedy(self, subject: Subject) -> str:
-        if "one_hot" in subject.expression:
+    def remedy(self, group: EventGroup) -> str:
+        if "one_hot" in group.expression:
             return (
-                f"give the number of classes in `{subject.expression}`:"
+                f"give the number of classes in `{group.expression}`:"
                 " F.one_hot(labels, num_classes=n)"
             )
         return (
-            f"keep the size fixed: replace `{subject.expression}` by a masked form such"
+            f"keep the size fixed: replace `{group.expression}` by a masked form such"
             " as torch.where(mask, x, 0) (or masked_fill, topk, nonzero_static); or"
             " set torch._dynamo.config.capture_dynamic_output_shape_ops = True to keep"
             " it in the graph"
         )
 
-    def setting(self, subject: Subject) -> str:
-        if "one_hot" in subject.expression:
+    def setting(self, group: EventGroup) -> str:
+        if "one_hot" in group.expression:
             return ""
         return "torch._dynamo.config.capture_dynamic_output_shape_ops = True"
 
 
 class RecurrentModule(GraphBreak):
-    """nn.RNN, nn.GRU or nn.LSTM inside a compiled region.
+    """nn.RNN, nn.GRU or nn.LSTM is called in a compiled region.
 
     ## Why
-    Dynamo leaves recurrent modules to their own kernels and skips the frame that calls
-    them, so everything else in that frame runs eagerly too.
+    Dynamo does not trace recurrent modules; they run with their own kernels. It skips
+    the frame that calls them, so the rest of that frame runs eagerly too.
 
     ## Bad
         def forward(self, x):
@@ -229,43 +230,45 @@ class RecurrentModule(GraphBreak):
             return self.head(h)
 
     ## Good
-        compile self.norm and self.head, and call the LSTM between them
+        self.norm.compile()      # and call the LSTM between the two, uncompiled
+        self.head.compile()
 
     ## Fix safety
-    allow_rnn unrolls the sequence: compile time grows with its length.
+    The values are the same. The alternative, allow_rnn, unrolls the sequence: compile
+    time grows with its length.
     """
 
     code = "GB108"
     types = (r"RNN, GRU, or LSTM",)
 
-    def matches(self, subject: Subject) -> bool:
-        called = re.search(r"\b(lstm|gru|rnn_tanh|rnn_relu)\b", subject.data["context"])
-        return called is not None or super().matches(subject)
+    def matches(self, group: EventGroup) -> bool:
+        called = re.search(r"\b(lstm|gru|rnn_tanh|rnn_relu)\b", group.data["context"])
+        return called is not None or super().matches(group)
 
-    def why(self, subject: Subject) -> str:
-        module = _recurrent(subject)
-        return f"`{subject.expression}` calls {module}, which Dynamo does not trace"
+    def why(self, group: EventGroup) -> str:
+        module = _recurrent(group)
+        return f"`{group.expression}` calls {module}, which Dynamo does not trace"
 
-    def remedy(self, subject: Subject) -> str:
-        module = _recurrent(subject)
+    def remedy(self, group: EventGroup) -> str:
+        module = _recurrent(group)
         return (
-            f"keep {module} outside: compile the layers before and after it and call"
-            f" `{subject.expression}` between them; or set"
-            " torch._dynamo.config.allow_rnn = True (experimental, unrolls the"
+            f"keep {module} outside the compiled region: compile the layers before and"
+            f" after it, and call `{group.expression}` between them; or set"
+            " torch._dynamo.config.allow_rnn = True (experimental; it unrolls the"
             " sequence)"
         )
 
 
-def _recurrent(subject: Subject) -> str:
-    named = re.search(r"LSTM|GRU|RNN|lstm|gru|rnn", subject.data["context"])
+def _recurrent(group: EventGroup) -> str:
+    named = re.search(r"LSTM|GRU|RNN|lstm|gru|rnn", group.data["context"])
     return f"an {named[0].upper()}" if named else "an RNN"
 
 
 class AutogradCall(GraphBreak):
-    """backward() or autograd.grad inside a compiled region.
+    """backward() or autograd.grad is called in a compiled region.
 
     ## Why
-    Dynamo captures the forward; the backward is compiled from it afterwards.
+    Dynamo captures the forward. AOTAutograd compiles the backward from that graph.
 
     ## Bad
         @torch.compile
@@ -274,10 +277,11 @@ class AutogradCall(GraphBreak):
             loss.backward()
 
     ## Good
-        loss = compiled_forward(x)      # loss.backward() outside, it is compiled too
+        loss = compiled_forward(x)
+        loss.backward()                 # outside; the backward is compiled too
 
     ## Fix safety
-    Moving backward() out changes nothing in the gradients.
+    The gradients do not change.
     """
 
     code = "GB110"
@@ -289,15 +293,14 @@ class AutogradCall(GraphBreak):
         r"compiled autograd",
     )
 
-    def why(self, subject: Subject) -> str:
+    def why(self, group: EventGroup) -> str:
         return (
-            f"`{subject.expression}` runs autograd inside the region that is being"
-            " traced"
+            f"`{group.expression}` runs autograd inside the region that is being traced"
         )
 
-    def remedy(self, subject: Subject) -> str:
+    def remedy(self, group: EventGroup) -> str:
         return (
-            f"move `{subject.expression}` outside the compiled function and compile the"
+            f"move `{group.expression}` outside the compiled function and compile the"
             " forward only (its backward is compiled with it); for gradients as values"
             " use torch.func.grad, or set torch._dynamo.config.trace_autograd_ops ="
             " True for autograd.grad"
@@ -305,11 +308,11 @@ class AutogradCall(GraphBreak):
 
 
 class OperatorWithoutFake(GraphBreak):
-    """An operator that cannot run on fake tensors.
+    """An operator cannot run on fake tensors.
 
     ## Why
-    Dynamo learns shapes by running operators on tensors without data; this one offers
-    no such implementation.
+    Dynamo runs every operator on fake tensors, which have no data, to learn output
+    shapes. This operator has no fake implementation.
 
     ## Bad
         @torch.library.custom_op("lib::scale", mutates_args=())
@@ -320,8 +323,8 @@ class OperatorWithoutFake(GraphBreak):
         def _(x): return torch.empty_like(x)
 
     ## Fix safety
-    A fake that returns another shape or dtype than the operator gives wrong graphs:
-    torch.library.opcheck tests it.
+    A fake implementation that returns another shape or dtype than the operator makes
+    the graph wrong. torch.library.opcheck tests it.
     """
 
     code = "GB114"
@@ -335,23 +338,23 @@ class OperatorWithoutFake(GraphBreak):
         r"fake tensor call",
     )
 
-    def why(self, subject: Subject) -> str:
-        return f"`{subject.expression}` has no implementation for tensors without data"
+    def why(self, group: EventGroup) -> str:
+        return f"`{group.expression}` has no implementation for tensors without data"
 
-    def remedy(self, subject: Subject) -> str:
+    def remedy(self, group: EventGroup) -> str:
         return (
-            f"give the operator behind `{subject.expression}` a fake implementation"
+            f"give the operator behind `{group.expression}` a fake implementation"
             " with register_fake (torch.library), and test it with"
             " torch.library.opcheck; or call it outside the compiled function"
         )
 
 
 class TensorInternals(GraphBreak):
-    """A tensor's storage, gradient state or type is changed by hand.
+    """The program changes a tensor's storage, gradient state or type directly.
 
     ## Why
-    set_, resize_, .data =, data_ptr, requires_grad_ on an intermediate, sparse tensors
-    and subclasses reach below what a graph can describe.
+    set_, resize_, .data =, data_ptr, requires_grad_ on an intermediate tensor, sparse
+    tensors and tensor subclasses use details that a graph cannot represent.
 
     ## Bad
         y.requires_grad_()
@@ -377,16 +380,16 @@ class TensorInternals(GraphBreak):
         r"Unhandled tensor method|tensor method call|torch\.\* op returned non-Tensor",
     )
 
-    def why(self, subject: Subject) -> str:
+    def why(self, group: EventGroup) -> str:
         return (
-            f"`{subject.expression}` works on the tensor itself rather than its values:"
-            f" {subject.data['type']}"
+            f"`{group.expression}` works on the tensor itself rather than its values:"
+            f" {group.data['type']}"
         )
 
-    def remedy(self, subject: Subject) -> str:
-        hints = own_hints(subject)
+    def remedy(self, group: EventGroup) -> str:
+        hints = own_hints(group)
         moved = (
-            f"do `{subject.expression}` outside the compiled function, before the"
-            " tensor goes in"
+            f"do `{group.expression}` outside the compiled function, before you pass"
+            " the tensor in"
         )
         return f"{moved}; or {hints[:1].lower()}{hints[1:]}" if hints else moved

@@ -45,12 +45,14 @@ def read(
     files = list(dict.fromkeys(file for path in paths for file in _files(path)))
     if roots is not None:
         return _together(files, roots)
-    found: list[Reading] = []
+    readings: list[Reading] = []
     parts = [files[i : i + _AT_ONCE] for i in range(0, len(files), _AT_ONCE)]
-    for done, part in enumerate(_each(parts, len(files))):
-        found.append(part)
-        progress(f"read {min((done + 1) * _AT_ONCE, len(files))} of {len(files)} files")
-    return _sum(found)
+    for index, part in enumerate(_each(parts, len(files))):
+        readings.append(part)
+        progress(
+            f"read {min((index + 1) * _AT_ONCE, len(files))} of {len(files)} files"
+        )
+    return _sum(readings)
 
 
 def _each(parts: list[list[Path]], files: int) -> Iterator[Reading]:
@@ -91,8 +93,8 @@ def _one(path: Path) -> Reading:
     try:
         return _walked([source], program, program.roots(source))
     except Exception as error:  # a defect here, which is not to end a whole folder
-        said = one_line(f"{type(error).__name__}: {error}", 100)
-        return Reading(files=1, problems=(f"{path} cannot be analysed: {said}",))
+        reason = one_line(f"{type(error).__name__}: {error}", 100)
+        return Reading(files=1, problems=(f"{path} cannot be analysed: {reason}",))
 
 
 def _together(files: Iterable[Path], roots: Mapping[str, Iterable[str]]) -> Reading:
@@ -100,26 +102,28 @@ def _together(files: Iterable[Path], roots: Mapping[str, Iterable[str]]) -> Read
     read = [_parsed(Path(path)) for path in dict.fromkeys([*files, *map(Path, roots)])]
     sources = [source for source in read if isinstance(source, Source)]
     program = Program(sources, follows=True)
-    found = _walked(sources, program, regions.named(program, roots))
+    reading = _walked(sources, program, regions.compiled_functions(program, roots))
     problems = tuple(text for text in read if isinstance(text, str))
     count = len(sources) + len(problems)
-    return replace(found, files=count, problems=problems + found.problems)
+    return replace(reading, files=count, problems=problems + reading.problems)
 
 
 def _walked(
     sources: list[Source], program: Program, roots: Iterable[Function]
 ) -> Reading:
     compiled = Regions(program)
-    found = compiled.walk(roots)
+    suspicions = compiled.walk(roots)
     deep = dict.fromkeys(compiled.too_deep)
     calls: list[CompileSite] = []
     for source in sources:
         try:
-            found += regions.of_file(source)
+            suspicions += regions.of_file(source)
             calls += compile_sites.of(source)
         except RecursionError:
             deep[source.path] = None
-    order = sorted(found, key=lambda s: (s.finding.file or "", s.finding.line or 0))
+    order = sorted(
+        suspicions, key=lambda s: (s.finding.file or "", s.finding.line or 0)
+    )
     problems = tuple(f"{path} is nested too deeply to be read whole" for path in deep)
     return Reading(tuple(order), tuple(calls), len(sources), problems)
 

@@ -18,7 +18,7 @@ class Bindings:
 
     def __init__(self, source: Source) -> None:
         self.source = source
-        self._found: dict[Scope, dict[str, list[tuple[int, ast.AST]]]] = {}
+        self._assignments: dict[Scope, dict[str, list[tuple[int, ast.AST]]]] = {}
         for node in source.nodes:
             for target, value in _bound(node):
                 self._bind(target, value, node)
@@ -40,9 +40,13 @@ class Bindings:
         scope: Scope | None = self._start(node)
         same = True
         while scope is not None:
-            given = self._found.get(scope, {}).get(name)
-            if given and not (isinstance(scope, ast.ClassDef) and "." not in name):
-                return _last(given, node.lineno if same and "." not in name else None)
+            assignments = self._assignments.get(scope, {}).get(name)
+            if assignments and not (
+                isinstance(scope, ast.ClassDef) and "." not in name
+            ):
+                return _last(
+                    assignments, node.lineno if same and "." not in name else None
+                )
             scope = None if scope is self.source.tree else self.scope(scope)
             same = False
         return None
@@ -52,9 +56,9 @@ class Bindings:
         name = self.source.dotted(node)
         scope: Scope | None = self._start(node)
         while scope is not None and name is not None:
-            given = self._found.get(scope, {}).get(name)
-            if given:
-                return [value for _, value in given if value is not _UNREADABLE]
+            assignments = self._assignments.get(scope, {}).get(name)
+            if assignments:
+                return [value for _, value in assignments if value is not _UNREADABLE]
             scope = None if scope is self.source.tree else self.scope(scope)
         return []
 
@@ -62,7 +66,7 @@ class Bindings:
         """The scope that binds a name, seen from where it is used."""
         scope: Scope | None = self._start(name)
         while scope is not None:
-            if name.id in self._found.get(scope, {}):
+            if name.id in self._assignments.get(scope, {}):
                 return scope
             scope = None if scope is self.source.tree else self.scope(scope)
         return None
@@ -81,8 +85,8 @@ class Bindings:
             same = isinstance(value, ast.Tuple | ast.List)
             parts = value.elts if isinstance(value, ast.Tuple | ast.List) else []
             for index, each in enumerate(target.elts):
-                known = same and len(parts) == len(target.elts)
-                self._bind(each, parts[index] if known else _UNREADABLE, node)
+                paired = same and len(parts) == len(target.elts)
+                self._bind(each, parts[index] if paired else _UNREADABLE, node)
             return
         if isinstance(target, str):
             name, scope = target, self.scope(node)
@@ -93,7 +97,9 @@ class Bindings:
         else:
             return
         line = getattr(node, "lineno", 0)
-        self._found.setdefault(scope, {}).setdefault(name, []).append((line, value))
+        self._assignments.setdefault(scope, {}).setdefault(name, []).append(
+            (line, value)
+        )
 
 
 @functools.lru_cache(maxsize=4)
@@ -125,8 +131,8 @@ def _is_own(node: ast.AST) -> bool:
     )
 
 
-def _last(given: list[tuple[int, ast.AST]], line: int | None) -> ast.AST | None:
+def _last(assignments: list[tuple[int, ast.AST]], line: int | None) -> ast.AST | None:
     """The binding in force on a line; None where it cannot be read."""
-    before = [value for at, value in given if line is None or at < line]
-    found = before[-1] if before else None
-    return None if found is _UNREADABLE else found
+    before = [value for at, value in assignments if line is None or at < line]
+    value_in_force = before[-1] if before else None
+    return None if value_in_force is _UNREADABLE else value_in_force

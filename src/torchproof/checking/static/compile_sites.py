@@ -24,27 +24,27 @@ def of(source: Source) -> Iterator[CompileSite]:
     """Each call, and each decorator, in the order of the file."""
     if "compile" not in source.text:
         return
-    found = []
+    sites = []
     for node in source.nodes:
         if isinstance(node, ast.Call):
             subject = _called(node, source)
             if subject is not None:
-                found.append(_site(node, subject, source))
+                sites.append(_site(node, subject, source))
         elif isinstance(node, Definition):
-            found += [
+            sites += [
                 _site(each, node.name, source)
                 for each in node.decorator_list
                 if not isinstance(each, ast.Call)
                 and source.dotted(each) in (*COMPILE, *_OTHERS)
             ]
-    yield from sorted(found, key=lambda site: site.line)
+    yield from sorted(sites, key=lambda site: site.line)
 
 
 def _called(node: ast.Call, source: Source) -> str | None:
     """What a call compiles, in the source's words; None where it compiles nothing."""
     dotted = source.dotted(node.func) or ""
     if dotted in (*COMPILE, *_OTHERS):
-        return _given(node, source)
+        return _subject(node, source)
     if dotted in _PARTIAL and node.args and source.dotted(node.args[0]) in COMPILE:
         return _decorated(node, source)
     if any(k.arg == "torch_compile" and is_true(k.value) for k in node.keywords):
@@ -65,10 +65,12 @@ def _in_place(node: ast.Call, source: Source) -> bool:
     return bool(node.keywords) or not others
 
 
-def _given(node: ast.Call, source: Source) -> str:
-    given = node.args[0] if node.args else None
-    given = given or next((k.value for k in node.keywords if k.arg == "model"), None)
-    return source.text_of(given) if given is not None else _decorated(node, source)
+def _subject(node: ast.Call, source: Source) -> str:
+    subject = node.args[0] if node.args else None
+    subject = subject or next(
+        (k.value for k in node.keywords if k.arg == "model"), None
+    )
+    return source.text_of(subject) if subject is not None else _decorated(node, source)
 
 
 def _decorated(node: ast.expr, source: Source) -> str:
@@ -78,8 +80,8 @@ def _decorated(node: ast.expr, source: Source) -> str:
 
 def _site(node: ast.expr, subject: str, source: Source) -> CompileSite:
     keywords = node.keywords if isinstance(node, ast.Call) else []
-    given = {k.arg: source.text_of(k.value) for k in keywords if k.arg}
-    known: dict[str, Any] = {name: given.get(name) for name in ARGUMENTS}
+    texts = {k.arg: source.text_of(k.value) for k in keywords if k.arg}
+    arguments: dict[str, Any] = {name: texts.get(name) for name in ARGUMENTS}
     order, observation = _order(node, subject, source)
     return CompileSite(
         file=str(source.path),
@@ -90,7 +92,7 @@ def _site(node: ast.expr, subject: str, source: Source) -> CompileSite:
         order=order,
         observation=observation,
         source=source.lines[node.lineno - 1],
-        **known,
+        **arguments,
     )
 
 

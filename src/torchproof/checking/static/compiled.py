@@ -26,8 +26,8 @@ class Compiled:
 
     @property
     def arguments(self) -> Mapping[str, ast.expr]:
-        given = self.node.keywords if isinstance(self.node, ast.Call) else []
-        return {k.arg: k.value for k in given if k.arg}
+        keywords = self.node.keywords if isinstance(self.node, ast.Call) else []
+        return {k.arg: k.value for k in keywords if k.arg}
 
     @property
     def mode(self) -> str | None:
@@ -36,8 +36,8 @@ class Compiled:
     @property
     def backend(self) -> str | None:
         """Its name; "" where the backend is something else than a name."""
-        given = self.arguments.get("backend")
-        return "inductor" if given is None else literal(given) or ""
+        backend = self.arguments.get("backend")
+        return "inductor" if backend is None else literal(backend) or ""
 
     @property
     def has_graphs(self) -> bool:
@@ -79,17 +79,17 @@ class Compilation:
 
     def of(self, node: ast.expr) -> Compiled | None:
         """The torch.compile whose result an expression is."""
-        found: ast.AST | None = node
+        expression: ast.AST | None = node
         for _ in range(4):  # names of names
-            if isinstance(found, ast.expr) and found in self._by_node:
-                return self._by_node[found]
-            if isinstance(found, Definition):
-                return self._by_function.get(found)
-            if isinstance(found, ast.Call):
-                return self._returned(found)
-            if not isinstance(found, ast.Name | ast.Attribute):
+            if isinstance(expression, ast.expr) and expression in self._by_node:
+                return self._by_node[expression]
+            if isinstance(expression, Definition):
+                return self._by_function.get(expression)
+            if isinstance(expression, ast.Call):
+                return self._returned(expression)
+            if not isinstance(expression, ast.Name | ast.Attribute):
                 return None
-            found = self.bindings.meaning(found)
+            expression = self.bindings.meaning(expression)
         return None
 
     def _returned(self, call: ast.Call) -> Compiled | None:
@@ -122,8 +122,8 @@ def of(source: Source) -> Compilation | None:
     """None for a file that compiles nothing."""
     if "compile" not in source.text or not _compiles(source):
         return None
-    found = Compilation(source)
-    return found if found.sites else None
+    compilation = Compilation(source)
+    return compilation if compilation.sites else None
 
 
 def _compiles(source: Source) -> bool:
@@ -139,8 +139,8 @@ def _compiles(source: Source) -> bool:
 
 
 def literal(node: ast.AST | None) -> str | None:
-    known = isinstance(node, ast.Constant) and isinstance(node.value, str)
-    return node.value if known else None  # type: ignore[union-attr]
+    is_text = isinstance(node, ast.Constant) and isinstance(node.value, str)
+    return node.value if is_text else None  # type: ignore[union-attr]
 
 
 def is_true(node: ast.AST | None) -> bool:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from torchproof.checking.static.flow import Flow
 from torchproof.checking.static.kinds import Kind
-from torchproof.checking.static.patterns.pattern import Pattern, Sighting, shorten
+from torchproof.checking.static.patterns.pattern import Pattern, PatternMatch, shorten
 from torchproof.checking.static.source import Function
 from torchproof.checking.static.suspicion import Suspicion
 
@@ -27,7 +27,7 @@ class Expansion:
     name: str
     function: Function
     reads: list[int] = field(default_factory=list)
-    given_to: list[Function] = field(default_factory=list)
+    passed_to: list[Function] = field(default_factory=list)
 
 
 class StrideFlip(Pattern):
@@ -51,17 +51,17 @@ class Expansions:
         if isinstance(node, ast.Assign):
             self._assigned(node, at)
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
-            found = self._open.get((at.function, node.id))
-            if found is not None:
-                found.reads.append(node.lineno)
+            expansion = self._open.get((at.function, node.id))
+            if expansion is not None:
+                expansion.reads.append(node.lineno)
 
-    def given(self, call: ast.Call, callee: Function, at: Flow) -> None:
+    def passed(self, call: ast.Call, callee: Function, at: Flow) -> None:
         """What a function that can be read is called with."""
         for argument in (*call.args, *(k.value for k in call.keywords)):
             if isinstance(argument, ast.Name):
-                found = self._open.get((at.function, argument.id))
-                if found is not None:
-                    found.given_to.append(callee)
+                expansion = self._open.get((at.function, argument.id))
+                if expansion is not None:
+                    expansion.passed_to.append(callee)
 
     def _assigned(self, node: ast.Assign, at: Flow) -> None:
         for target in node.targets:
@@ -70,25 +70,25 @@ class Expansions:
             self._open.pop((at.function, target.id), None)
             if _expands(node.value, at):
                 text = shorten(at.text(node.value))
-                found = Expansion(node, text, target.id, at.function)
-                self._open[at.function, target.id] = found
-                self._every.append(found)
+                expansion = Expansion(node, text, target.id, at.function)
+                self._open[at.function, target.id] = expansion
+                self._every.append(expansion)
 
-    def sightings(
+    def matches(
         self, suspicions: Iterable[Suspicion]
-    ) -> Iterator[tuple[Sighting, Expansion]]:
+    ) -> Iterator[tuple[PatternMatch, Expansion]]:
         """Those that are read behind a place where the graph would be split."""
         splits: dict[tuple[str | None, str | None], list[int]] = {}
         for each in suspicions:
             if each.finding.suspects == "graph_break":
                 place = each.finding.file, each.finding.function
                 splits.setdefault(place, []).append(each.finding.line or 0)
-        for found in self._every:
-            last = max(found.reads, default=0)
-            after = _splits(found.function, splits)
-            crosses = any(found.node.lineno < line < last for line in after)
-            if crosses or any(_splits(f, splits) for f in found.given_to):
-                yield _sighting(found), found
+        for expansion in self._every:
+            last = max(expansion.reads, default=0)
+            after = _splits(expansion.function, splits)
+            crosses = any(expansion.node.lineno < line < last for line in after)
+            if crosses or any(_splits(f, splits) for f in expansion.passed_to):
+                yield _match(expansion), expansion
 
 
 def _splits(
@@ -109,14 +109,14 @@ def _expands(value: ast.expr, at: Flow) -> bool:
     return plain and tensor and at.kind(value.args[0]) is Kind.LENGTH
 
 
-def _sighting(found: Expansion) -> Sighting:
-    return Sighting(
-        found.node,
-        f"`{found.text}` has other strides where the batch is 1, and a part of"
-        f" {found.function.name} would be compiled again for them",
+def _match(expansion: Expansion) -> PatternMatch:
+    return PatternMatch(
+        expansion.node,
+        f"`{expansion.text}` has other strides where the batch is 1, and a part of"
+        f" {expansion.function.name} would be compiled again for them",
         "the expanded dimension has stride 0 over several rows and another over one;"
         " the tensor crosses a graph break, and what is compiled behind it guards its"
         " strides",
         "cure the graph break; or make the rows real: .expand(...).contiguous(), or"
-        f" repeat, or leave `{found.name}` without a batch and let it broadcast",
+        f" repeat, or leave `{expansion.name}` without a batch and let it broadcast",
     )

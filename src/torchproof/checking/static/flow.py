@@ -28,17 +28,17 @@ class Flow:
         function: Function,
         program: Program,
         *,
-        given: Mapping[str, Kind],
+        arguments: Mapping[str, Kind],
         look: Look,
     ) -> None:
         self.function, self.program, self.source = function, program, function.source
         self.values = Values(
-            function, program, given, returned=lambda f: returned(f, program)
+            function, program, arguments, returned=lambda f: returned(f, program)
         )
         self.loops = 0
         self.conditions: list[ast.expr] = []  # what must hold to come here
         self.tries = 0
-        self.told: set[str] = set()  # what patterns say once for a function
+        self.reported: set[str] = set()  # what patterns say once for a function
         self._look = look
         self._failing = 0
 
@@ -63,8 +63,8 @@ class Flow:
         return any(self.statement(statement) for statement in body)
 
     def statement(self, node: ast.stmt) -> bool:
-        known = getattr(self, f"_{type(node).__name__.lower()}", None)
-        ended = bool(known(node)) if known else self._plain(node)
+        method = getattr(self, f"_{type(node).__name__.lower()}", None)
+        ended = bool(method(node)) if method else self._plain(node)
         self.show(node)
         return ended
 
@@ -284,8 +284,8 @@ class Flow:
 
 
 def _is_default(case: ast.match_case) -> bool:
-    known = isinstance(case.pattern, ast.MatchAs) and case.pattern.pattern is None
-    return known and case.guard is None
+    matches_all = isinstance(case.pattern, ast.MatchAs) and case.pattern.pattern is None
+    return matches_all and case.guard is None
 
 
 _DEEPEST = 4  # calls inside calls whose results are looked for
@@ -293,32 +293,32 @@ _DEEPEST = 4  # calls inside calls whose results are looked for
 
 def returned(function: Function, program: Program) -> Kind:
     """What a function without an annotation gives back, by its return statements."""
-    known = program.returned
-    if function in known or program.depth >= _DEEPEST:
-        return known.get(function, Kind.UNKNOWN)
-    known[function] = Kind.UNKNOWN  # for one that calls itself
-    own, is_generator = _ends(function.node)
-    if not own or is_generator:
+    cache = program.returned
+    if function in cache or program.depth >= _DEEPEST:
+        return cache.get(function, Kind.UNKNOWN)
+    cache[function] = Kind.UNKNOWN  # for one that calls itself
+    returns, is_generator = _ends(function.node)
+    if not returns or is_generator:
         return Kind.UNKNOWN
-    found: list[Kind] = []
+    return_kinds: list[Kind] = []
 
     def look(node: ast.AST, at: Flow) -> None:
-        if isinstance(node, ast.Return) and node in own:
-            found.append(at.kind(node.value) if node.value else Kind.NONE)
+        if isinstance(node, ast.Return) and node in returns:
+            return_kinds.append(at.kind(node.value) if node.value else Kind.NONE)
 
     program.depth += 1
     try:
-        Flow(function, program, given={}, look=look).run()
+        Flow(function, program, arguments={}, look=look).run()
     finally:
         program.depth -= 1
-    kind = functools.reduce(join, found, Kind.NONE)
-    known[function] = Kind.UNKNOWN if kind is Kind.NONE else kind
-    return known[function]
+    kind = functools.reduce(join, return_kinds, Kind.NONE)
+    cache[function] = Kind.UNKNOWN if kind is Kind.NONE else kind
+    return cache[function]
 
 
 def _ends(function: ast.AST) -> tuple[set[ast.AST], bool]:
     """The return statements of a function, and whether it yields; not of inner ones."""
-    found: set[ast.AST] = set()
+    returns: set[ast.AST] = set()
     yields = False
     waiting = list(ast.iter_child_nodes(function))
     while waiting:
@@ -327,14 +327,14 @@ def _ends(function: ast.AST) -> tuple[set[ast.AST], bool]:
             continue
         yields |= isinstance(node, ast.Yield | ast.YieldFrom | ast.Await)
         if isinstance(node, ast.Return):
-            found.add(node)
+            returns.add(node)
         waiting.extend(ast.iter_child_nodes(node))
-    return found, yields
+    return returns, yields
 
 
-def joined(given: Mapping[str, Kind], more: Mapping[str, Kind]) -> dict[str, Kind]:
+def joined(arguments: Mapping[str, Kind], more: Mapping[str, Kind]) -> dict[str, Kind]:
     """What parameters are, over several calls."""
     return {
-        name: join(given.get(name, kind), kind)
-        for name, kind in {**given, **more}.items()
+        name: join(arguments.get(name, kind), kind)
+        for name, kind in {**arguments, **more}.items()
     }

@@ -13,28 +13,28 @@ from torchproof.records import located, whose
 _MOST_FILES = 500
 
 
-def followed(files: Iterable[Path]) -> list[Path]:
+def with_imports(files: Iterable[Path]) -> list[Path]:
     """The files, and what of the user's own code they import, directly or not."""
-    found = {path.resolve(): None for path in files}
-    waiting = list(found)
-    while waiting and len(found) < _MOST_FILES:
+    files_found = {path.resolve(): None for path in files}
+    waiting = list(files_found)
+    while waiting and len(files_found) < _MOST_FILES:
         for path in _imported(waiting.pop()):
-            if path not in found and whose(str(path)) == "user":
-                found[path] = None
+            if path not in files_found and whose(str(path)) == "user":
+                files_found[path] = None
                 waiting.append(path)
-    return list(found)
+    return list(files_found)
 
 
-def taken_as_compiled(files: Iterable[Path]) -> dict[str, list[str]]:
+def assumed_roots(files: Iterable[Path]) -> dict[str, list[str]]:
     """The functions that reading starts from where no run says what is compiled."""
-    found = {}
+    roots = {}
     for path in files:
         try:
             source = Source.read(path)
-            found[str(path)] = [f.name for f in Program([source]).roots(source)]
+            roots[str(path)] = [f.name for f in Program([source]).roots(source)]
         except (Unreadable, RecursionError):
             continue  # the reader names it
-    return found
+    return roots
 
 
 def _imported(path: Path) -> Iterator[Path]:

@@ -22,7 +22,7 @@ _PLACED = {
 
 
 @dataclass(frozen=True)
-class Seen:
+class RunEvidence:
     """What a run can say about lines of source; files are absolute paths.
 
     `traced` is None where nothing was observed. `stopped` are lines at which tracing
@@ -45,32 +45,32 @@ class Joined:
 
 
 def join(
-    suspicions: Iterable[Suspicion], findings: Iterable[Finding], seen: Seen
+    suspicions: Iterable[Suspicion], findings: Iterable[Finding], run: RunEvidence
 ) -> Joined:
     """One finding for what the source suggests and the run shows.
 
     What the run refutes is left out. What it could not decide is a hazard that says
     why, of low severity: nothing has gone wrong.
     """
-    shown, hazards, undecided = list(findings), [], []
-    places = [each.file and absolute(each.file) for each in shown]
+    merged, hazards, undecided = list(findings), [], []
+    places = [each.file and absolute(each.file) for each in merged]
     for suspicion in suspicions:
         file = suspicion.finding.file and absolute(suspicion.finding.file)
         near = [i for i, place in enumerate(places) if place and place == file]
-        matching = [i for i in near if _shows(shown[i], suspicion)]
+        matching = [i for i in near if _shows(merged[i], suspicion)]
         for index in matching:
-            shown[index] = _confirmed(shown[index], suspicion)
+            merged[index] = _confirmed(merged[index], suspicion)
         if matching:
             continue
         if suspicion.certain:
             hazards.append(suspicion.finding)
-        elif why := _undecided(suspicion, seen):
+        elif why := _undecided(suspicion, run):
             hazards.append(_hazard(suspicion.finding, why))
             undecided.append(suspicion)
-    return Joined((*shown, *_once(hazards)), tuple(undecided))
+    return Joined((*merged, *_once(hazards)), tuple(undecided))
 
 
-def alone(suspicions: Iterable[Suspicion]) -> Joined:
+def without_run(suspicions: Iterable[Suspicion]) -> Joined:
     """The findings where nothing was run: as the source gives them."""
     every = tuple(suspicions)
     return Joined(_once(s.finding for s in every), every)
@@ -80,17 +80,17 @@ def _once(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     return tuple({(f.identity, f.line): f for f in findings}.values())
 
 
-def _shows(found: Finding, suspicion: Suspicion) -> bool:
+def _shows(finding: Finding, suspicion: Suspicion) -> bool:
     """Whether a finding in the same file is what was suspected there."""
     suspected, codes = suspicion.finding, suspicion.shown_by
     if suspected.suspects in _BREAKS:
         codes = (*codes, _UNDER_FULLGRAPH)
-    if not codes or not found.code.startswith(codes):
+    if not codes or not finding.code.startswith(codes):
         return False
-    if found.line in _lines(suspicion):
+    if finding.line in _lines(suspicion):
         return True
     functions = (suspected.function, *suspicion.shown_in)
-    return found.kind not in _PLACED and found.function in functions
+    return finding.kind not in _PLACED and finding.function in functions
 
 
 def _lines(suspicion: Suspicion) -> range:
@@ -98,28 +98,32 @@ def _lines(suspicion: Suspicion) -> range:
     return range(first, max(first, suspicion.last_line) + 1) if first else range(0)
 
 
-def _confirmed(found: Finding, suspicion: Suspicion) -> Finding:
+def _confirmed(finding: Finding, suspicion: Suspicion) -> Finding:
     """What was measured stays; what the source alone tells is added as evidence."""
     suspected = suspicion.finding
-    told = f"read in the source: {suspected.message} ({suspected.code})"
-    more = () if suspected.code == found.code or told in found.evidence else (told,)
-    return replace(found, origin="both", evidence=(*found.evidence, *more))
+    evidence = f"read in the source: {suspected.message} ({suspected.code})"
+    more = (
+        ()
+        if suspected.code == finding.code or evidence in finding.evidence
+        else (evidence,)
+    )
+    return replace(finding, origin="both", evidence=(*finding.evidence, *more))
 
 
-def _undecided(suspicion: Suspicion, seen: Seen) -> str | None:
+def _undecided(suspicion: Suspicion, run: RunEvidence) -> str | None:
     """Why the run says nothing about a suspicion; None where it refutes it."""
     suspected = suspicion.finding
-    if seen.traced is None or suspected.file is None:
+    if run.traced is None or suspected.file is None:
         return "nothing was run that would show it"
     file, lines = absolute(suspected.file), _lines(suspicion)
-    if part := _missing_part(suspicion.shown_by, seen.unseen):
+    if part := _missing_part(suspicion.shown_by, run.unseen):
         return f"part {part}, which would show it, was not done"
-    if seen.traced.get(file, frozenset()).isdisjoint(lines):
+    if run.traced.get(file, frozenset()).isdisjoint(lines):
         return "this run did not compile this line"
-    if any((file, line) in seen.stopped for line in lines):
+    if any((file, line) in run.stopped for line in lines):
         return "this run stopped compiling on this line for another reason"
-    if (seen.calls or 0) < suspicion.calls:
-        calls = "1 call" if seen.calls == 1 else f"{seen.calls or 0} calls"
+    if (run.calls or 0) < suspicion.calls:
+        calls = "1 call" if run.calls == 1 else f"{run.calls or 0} calls"
         return f"this run made {calls}, it takes {suspicion.calls} to show"
     return None
 
@@ -127,8 +131,8 @@ def _undecided(suspicion: Suspicion, seen: Seen) -> str | None:
 def _missing_part(shown_by: tuple[str, ...], unseen: Mapping[str, str]) -> str | None:
     """The part that was not done, if every code that would show it needs one."""
     parts = []
-    for wanted in shown_by:
-        named = [p for code, p in unseen.items() if wanted.startswith(code)]
+    for shown in shown_by:
+        named = [p for code, p in unseen.items() if shown.startswith(code)]
         if not named:
             return None
         parts += named

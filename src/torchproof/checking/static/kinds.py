@@ -219,10 +219,10 @@ def _of_type(text: str) -> Kind:
     text = re.sub(r"^(?:typing\.)?(?:Optional|Annotated)\[(.*)\]$", r"\1", text)
     choices = [c for c in _split(text, "|") if c != "None"]
     if len(choices) > 1:
-        found = {_of_type(choice) for choice in choices}
-        if found == {Kind.TENSOR}:
+        choice_kinds = {_of_type(choice) for choice in choices}
+        if choice_kinds == {Kind.TENSOR}:
             return Kind.TENSOR
-        return Kind.PYTHON if found <= {Kind.PYTHON, Kind.SIZE} else Kind.UNKNOWN
+        return Kind.PYTHON if choice_kinds <= {Kind.PYTHON, Kind.SIZE} else Kind.UNKNOWN
     [text] = choices or ["None"]
     if _TENSOR_TYPE.fullmatch(text):
         return Kind.TENSOR

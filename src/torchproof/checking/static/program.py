@@ -62,30 +62,30 @@ class Program:
                 return None
         return self.sources[path]
 
-    def line_of(self, cls: Class) -> Iterator[Class]:
+    def lineage(self, cls: Class) -> Iterator[Class]:
         """A class and its bases, as far as they can be read."""
-        seen: set[Class] = set()
+        visited: set[Class] = set()
         waiting = [cls]
         while waiting:
-            found = waiting.pop(0)
-            if found in seen:
+            current = waiting.pop(0)
+            if current in visited:
                 continue
-            seen.add(found)
-            yield found
-            for base in found.bases:
-                known = self.find(base, found.source)
-                if isinstance(known, Class):
-                    waiting.append(known)
+            visited.add(current)
+            yield current
+            for base in current.bases:
+                base_class = self.find(base, current.source)
+                if isinstance(base_class, Class):
+                    waiting.append(base_class)
 
     def method(self, cls: Class, name: str) -> Function | None:
-        for each in self.line_of(cls):
+        for each in self.lineage(cls):
             if name in each.methods:
                 return each.methods[name]
         return None
 
     def is_module(self, cls: Class) -> bool:
         """Whether instances are modules: by their bases, else by having a forward."""
-        bases = [base for each in self.line_of(cls) for base in each.bases]
+        bases = [base for each in self.lineage(cls) for base in each.bases]
         if any(base in _OTHER_FORWARDS for base in bases):
             return False
         if any(base.startswith("torch.nn.") for base in bases):
@@ -94,7 +94,7 @@ class Program:
 
     def attribute(self, cls: Class, name: str) -> Kind:
         """What `self.name` is, as the class and its bases set it."""
-        for each in self.line_of(cls):
+        for each in self.lineage(cls):
             if each not in self._attributes:
                 self._attributes[each] = dict(_attributes(each))
             if name in self._attributes[each]:
@@ -103,21 +103,21 @@ class Program:
 
     def instance(self, cls: Class, name: str) -> Class | None:
         """The class of `self.name`, where it is made by calling one that is read."""
-        for each in self.line_of(cls):
+        for each in self.lineage(cls):
             values = self._set_in(each).get(name, [])
-            made = {
+            constructors = {
                 each.source.dotted(value.func) if isinstance(value, ast.Call) else None
                 for value in values
             }
             if values:
-                dotted = made.pop() if len(made) == 1 else None
-                found = self.find(dotted, each.source) if dotted else None
-                return found if isinstance(found, Class) else None
+                dotted = constructors.pop() if len(constructors) == 1 else None
+                target = self.find(dotted, each.source) if dotted else None
+                return target if isinstance(target, Class) else None
         return None
 
     def assigned(self, cls: Class, name: str) -> list[ast.expr]:
         """Every value that the class and its bases give to `self.name`."""
-        return [v for c in self.line_of(cls) for v in self._set_in(c).get(name, [])]
+        return [v for c in self.lineage(cls) for v in self._set_in(c).get(name, [])]
 
     def _set_in(self, cls: Class) -> dict[str, list[ast.expr]]:
         if cls not in self._assigned:
@@ -132,40 +132,46 @@ class Program:
         first, _, rest = dotted.partition(".")
         if first in ("self", "cls") and function.owner is not None:
             part, _, name = rest.partition(".")
-            if not name and (own := self.method(function.owner, part)):
-                return own
-            if "." in name or (made := self.instance(function.owner, part)) is None:
+            if not name and (method := self.method(function.owner, part)):
+                return method
+            if "." in name or (instance := self.instance(function.owner, part)) is None:
                 return None
-            return self.method(made, name or "forward")
-        found = self.find(f"{function.name}.{dotted}", function.source)
-        found = found or self.find(dotted, function.source)
-        return found if isinstance(found, Function) else None
+            return self.method(instance, name or "forward")
+        target = self.find(f"{function.name}.{dotted}", function.source)
+        target = target or self.find(dotted, function.source)
+        return target if isinstance(target, Function) else None
 
     def _of_super(self, call: ast.Call, function: Function) -> Function | None:
-        given = call.func
-        if not (isinstance(given, ast.Attribute) and isinstance(given.value, ast.Call)):
+        attribute = call.func
+        if not (
+            isinstance(attribute, ast.Attribute)
+            and isinstance(attribute.value, ast.Call)
+        ):
             return None
-        if function.source.dotted(given.value.func) != "super" or not function.owner:
+        if (
+            function.source.dotted(attribute.value.func) != "super"
+            or not function.owner
+        ):
             return None
-        for each in list(self.line_of(function.owner))[1:]:
-            if given.attr in each.methods:
-                return each.methods[given.attr]
+        for each in list(self.lineage(function.owner))[1:]:
+            if attribute.attr in each.methods:
+                return each.methods[attribute.attr]
         return None
 
     # -- what is compiled --------------------------------------------------------------
 
     def roots(self, source: Source) -> list[Function]:
         """The forward of each module, and what is compiled or handed out by name."""
-        found = []
+        roots = []
         for cls in source.classes.values():
             forward = cls.methods.get("forward")
             if forward and forward.is_bound and self.is_module(cls):
-                found += [] if _compiles_parts(cls) else [forward]
-        own = list(_compiled(source))
+                roots += [] if _compiles_parts(cls) else [forward]
+        compiled = list(_compiled(source))
         # A file that compiles by itself hands out what it does not compile as a whole.
         compiles = any(f"{name}(" in source.text for name in COMPILE)
-        found += own if compiles else [*own, *_handed_out(source)]
-        return [f for f in dict.fromkeys(found) if not is_disabled(f)]
+        roots += compiled if compiles else [*compiled, *_factory_functions(source)]
+        return [f for f in dict.fromkeys(roots) if not is_disabled(f)]
 
 
 def _compiles_parts(cls: Class) -> bool:
@@ -198,17 +204,17 @@ def _compiled(source: Source) -> Iterator[Function]:
     for node in source.nodes:
         if not isinstance(node, ast.Call) or source.dotted(node.func) not in COMPILE:
             continue
-        given = (source.dotted(node.args[0]) if node.args else None) or ""
-        if given in source.functions:
-            yield source.functions[given]
-        elif "." in given:  # model.step = torch.compile(model.step)
-            name = given.rpartition(".")[2]
+        subject = (source.dotted(node.args[0]) if node.args else None) or ""
+        if subject in source.functions:
+            yield source.functions[subject]
+        elif "." in subject:  # model.step = torch.compile(model.step)
+            name = subject.rpartition(".")[2]
             owners = [c for c in source.classes.values() if name in c.methods]
             if len(owners) == 1:
                 yield owners[0].methods[name]
 
 
-def _handed_out(source: Source) -> Iterator[Function]:
+def _factory_functions(source: Source) -> Iterator[Function]:
     """What a factory returns to be called: the `fn` of `return fn, calls`."""
     for node in source.nodes:
         if not isinstance(node, ast.Return) or not isinstance(node.value, ast.Tuple):
@@ -219,10 +225,10 @@ def _handed_out(source: Source) -> Iterator[Function]:
         inside = source.functions.get(source.function_at(node) or "")
         if inside is not None and not inside.parameters:
             name = source.dotted(pair[0]) or ""
-            found = source.functions.get(f"{inside.name}.{name}")
-            found = found or source.functions.get(name)
-            if found is not None:
-                yield found
+            function = source.functions.get(f"{inside.name}.{name}")
+            function = function or source.functions.get(name)
+            if function is not None:
+                yield function
 
 
 def _attributes(cls: Class) -> Iterator[tuple[str, Kind]]:
@@ -234,17 +240,17 @@ def _attributes(cls: Class) -> Iterator[tuple[str, Kind]]:
             for target in child.targets:
                 if isinstance(target, ast.Name):
                     yield target.id, Kind.PYTHON
-    found: dict[str, Kind] = {}
+    set_by_methods: dict[str, Kind] = {}
     for method in cls.methods.values():
         for node in walk(method.node):
             for name, kind in _set_by(node, cls.source, method):
-                found[name] = kinds.join(found.get(name, kind), kind)
-    yield from found.items()
+                set_by_methods[name] = kinds.join(set_by_methods.get(name, kind), kind)
+    yield from set_by_methods.items()
 
 
 def _assignments(cls: Class) -> dict[str, list[ast.expr]]:
     """The values that the methods of a class give to `self.name`."""
-    found: dict[str, list[ast.expr]] = {}
+    values: dict[str, list[ast.expr]] = {}
     for method in cls.methods.values():
         for node in walk(method.node):
             targets: list[ast.expr] = []
@@ -255,8 +261,8 @@ def _assignments(cls: Class) -> dict[str, list[ast.expr]]:
             for target in targets:
                 dotted = cls.source.dotted(target) or ""
                 if dotted.startswith("self.") and dotted.count(".") == 1:
-                    found.setdefault(dotted[5:], []).append(node.value)  # type: ignore[attr-defined]
-    return found
+                    values.setdefault(dotted[5:], []).append(node.value)  # type: ignore[attr-defined]
+    return values
 
 
 def _set_by(

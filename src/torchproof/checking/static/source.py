@@ -30,27 +30,27 @@ class Function:
     @functools.cached_property
     def decorators(self) -> tuple[str, ...]:
         """Dotted names of its decorators; of a call, of what is called."""
-        found = []
+        decorators = []
         for node in self.node.decorator_list:
             called = node.func if isinstance(node, ast.Call) else node
-            found.append(self.source.dotted(called) or "")
+            decorators.append(self.source.dotted(called) or "")
             if isinstance(node, ast.Call) and node.args:  # functools.partial(...)
-                found.append(self.source.dotted(node.args[0]) or "")
-        return tuple(found)
+                decorators.append(self.source.dotted(node.args[0]) or "")
+        return tuple(decorators)
 
     @property
     def parameters(self) -> list[ast.arg]:
-        given = self.node.args
-        return [*given.posonlyargs, *given.args, *given.kwonlyargs]
+        arguments = self.node.args
+        return [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
 
     @property
     def settings(self) -> set[str]:
         """Parameters whose default is a bool, a number or a text: no tensors."""
-        given = self.node.args
-        placed = [*given.posonlyargs, *given.args]
+        arguments = self.node.args
+        placed = [*arguments.posonlyargs, *arguments.args]
         pairs = [
-            *zip(reversed(placed), reversed(given.defaults), strict=False),
-            *zip(given.kwonlyargs, given.kw_defaults, strict=True),
+            *zip(reversed(placed), reversed(arguments.defaults), strict=False),
+            *zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True),
         ]
         return {
             parameter.arg
@@ -90,8 +90,8 @@ def text_of(path: Path) -> str:
         encoding, _ = tokenize.detect_encoding(io.BytesIO(raw).readline)
         return io.TextIOWrapper(io.BytesIO(raw), encoding).read()
     except Exception as error:  # a codec may raise anything
-        said = one_line(f"{type(error).__name__}: {error}", 100)
-        raise Unreadable(f"{path} cannot be decoded: {said}") from None
+        reason = one_line(f"{type(error).__name__}: {error}", 100)
+        raise Unreadable(f"{path} cannot be decoded: {reason}") from None
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,19 +125,19 @@ class Source:
     @functools.cached_property
     def names(self) -> Mapping[str, str]:
         """What each imported name stands for: `F` is `torch.nn.functional`."""
-        found: dict[str, str] = {}
+        names: dict[str, str] = {}
         for node in self.nodes:
             if isinstance(node, ast.Import):
                 for alias in node.names:
                     full = alias.name if alias.asname else alias.name.partition(".")[0]
-                    found[alias.asname or full] = full
+                    names[alias.asname or full] = full
             elif isinstance(node, ast.ImportFrom):
                 origin = "." * node.level + (node.module or "")
                 separator = "" if origin.endswith(".") else "."
                 for alias in node.names:
                     full = f"{origin}{separator}{alias.name}"
-                    found[alias.asname or alias.name] = full
-        return found
+                    names[alias.asname or alias.name] = full
+        return names
 
     @functools.cached_property
     def nodes(self) -> list[ast.AST]:
@@ -172,7 +172,7 @@ class Source:
     @functools.cached_property
     def constants(self) -> Mapping[str, object]:
         """Names that the module sets once, to a literal: `DEBUG = False`."""
-        found: dict[str, object] = {}
+        constants: dict[str, object] = {}
         twice: set[str] = set()
         for node in self.tree.body:
             targets: list[ast.expr] = []
@@ -182,12 +182,12 @@ class Source:
                 targets = [node.target]
             for target in targets:
                 if isinstance(target, ast.Name):
-                    twice |= {target.id} & set(found)
+                    twice |= {target.id} & set(constants)
                     value = getattr(node, "value", None)
                     if isinstance(value, ast.Constant):
-                        found[target.id] = value.value
+                        constants[target.id] = value.value
         changed = {n for g in self.nodes if isinstance(g, ast.Global) for n in g.names}
-        return {k: v for k, v in found.items() if k not in twice | changed}
+        return {k: v for k, v in constants.items() if k not in twice | changed}
 
     @functools.cached_property
     def _defined(self) -> tuple[dict[str, Class], dict[str, Function]]:
@@ -198,11 +198,11 @@ class Source:
             node, prefix, owner = waiting.pop(0)
             for child in ast.iter_child_nodes(node):
                 if isinstance(child, Definition):
-                    made = Function(child, f"{prefix}{child.name}", self, owner)
-                    functions.setdefault(made.name, made)
+                    function = Function(child, f"{prefix}{child.name}", self, owner)
+                    functions.setdefault(function.name, function)
                     if owner is not None:
-                        owner.methods[child.name] = made
-                    waiting.append((child, f"{made.name}.", None))
+                        owner.methods[child.name] = function
+                    waiting.append((child, f"{function.name}.", None))
                 elif isinstance(child, ast.ClassDef):
                     bases = tuple(self.dotted(base) or "" for base in child.bases)
                     inner = Class(child, f"{prefix}{child.name}", self, bases)
@@ -252,7 +252,7 @@ class Source:
     def _ignored(self) -> Mapping[int, tuple[str, ...] | None]:
         if "torchproof:" not in self.text:
             return {}
-        found: dict[int, tuple[str, ...] | None] = {}
+        ignored: dict[int, tuple[str, ...] | None] = {}
         # Comments only: the same words in a string say nothing.
         for token in tokenize.generate_tokens(StringIO(self.text).readline):
             if token.type != tokenize.COMMENT:
@@ -260,27 +260,27 @@ class Source:
             if match := _IGNORE.search(token.string):
                 codes = match[1]
                 listed = tuple(c.strip().upper() for c in (codes or "").split(","))
-                found[token.start[0]] = None if codes is None else listed
-        return found
+                ignored[token.start[0]] = None if codes is None else listed
+        return ignored
 
 
 def walk(node: ast.AST) -> Iterator[ast.AST]:
     """Every node in the order of the source. `ast.walk` takes twice as long."""
     waiting = [node]
     while waiting:
-        found = waiting.pop()
-        yield found
-        waiting.extend(reversed(_children(found)))
+        current = waiting.pop()
+        yield current
+        waiting.extend(reversed(_children(current)))
 
 
 def _children(node: ast.AST) -> list[ast.AST]:
-    found: list[ast.AST] = []
+    children: list[ast.AST] = []
     for name in node._fields:
         if name == "ctx":
             continue
         value = getattr(node, name, None)
         if isinstance(value, ast.AST):
-            found.append(value)
+            children.append(value)
         elif isinstance(value, list):
-            found += [each for each in value if isinstance(each, ast.AST)]
-    return found
+            children += [each for each in value if isinstance(each, ast.AST)]
+    return children

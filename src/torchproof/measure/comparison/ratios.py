@@ -32,15 +32,15 @@ def side_by_side(base: Measurement, other: Measurement) -> Ratio | None:
     rounds = list(zip(base.rounds_ms, other.rounds_ms, strict=False))
     if not rounds:
         return None
-    sittings = base.sittings if base.sittings == other.sittings else ()
+    repeats = base.repeats if base.repeats == other.repeats else ()
     first, second = zip(*rounds, strict=True)
-    whole = _covers(sittings, len(rounds))
-    return stats.compare(first, second, sittings=sittings if whole else ())
+    whole = _covers(repeats, len(rounds))
+    return stats.compare(first, second, repeats=repeats if whole else ())
 
 
-def _covers(sittings: Sequence[int], rounds: int) -> bool:
-    """Whether every round is one of a sitting."""
-    return sum(sittings) == rounds and all(count > 0 for count in sittings)
+def _covers(repeats: Sequence[int], rounds: int) -> bool:
+    """Whether every round is one of a repeat."""
+    return sum(repeats) == rounds and all(count > 0 for count in repeats)
 
 
 def unusable(row: Measurement) -> str:
@@ -131,10 +131,10 @@ def _log_gains(eager: Measurement, row: Measurement) -> _Numbers:
 
 
 def _drawn(logs: _Numbers, row: Measurement, *, processes: int, seed: int) -> _Numbers:
-    """What the mean of the sittings might have been: other rounds, other processes."""
-    chance, sittings = np.random.default_rng(seed), row.sittings
-    whole = _covers(sittings, len(logs))
-    parts = np.split(logs, np.cumsum(sittings)[:-1]) if whole else [logs]
+    """What the mean of the repeats might have been: other rounds, other processes."""
+    chance, repeats = np.random.default_rng(seed), row.repeats
+    whole = _covers(repeats, len(logs))
+    parts = np.split(logs, np.cumsum(repeats)[:-1]) if whole else [logs]
     chosen = [chance.integers(len(p), size=(_RESAMPLES, len(p))) for p in parts]
     drawn = [np.median(p[c], axis=1) for p, c in zip(parts, chosen, strict=True)]
     found: _Numbers = np.mean(drawn, axis=0)
@@ -147,7 +147,7 @@ def _of_one_process(row: Measurement) -> float:
 
 
 def _luck(parts: list[_Numbers], apart: float) -> float:
-    """How far the mean of the sittings is off by; more where they show more."""
+    """How far the mean of the repeats is off by; more where they show more."""
     if len(parts) > 1:
         centres = [np.median(part) for part in parts]
         apart = max(apart, float(np.std(centres, ddof=1)))
@@ -167,7 +167,7 @@ def _drawn_tails(row: Measurement, seed: int) -> _Numbers:
     drawn = chance.multinomial(count, np.full(count, 1 / count), size=_TAIL_RESAMPLES)
     reached = drawn[:, owner[order]].cumsum(axis=1)
     at = (reached < TAIL / 100 * reached[:, -1:]).sum(axis=1)
-    luck = _of_one_process(row) / math.sqrt(len(row.sittings) or 1)
+    luck = _of_one_process(row) / math.sqrt(len(row.repeats) or 1)
     tails: _Numbers = np.log(times[order][at])
     return tails + luck * chance.standard_normal(_TAIL_RESAMPLES)
 
@@ -175,7 +175,7 @@ def _drawn_tails(row: Measurement, seed: int) -> _Numbers:
 def _key(*rows: Measurement) -> tuple[Any, ...]:
     """What the draws of a side depend on, to order two sides by."""
     return tuple(
-        (r.median_ms, r.rounds_ms, r.sittings, _of_one_process(r)) for r in rows
+        (r.median_ms, r.rounds_ms, r.repeats, _of_one_process(r)) for r in rows
     )
 
 

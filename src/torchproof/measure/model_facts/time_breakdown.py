@@ -120,7 +120,7 @@ def profiled(subject: Subject) -> Iterator[dict[str, Any]]:
         times.extend(_passes(one_pass, _PROFILED_PASSES))
 
     if on_gpu:
-        events = profiling.observed(subject.device, run)
+        events = profiling.profiler_events(subject.device, run)
         yield _on_gpu(events, len(times) * subject.count)
         return
     spent = Spent.of(run)
@@ -147,7 +147,7 @@ class Spent:
     @classmethod
     def of(cls, run: Callable[[], Any]) -> Spent:
         """`run` makes passes that are `_marked`."""
-        events = profiling.observed("cpu", run)
+        events = profiling.profiler_events("cpu", run)
         operators = [event for event in events if _OPERATOR.fullmatch(event.name)]
         begins = [e.time_range.start for e in events if e.name == _PASS]
         least = _least(operators, sorted(begins))

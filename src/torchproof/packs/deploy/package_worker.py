@@ -17,7 +17,7 @@ import torch
 
 from torchproof.runtime import (
     ARTIFACTS,
-    Deployed,
+    DeployedModel,
     ValueComparison,
     allowance,
     compare_parts,
@@ -57,7 +57,7 @@ def main(arguments: list[str]) -> int:
     return 0 if answer["ok"] else 1
 
 
-def judged(deployed: Deployed, asked: Mapping[str, Any]) -> dict[str, Any]:
+def judged(deployed: DeployedModel, asked: Mapping[str, Any]) -> dict[str, Any]:
     """All questions in order; the first wrong answer ends it."""
     kinds = [getattr(torch, name.removeprefix("torch.")) for name in asked["kinds"]]
     worst = 0.0
@@ -76,7 +76,7 @@ def judged(deployed: Deployed, asked: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _ask(
-    deployed: Deployed, question: Mapping[str, Any], kinds: Sequence[torch.dtype]
+    deployed: DeployedModel, question: Mapping[str, Any], kinds: Sequence[torch.dtype]
 ) -> ValueComparison:
     call = deployed.details["call"]
     inputs = question["inputs"]
@@ -90,7 +90,7 @@ def _ask(
     form = pytree_json.flatten(output, answer, "output")
     if (told := pytree_json.difference(form, question["form"], "output")) is not None:
         return ValueComparison("wrong", None, "output", told)
-    answer = list(pytree_json.ordered(form, question["form"], answer))
+    answer = list(pytree_json.in_packed_order(form, question["form"], answer))
     return compared(answer, inputs, question["tensors"], question["after"], kinds=kinds)
 
 

@@ -27,7 +27,7 @@ from torchproof.runtime import (
     save_state,
     types_in_use,
 )
-from torchproof.torch_private import InForce
+from torchproof.torch_private import InstalledCall
 
 _ATTRIBUTES = 200  # looked at; of one class, each once
 _SECONDS = 60.0
@@ -43,11 +43,11 @@ class Change:
 
 
 def wrongly_taken(
-    entry: CompiledForward, held: InForce, told: Mapping[str, Any], compiled: Any
+    entry: CompiledForward, held: InstalledCall, told: Mapping[str, Any], compiled: Any
 ) -> str | None:
     """The first change that is not noticed and matters, in words."""
     end = time.monotonic() + _SECONDS
-    with precompiled_calls.as_told(entry, told) as (fn, args, kwargs):
+    with precompiled_calls.packed_call(entry, told) as (fn, args, kwargs):
         plain = _Eager(entry, fn)
         expected = plain(args, kwargs)
         for change in _changes(entry, told, (args, kwargs)):
@@ -61,7 +61,7 @@ def wrongly_taken(
     return None
 
 
-def _taken(held: InForce, call: Arguments) -> bool:
+def _taken(held: InstalledCall, call: Arguments) -> bool:
     try:
         return held.accepts(*call)
     except Exception:  # a guard that cannot be asked is one that fails

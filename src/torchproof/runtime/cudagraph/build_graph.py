@@ -14,12 +14,12 @@ from torchproof import strategies
 from torchproof.records import UserError
 from torchproof.runtime.cudagraph import graph, preparation, recorded_step
 from torchproof.runtime.cudagraph.capture import Pool
-from torchproof.runtime.cudagraph.graph_recipe import Order, ordered
+from torchproof.runtime.cudagraph.graph_recipe import GraphOptions, options_from_recipe
 from torchproof.runtime.cudagraph.graph_status import Stop
 from torchproof.runtime.cudagraph.graphed_step import Graphed, Within
 from torchproof.runtime.cudagraph.padder import Padder
 from torchproof.runtime.cudagraph.preparation import Preparation
-from torchproof.runtime.cudagraph.state_snapshot import Sight
+from torchproof.runtime.cudagraph.state_snapshot import StateSnapshot
 from torchproof.strategies import (
     Strategy,
     compile_arguments,
@@ -45,7 +45,7 @@ def check(step: Any, example: Any, **given: Any) -> None:
         )
 
 
-def chosen(name: str, arguments: Mapping[str, Any]) -> Strategy:
+def parse_strategy(name: str, arguments: Mapping[str, Any]) -> Strategy:
     """A strategy by its name, with further arguments for torch.compile."""
     for each in arguments:
         if each == "backend":
@@ -71,7 +71,7 @@ def chosen(name: str, arguments: Mapping[str, Any]) -> Strategy:
     return strategies.with_arguments(strategy, **arguments) if arguments else strategy
 
 
-def made(
+def build(
     step: Callable[..., Any],
     asked: Mapping[str, Any],
     padding: Mapping[str, Any],
@@ -82,22 +82,24 @@ def made(
     """What `torchproof.graph` was asked for, by its arguments or by a recipe."""
     strategy, arguments = asked["strategy"], asked["arguments"]
     if asked["recipe"] is None:
-        order = Order(chosen(strategy or "eager", arguments), bool(asked["train"]))
+        options = GraphOptions(
+            parse_strategy(strategy or "eager", arguments), bool(asked["train"])
+        )
     else:
         beside = {"strategy": strategy, **arguments}
-        order = ordered(step, asked["recipe"], asked["train"], beside)
-    return graphed(
+        options = options_from_recipe(step, asked["recipe"], asked["train"], beside)
+    return build_graphed(
         step,
-        train=order.train,
-        strategy=order.strategy,
+        train=options.train,
+        strategy=options.strategy,
         pool=pool,
         buffers=buffers,
-        padder=Padder.parse(step, **{**padding, **order.padding}),
-        refused=order.refused,
+        padder=Padder.parse(step, **{**padding, **options.padding}),
+        refused=options.refused,
     )
 
 
-def graphed(
+def build_graphed(
     step: Callable[..., Any],
     *,
     train: bool,
@@ -119,8 +121,8 @@ def graphed(
     elif isinstance(step, nn.Module):
         around = recorded_step.inference
 
-    def prepare(sight: Sight) -> Preparation:
-        return preparation.prepare(inner, around, strategy, sight.modules)
+    def prepare(state: StateSnapshot) -> Preparation:
+        return preparation.prepare(inner, around, strategy, state.modules)
 
     memory = Pool() if pool is None else pool.pool
     return Graphed(

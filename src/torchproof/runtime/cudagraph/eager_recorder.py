@@ -54,7 +54,7 @@ class Origin:
     bytes: int = 0
 
 
-class Witness(TorchDispatchMode):
+class EagerRecorder(TorchDispatchMode):
     """Watches what runs under it; `device` is where the step computes.
 
     With `traces` it also notes the Python functions that each operation comes from.

@@ -23,7 +23,7 @@ import torch
 from torch import nn
 
 from torchproof.records import UserError
-from torchproof.runtime.cudagraph.eager_recorder import Witness
+from torchproof.runtime.cudagraph.eager_recorder import EagerRecorder
 from torchproof.runtime.cudagraph.recorded_step import Forward
 from torchproof.strategies import (
     CallRecorder,
@@ -56,7 +56,7 @@ class Preparation:
         """Around the eager run from which it learns."""
         return contextlib.nullcontext()
 
-    def learn(self, witness: Witness) -> None:
+    def learn(self, eager_recorder: EagerRecorder) -> None:
         """What was seen in that run."""
 
     def during(self) -> contextlib.AbstractContextManager[Forward]:
@@ -109,7 +109,7 @@ class Blocks(Preparation):
                 stack.enter_context(watch)
             yield
 
-    def learn(self, witness: Witness) -> None:
+    def learn(self, eager_recorder: EagerRecorder) -> None:
         if self.blocks:
             return
         for root, watch in zip(self.roots, self._watches, strict=True):
@@ -166,17 +166,17 @@ class Regional(Blocks):
         self.rest: set[CodeType] = set()
         self._compiled: list[Any] = []
 
-    def learn(self, witness: Witness) -> None:
-        super().learn(witness)
+    def learn(self, eager_recorder: EagerRecorder) -> None:
+        super().learn(eager_recorder)
         codes = {_code(type(block).forward) for block in self.blocks}
         above: set[CodeType] = set()
-        for stack, _, _ in witness.stacks:
+        for stack, _, _ in eager_recorder.stacks:
             inside = [place for place, code in enumerate(stack) if code in codes]
             if inside:
                 above.update(stack[: inside[0]])
         self.rest |= {
             code
-            for code, origin in witness.origins(frozenset(above)).items()
+            for code, origin in eager_recorder.origins(frozenset(above)).items()
             if code not in codes
             and origin.operations >= _OPERATIONS
             and origin.bytes >= _BYTES

@@ -13,7 +13,7 @@ from torchproof.runtime.tensors.compare import ValueComparison
 
 
 @dataclass(frozen=True)
-class Answer:
+class StepResult:
     """Copies of what a run returned and wrote, and of the gradients it left."""
 
     output: Mapping[str, Any]
@@ -22,7 +22,7 @@ class Answer:
     @classmethod
     def of(
         cls, output: Any, written: Mapping[str, Tensor], gradients: Mapping[str, Tensor]
-    ) -> Answer:
+    ) -> StepResult:
         parts = compare.parts_of(output, "output")
         return cls(
             {label: _copy(part) for label, part in {**parts, **written}.items()},
@@ -35,7 +35,7 @@ def _copy(part: Any) -> Any:
 
 
 def compared(
-    given: Answer, expected: Answer, weights: Collection[Tensor]
+    given: StepResult, expected: StepResult, weights: Collection[Tensor]
 ) -> ValueComparison:
     """The worse of outputs and gradients; `weights` took part in computing them."""
     found = [

@@ -28,7 +28,7 @@ def state_of(model: Any) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def mode(gradients: bool) -> Iterator[None]:
+def gradient_mode(gradients: bool) -> Iterator[None]:
     """As the calls of a pack ran; a caller in inference mode stays in it."""
     if gradients or torch.is_inference_mode_enabled():
         yield
@@ -67,8 +67,8 @@ def _warm_one(
     if owner is not None and call["state"]:
         set_training(owner, call["state"])
         owner.zero_grad(set_to_none=True)
-    given = example_inputs.made(call["inputs"])
-    with mode(call["gradients"]):
+    given = example_inputs.make(call["inputs"])
+    with gradient_mode(call["gradients"]):
         output = run(**given) if isinstance(given, dict) else run(*given)
         if train:
             backward(output)

@@ -335,7 +335,7 @@ step = _Steps()
 
 def _assert_nothing_pending(thread: _Thread, place: Place) -> None:
     if thread.pending():
-        trees.let_go()  # frees what only the CUDA graphs reference
+        trees.release_unused_outputs()  # those that only the CUDA graphs reference
     for forward in thread.pending():
         raise StepError(
             f"a step cannot begin at {text(place)}: {forward}, and a new step reuses"
@@ -344,7 +344,7 @@ def _assert_nothing_pending(thread: _Thread, place: Place) -> None:
         )
     if trees.compiled_calls() == thread.compiled_calls:  # all went through `run`
         return
-    node = trees.awaiting_node()
+    node = trees.pending_forward()
     if node is None:
         return
     where = trees.place_of(node)

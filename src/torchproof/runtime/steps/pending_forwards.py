@@ -53,12 +53,12 @@ def pending_forward(
 ) -> Forward | None:
     """The forward that returned this output, if its backward must still run."""
     nodes = {t.grad_fn for t in tensors(output) if t.grad_fn is not None}
-    saved = saved_tensors(nodes) if nodes and trees.saved_as_they_are() else []
+    saved = saved_tensors(nodes) if nodes and trees.no_saved_tensor_hooks() else []
     if not nodes or saved is None:  # no gradient is required, or the backward has run
         return None
     # A tensor with a history would reference the node that references it.
     saved = [t if t.grad_fn is None else t.detach() for t in saved]
-    backward = Backward(saved if trees.forgets_what_is_saved() else [])
+    backward = Backward(saved if trees.may_overwrite_saved_tensors() else [])
     for node in nodes:
         node.register_prehook(backward)
     return Forward(fn, place, weakref.ref(backward))

@@ -14,9 +14,20 @@ from torchproof.checking.static.patterns import (
     tensors,
 )
 from torchproof.checking.static.patterns.files import FILE_PATTERNS
-from torchproof.checking.static.patterns.pattern import FilePattern, Pattern, Sighting
+from torchproof.checking.static.patterns.pattern import (
+    FilePattern,
+    Pattern,
+    PatternMatch,
+)
 
-__all__ = ["FILE_PATTERNS", "PATTERNS", "FilePattern", "Pattern", "Sighting", "by_node"]
+__all__ = [
+    "FILE_PATTERNS",
+    "PATTERNS",
+    "FilePattern",
+    "Pattern",
+    "PatternMatch",
+    "by_node",
+]
 
 PATTERNS: tuple[Pattern, ...] = (
     tensors.ToPython(),
@@ -47,8 +58,8 @@ PATTERNS: tuple[Pattern, ...] = (
 
 def by_node(patterns: Iterable[Pattern]) -> dict[type[ast.AST], list[Pattern]]:
     """Which patterns look at which nodes."""
-    found: dict[type[ast.AST], list[Pattern]] = {}
+    table: dict[type[ast.AST], list[Pattern]] = {}
     for pattern in patterns:
         for node in pattern.nodes:
-            found.setdefault(node, []).append(pattern)
-    return found
+            table.setdefault(node, []).append(pattern)
+    return table

@@ -8,7 +8,11 @@ from typing import ClassVar
 
 from torchproof.checking.static import compiled
 from torchproof.checking.static.compiled import Compilation, Compiled
-from torchproof.checking.static.patterns.pattern import FilePattern, Sighting, shorten
+from torchproof.checking.static.patterns.pattern import (
+    FilePattern,
+    PatternMatch,
+    shorten,
+)
 from torchproof.checking.static.source import Definition, Source, walk
 
 # Exceptions that say whether torch.compile exists, not whether compiling works.
@@ -25,16 +29,16 @@ class _SitePattern(FilePattern):
 
     words: ClassVar[tuple[str, ...]] = ("compile",)
 
-    def read(self, source: Source) -> Iterator[Sighting]:
+    def read(self, source: Source) -> Iterator[PatternMatch]:
         file = compiled.of(source)
         if file is None or not any(word in source.text for word in self.words):
             return
         for site in file.sites:
-            seen = self.at(site, file, shorten(source.text_of(site.node)))
-            if seen is not None:
-                yield seen
+            hit = self.at(site, file, shorten(source.text_of(site.node)))
+            if hit is not None:
+                yield hit
 
-    def at(self, site: Compiled, file: Compilation, text: str) -> Sighting | None:
+    def at(self, site: Compiled, file: Compilation, text: str) -> PatternMatch | None:
         raise AssertionError(f"{type(self).__name__} does not say what it looks for")
 
 
@@ -43,11 +47,11 @@ class LazyTry(_SitePattern):
 
     code, words = "CF101", ("except",)
 
-    def at(self, site: Compiled, file: Compilation, text: str) -> Sighting | None:
+    def at(self, site: Compiled, file: Compilation, text: str) -> PatternMatch | None:
         block = _enclosing_try(site, file)
         if block is None or _mentions(file, site, block.body):
             return None
-        return Sighting(
+        return PatternMatch(
             site.node,
             f"the except around `{text}` catches no error of compiling",
             "torch.compile only wraps: compiling happens at the first call, and what"
@@ -66,8 +70,8 @@ def _enclosing_try(site: Compiled, file: Compilation) -> ast.Try | None:
         if isinstance(up, Definition | ast.Lambda | ast.With):
             return None
         if isinstance(up, ast.Try) and up.handlers and at in up.body:
-            meant = [h for h in up.handlers if _goes_on(h, file.source)]
-            return up if meant else None
+            handlers = [h for h in up.handlers if _goes_on(h, file.source)]
+            return up if handlers else None
         at = up
     return None
 
@@ -95,8 +99,12 @@ def _mentions(file: Compilation, site: Compiled, body: Sequence[ast.stmt]) -> bo
             loads = isinstance(getattr(node, "ctx", None), ast.Load)
             if node is site.subject or not loads:
                 continue
-            here = isinstance(node, ast.Name | ast.Attribute)
-            if here and file.source.dotted(node) == name and _after(node, site.node):
+            is_reference = isinstance(node, ast.Name | ast.Attribute)
+            if (
+                is_reference
+                and file.source.dotted(node) == name
+                and _after(node, site.node)
+            ):
                 return True
     return False
 
@@ -112,12 +120,12 @@ class TimedNothing(_SitePattern):
 
     code, words = "CF111", ("time", "signal")
 
-    def at(self, site: Compiled, file: Compilation, text: str) -> Sighting | None:
+    def at(self, site: Compiled, file: Compilation, text: str) -> PatternMatch | None:
         guard = self._guard(site, file)
         if guard is None:
             return None
         what = "stops" if guard in _ALARMS else "times"
-        return Sighting(
+        return PatternMatch(
             site.node,
             f"`{guard}` around `{text}` {what} no compiling",
             "torch.compile only wraps: compiling happens at the first call, which is"
@@ -176,11 +184,11 @@ class CompiledAnew(_SitePattern):
 
     code, severity = "CF105", "low"
 
-    def at(self, site: Compiled, file: Compilation, text: str) -> Sighting | None:
+    def at(self, site: Compiled, file: Compilation, text: str) -> PatternMatch | None:
         where = _repeated(site, file)
         if where is None or _fresh_backend(site, file):
             return None
-        return Sighting(
+        return PatternMatch(
             site.node,
             f"`{text}` wraps anew {where}",
             "each torch.compile makes a wrapper and looks its backend and options up,"
@@ -195,11 +203,11 @@ class FreshBackend(_SitePattern):
     code, kind, certain = "RC219", "recompile", False
     calls, words = 2, ("backend",)
 
-    def at(self, site: Compiled, file: Compilation, text: str) -> Sighting | None:
+    def at(self, site: Compiled, file: Compilation, text: str) -> PatternMatch | None:
         repeated = _repeated(site, file) or _in_inner_function(site, file)
         if not repeated or not _fresh_backend(site, file):
             return None
-        return Sighting(
+        return PatternMatch(
             site.node,
             f"`{text}` would compile again each time",
             "the backend is another object each time, so nothing that was compiled"
@@ -209,15 +217,18 @@ class FreshBackend(_SitePattern):
 
 
 def _fresh_backend(site: Compiled, file: Compilation) -> bool:
-    given = site.arguments.get("backend")
-    if isinstance(given, ast.Lambda):
+    backend = site.arguments.get("backend")
+    if isinstance(backend, ast.Lambda):
         return True
-    if isinstance(given, ast.Call):
-        return file.source.dotted(given.func) in ("functools.partial", "partial")
-    if isinstance(given, ast.Name):
-        made = file.bindings.meaning(given)
+    if isinstance(backend, ast.Call):
+        return file.source.dotted(backend.func) in ("functools.partial", "partial")
+    if isinstance(backend, ast.Name):
+        definition = file.bindings.meaning(backend)
         inside = file.bindings.scope(site.node)
-        return isinstance(made, Definition) and file.bindings.scope(made) is inside
+        return (
+            isinstance(definition, Definition)
+            and file.bindings.scope(definition) is inside
+        )
     return False
 
 
@@ -277,14 +288,14 @@ def _invariant(site: Compiled, loop: ast.For | ast.While, file: Compilation) -> 
             return False
     used = {n.id for n in walk(site.node) if isinstance(n, ast.Name)}
     name = file.name(site)
-    own = {name.id} if isinstance(name, ast.Name) else set()
+    result = {name.id} if isinstance(name, ast.Name) else set()
     if not isinstance(name, ast.Name) or name.id in used:
         return False  # model = torch.compile(model): another model each time
     guarded = any(
         isinstance(each, ast.If | ast.Break) and _holds(each, site.node)
         for each in walk(loop)
     )
-    return not guarded and not (used - own) & changed
+    return not guarded and not (used - result) & changed
 
 
 def _holds(node: ast.AST, inner: ast.AST) -> bool:

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from torchproof.checking.static.flow import Flow
-from torchproof.checking.static.patterns.pattern import Pattern, Sighting, shorten
+from torchproof.checking.static.patterns.pattern import Pattern, PatternMatch, shorten
 
 _MADE = {"tensor", "arange", "zeros", "ones", "full", "linspace", "eye"}
 
@@ -18,7 +18,7 @@ class OnTheCpu(Pattern):
     nodes = (ast.Call,)
     shown_by = ("CG312", "CG318")
 
-    def look(self, node: ast.AST, at: Flow) -> Iterator[Sighting]:
+    def look(self, node: ast.AST, at: Flow) -> Iterator[PatternMatch]:
         assert isinstance(node, ast.Call)
         if _is_scalar(node, at) or _is_moved(node, at):
             what = "makes a tensor on the CPU"
@@ -31,7 +31,7 @@ class OnTheCpu(Pattern):
             fix = "do it after the compiled call"
         else:
             return
-        yield Sighting(
+        yield PatternMatch(
             node,
             f"`{shorten(at.text(node))}` {what} in each call of {at.function.name}",
             "a CUDA graph holds the work of one GPU: what is on the CPU can cut it in"
@@ -69,8 +69,8 @@ def _is_moved(node: ast.Call, at: Flow) -> bool:
         return False
     if called.attr == "cuda":
         return True
-    given = [*node.args, *(k.value for k in node.keywords if k.arg == "device")]
-    return any((at.dotted(g) or "").rpartition(".")[2] == "device" for g in given)
+    targets = [*node.args, *(k.value for k in node.keywords if k.arg == "device")]
+    return any((at.dotted(g) or "").rpartition(".")[2] == "device" for g in targets)
 
 
 def _leaves(node: ast.Call, at: Flow) -> bool:

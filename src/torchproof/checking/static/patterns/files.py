@@ -26,7 +26,7 @@ FILE_PATTERNS: tuple[FilePattern, ...] = (
     settings.LateEnvironment(),
     settings.UnknownSetting(),
     settings.SilentErrors(),
-    removed_apis.GoneApi(),
+    removed_apis.RemovedApiUse(),
     removed_apis.ScaledBfloat16(),
     learning_rates.FloatRate(),
     results.ThrownAway(),

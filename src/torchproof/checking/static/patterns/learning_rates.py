@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from torchproof.checking.static import compiled
 from torchproof.checking.static.compiled import Compilation
-from torchproof.checking.static.patterns.pattern import FilePattern, Sighting
+from torchproof.checking.static.patterns.pattern import FilePattern, PatternMatch
 from torchproof.checking.static.source import Definition, Source, walk
 
 
@@ -18,7 +18,7 @@ class FloatRate(FilePattern):
     severity = "low"
     calls = 3
 
-    def read(self, source: Source) -> Iterator[Sighting]:
+    def read(self, source: Source) -> Iterator[PatternMatch]:
         if "optim" not in source.text or "lr" not in source.text:
             return
         file = compiled.of(source)
@@ -27,10 +27,10 @@ class FloatRate(FilePattern):
         for site in file.sites:
             for node, optimizer in _steps(site.subject or site.node, file):
                 if _has_float_rate(optimizer, file) and _is_scheduled(optimizer, file):
-                    yield self._sighting(node)
+                    yield self._match(node)
 
-    def _sighting(self, node: ast.expr) -> Sighting:
-        return Sighting(
+    def _match(self, node: ast.expr) -> PatternMatch:
+        return PatternMatch(
             node,
             "the optimizer's step would be compiled twice: its learning rate is a float"
             " that changes",
@@ -57,12 +57,12 @@ def _steps(subject: ast.expr, file: Compilation) -> Iterator[tuple[ast.expr, ast
 
 
 def _has_float_rate(optimizer: ast.expr, file: Compilation) -> bool:
-    made = file.bindings.meaning(optimizer)
-    if not isinstance(made, ast.Call):
+    constructor = file.bindings.meaning(optimizer)
+    if not isinstance(constructor, ast.Call):
         return False
-    if not (file.source.dotted(made.func) or "").startswith("torch.optim."):
+    if not (file.source.dotted(constructor.func) or "").startswith("torch.optim."):
         return False
-    for keyword in made.keywords:
+    for keyword in constructor.keywords:
         if keyword.arg == "lr":
             return isinstance(keyword.value, ast.Constant)
     return False
@@ -70,11 +70,11 @@ def _has_float_rate(optimizer: ast.expr, file: Compilation) -> bool:
 
 def _is_scheduled(optimizer: ast.expr, file: Compilation) -> bool:
     """Whether a scheduler is made for it, or its groups' rates are written."""
-    made = file.bindings.meaning(optimizer)
+    constructor = file.bindings.meaning(optimizer)
     for node in file.source.nodes:
         if isinstance(node, ast.Call) and node.args:
             scheduler = ".lr_scheduler." in (file.source.dotted(node.func) or "")
-            if scheduler and file.bindings.meaning(node.args[0]) is made:
+            if scheduler and file.bindings.meaning(node.args[0]) is constructor:
                 return True
         target = node.targets[0] if isinstance(node, ast.Assign) else None
         if isinstance(target, ast.Subscript) and compiled.literal(target.slice) == "lr":

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 from torchproof.checking.static.flow import Flow
-from torchproof.checking.static.patterns.pattern import Pattern, Sighting, splits
+from torchproof.checking.static.patterns.pattern import Pattern, PatternMatch, splits
 from torchproof.checking.static.source import walk
 
 _WRITES = {"print", "pprint.pprint", "pprint.pp", "warnings.warn"}
@@ -26,7 +26,7 @@ class Output(Pattern):
     nodes = (ast.Call,)
     shown_by = ("GB104", "GB105", "GB117")
 
-    def look(self, node: ast.AST, at: Flow) -> Iterator[Sighting]:
+    def look(self, node: ast.AST, at: Flow) -> Iterator[PatternMatch]:
         assert isinstance(node, ast.Call)
         if not _is_output(node, at) or _is_switched(at):
             return

@@ -10,7 +10,7 @@ from torchproof.checking.static.flow import Flow
 from torchproof.checking.static.kinds import Kind
 from torchproof.checking.static.patterns.pattern import (
     Pattern,
-    Sighting,
+    PatternMatch,
     shorten,
     splits,
 )
@@ -41,26 +41,26 @@ class OutsideWorld(Pattern):
     nodes = (ast.Call, ast.Subscript)
     shown_by = ("GB105", "GB111", "GB115", "GB117")
 
-    def look(self, node: ast.AST, at: Flow) -> Iterator[Sighting]:
+    def look(self, node: ast.AST, at: Flow) -> Iterator[PatternMatch]:
         assert isinstance(node, ast.Call | ast.Subscript)
         if isinstance(node, ast.Subscript):
             written = not isinstance(node.ctx, ast.Load)
             if written and at.dotted(node.value) == "os.environ":
-                yield self._sighting(node, at, "writes to the environment", _PASS)
+                yield self._match(node, at, "writes to the environment", _PASS)
             return
         dotted = at.dotted(node.func) or ""
         if _CLOCK.fullmatch(dotted):
             fix = "take the time around the compiled call; torch.profiler looks inside"
-            yield self._sighting(node, at, "reads the clock", fix)
+            yield self._match(node, at, "reads the clock", fix)
         elif _FILES.fullmatch(dotted):
-            yield self._sighting(node, at, "reaches outside the tensor program", _PASS)
+            yield self._match(node, at, "reaches outside the tensor program", _PASS)
         elif _RANDOM.fullmatch(dotted) or _RANDOM_ONCE.fullmatch(dotted):
             since = " (torch 2.14 does)" if _RANDOM_ONCE.fullmatch(dotted) else ""
             what = f"uses a random generator that tracing does not follow{since}"
             fix = f"draw with torch.rand or random.uniform, or {_PASS}"
-            yield self._sighting(node, at, what, fix)
+            yield self._match(node, at, what, fix)
 
-    def _sighting(self, node: ast.expr, at: Flow, what: str, fix: str) -> Sighting:
+    def _match(self, node: ast.expr, at: Flow, what: str, fix: str) -> PatternMatch:
         return splits(node, at, cause=f"{{}} {what}", fix=fix)
 
 
@@ -83,7 +83,7 @@ class UntraceableCall(Pattern):
     nodes = (ast.Call,)
     shown_by = ("GB103", "GB105", "GB115", "GB117", "GB199")
 
-    def look(self, node: ast.AST, at: Flow) -> Iterator[Sighting]:
+    def look(self, node: ast.AST, at: Flow) -> Iterator[PatternMatch]:
         assert isinstance(node, ast.Call)
         dotted = at.dotted(node.func) or ""
         if _UNTRACED.fullmatch(dotted):
@@ -113,7 +113,7 @@ class Recurrent(Pattern):
     code, kind = "GB108", "graph_break"
     nodes = (ast.Call,)
 
-    def look(self, node: ast.AST, at: Flow) -> Iterator[Sighting]:
+    def look(self, node: ast.AST, at: Flow) -> Iterator[PatternMatch]:
         assert isinstance(node, ast.Call)
         if at.kind(node.func) is Kind.RECURRENT:
             yield splits(
@@ -134,7 +134,7 @@ class DeepCopy(Pattern):
     nodes = (ast.Call,)
     shown_by = ("GB105", "GB109")
 
-    def look(self, node: ast.AST, at: Flow) -> Iterator[Sighting]:
+    def look(self, node: ast.AST, at: Flow) -> Iterator[PatternMatch]:
         assert isinstance(node, ast.Call)
         if at.dotted(node.func) != "copy.deepcopy" or not node.args:
             return
@@ -152,14 +152,14 @@ class Autograd(Pattern):
     code, kind = "GB110", "graph_break"
     nodes = (ast.Call,)
 
-    def look(self, node: ast.AST, at: Flow) -> Iterator[Sighting]:
+    def look(self, node: ast.AST, at: Flow) -> Iterator[PatternMatch]:
         assert isinstance(node, ast.Call)
         dotted = at.dotted(node.func) or ""
-        found = dotted in ("torch.autograd.grad", "torch.autograd.backward")
+        runs_autograd = dotted in ("torch.autograd.grad", "torch.autograd.backward")
         if isinstance(node.func, ast.Attribute) and node.func.attr == "backward":
-            known = at.kind(node.func.value).is_tensor
-            found |= known or dotted.rpartition(".")[0].endswith("loss")
-        if found:
+            on_tensor = at.kind(node.func.value).is_tensor
+            runs_autograd |= on_tensor or dotted.rpartition(".")[0].endswith("loss")
+        if runs_autograd:
             yield splits(
                 node,
                 at,
@@ -181,23 +181,23 @@ class TensorInternals(Pattern):
     nodes = (ast.Call, ast.Assign)
     shown_by = ("GB105", "GB116", "GB199")
 
-    def look(self, node: ast.AST, at: Flow) -> Iterator[Sighting]:
+    def look(self, node: ast.AST, at: Flow) -> Iterator[PatternMatch]:
         assert isinstance(node, ast.Call | ast.Assign)
         if isinstance(node, ast.Assign):
             for target in node.targets:
                 if _is_data(target, at):
                     fix = "copy in place: x.copy_(y), under torch.no_grad()"
-                    yield self._sighting(node, at, fix)
+                    yield self._match(node, at, fix)
             return
         called = node.func
         if isinstance(called, ast.Attribute) and called.attr in _INTERNALS:
             if at.kind(called.value).is_tensor:
                 fix = "do it before the tensor goes into the compiled function"
-                yield self._sighting(node, at, fix)
+                yield self._match(node, at, fix)
         elif at.dotted(called) in _PARAMETERS:
-            yield self._sighting(node, at, "make the parameter in __init__")
+            yield self._match(node, at, "make the parameter in __init__")
 
-    def _sighting(self, node: ast.expr | ast.stmt, at: Flow, fix: str) -> Sighting:
+    def _match(self, node: ast.expr | ast.stmt, at: Flow, fix: str) -> PatternMatch:
         cause = "{} works on the tensor itself rather than its values"
         return splits(node, at, cause=cause, fix=fix)
 
@@ -216,13 +216,16 @@ class DeviceContext(Pattern):
     nodes = (ast.With,)
     shown_by = ("GB111", "GB115", "GB199")
 
-    def look(self, node: ast.AST, at: Flow) -> Iterator[Sighting]:
+    def look(self, node: ast.AST, at: Flow) -> Iterator[PatternMatch]:
         assert isinstance(node, ast.With)
         for item in node.items:
-            made = item.context_expr
-            if isinstance(made, ast.Call) and at.dotted(made.func) == "torch.device":
+            context = item.context_expr
+            if (
+                isinstance(context, ast.Call)
+                and at.dotted(context.func) == "torch.device"
+            ):
                 yield splits(
-                    made,
+                    context,
                     at,
                     cause="{} as a context manager cannot be entered while tracing, and"
                     " the whole function is left out",
@@ -237,12 +240,12 @@ class FrozenEnvironment(Pattern):
     nodes = (ast.Call, ast.Subscript, ast.Compare)
     calls = 2
 
-    def look(self, node: ast.AST, at: Flow) -> Iterator[Sighting]:
+    def look(self, node: ast.AST, at: Flow) -> Iterator[PatternMatch]:
         if not _reads_environment(node, at):
             return
         assert isinstance(node, ast.expr)
         text = shorten(at.text(node))
-        yield Sighting(
+        yield PatternMatch(
             node,
             f"{at.function.name} would keep what `{text}` gave while it was traced",
             "nothing checks an environment variable when compiled code runs: a later"
@@ -268,13 +271,13 @@ class NumpyRandom(Pattern):
     nodes = (ast.Call,)
     shown_by = ("NM413", "NM419", "NM404", "GB101", "GB105", "GB115")
 
-    def look(self, node: ast.AST, at: Flow) -> Iterator[Sighting]:
+    def look(self, node: ast.AST, at: Flow) -> Iterator[PatternMatch]:
         assert isinstance(node, ast.Call)
         dotted = at.dotted(node.func) or ""
         if not dotted.startswith(("np.random.", "numpy.random.")):
             return
         text = shorten(at.text(node))
-        yield Sighting(
+        yield PatternMatch(
             node,
             f"`{text}` would draw from torch instead of numpy, or split the graph of"
             f" {at.function.name}",

@@ -7,7 +7,11 @@ from collections.abc import Iterator
 
 from torchproof.checking.static import compiled
 from torchproof.checking.static.compiled import Compilation, Compiled, is_true
-from torchproof.checking.static.patterns.pattern import FilePattern, Sighting, shorten
+from torchproof.checking.static.patterns.pattern import (
+    FilePattern,
+    PatternMatch,
+    shorten,
+)
 from torchproof.checking.static.source import Source, walk
 from torchproof.records import Severity
 
@@ -21,7 +25,7 @@ class AfterParallel(FilePattern):
 
     code = "CF102"
 
-    def read(self, source: Source) -> Iterator[Sighting]:
+    def read(self, source: Source) -> Iterator[PatternMatch]:
         if not any(word in source.text for word in (*DDP, *FSDP, *SHARD)):
             return
         file = compiled.of(source)
@@ -31,22 +35,25 @@ class AfterParallel(FilePattern):
             if wrapping is None:
                 continue
             text = shorten(source.text_of(site.node))
-            severity, message, cause, fix = _told(wrapping, site, source)
-            yield Sighting(site.node, f"`{text}` {message}", cause, fix, severity)
+            severity, message, cause, fix = _explanation(wrapping, site, source)
+            yield PatternMatch(site.node, f"`{text}` {message}", cause, fix, severity)
 
 
 def wrapped_before(site: Compiled, file: Compilation) -> ast.Call | None:
     """The call that wrapped what is compiled here, where the file shows it."""
-    made: ast.AST | None = site.subject
+    subject: ast.AST | None = site.subject
     for _ in range(3):
-        if isinstance(made, ast.Call):
-            called = _name(made, file.source)
-            return made if called in (*DDP, *FSDP, *SHARD) else None
-        if isinstance(made, ast.Name) and (shard := _sharded(made, file)) is not None:
+        if isinstance(subject, ast.Call):
+            called = _name(subject, file.source)
+            return subject if called in (*DDP, *FSDP, *SHARD) else None
+        if (
+            isinstance(subject, ast.Name)
+            and (shard := _sharded(subject, file)) is not None
+        ):
             return shard
-        if not isinstance(made, ast.Name | ast.Attribute):
+        if not isinstance(subject, ast.Name | ast.Attribute):
             return None
-        made = file.bindings.meaning(made)
+        subject = file.bindings.meaning(subject)
     return None
 
 
@@ -57,25 +64,25 @@ def _sharded(name: ast.Name, file: Compilation) -> ast.Call | None:
     """
     if "fully_shard" not in file.source.text:
         return None
-    found: dict[bool, ast.Call] = {}
+    calls: dict[bool, ast.Call] = {}
     for node in walk(file.bindings.scope(name)):
         if not isinstance(node, ast.Call) or node.lineno >= name.lineno:
             continue
         if _name(node, file.source) in SHARD and node.args:
-            given = node.args[0]
-            found[isinstance(given, ast.Name) and given.id == name.id] = node
-    return found[True] if len(found) == 2 else None
+            argument = node.args[0]
+            calls[isinstance(argument, ast.Name) and argument.id == name.id] = node
+    return calls[True] if len(calls) == 2 else None
 
 
 def _name(node: ast.Call, source: Source) -> str:
     return (source.dotted(node.func) or "").rpartition(".")[2]
 
 
-def _told(
+def _explanation(
     wrapping: ast.Call, site: Compiled, source: Source
 ) -> tuple[Severity, str, str, str]:
     name = _name(wrapping, source)
-    given = {k.arg: k.value for k in wrapping.keywords if k.arg}
+    arguments = {k.arg: k.value for k in wrapping.keywords if k.arg}
     whole = is_true(site.arguments.get("fullgraph"))
     if name in DDP:
         if whole:
@@ -95,7 +102,7 @@ def _told(
             "this is the order that PyTorch names for DDP; with larger graphs in"
             " mind set bucket_cap_mb higher, or compile the blocks before wrapping",
         )
-    if name in FSDP and not is_true(given.get("use_orig_params")):
+    if name in FSDP and not is_true(arguments.get("use_orig_params")):
         return (
             "high",
             "compiles nothing: FSDP was given no use_orig_params=True",

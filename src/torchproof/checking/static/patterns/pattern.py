@@ -13,7 +13,7 @@ from torchproof.records import Severity
 
 
 @dataclass(frozen=True)
-class Sighting:
+class PatternMatch:
     """A pattern at a node, in words."""
 
     node: ast.AST
@@ -34,7 +34,7 @@ class Pattern:
     calls: ClassVar[int] = 1  # that a run needs to show it
     certain: ClassVar[bool] = False
 
-    def look(self, node: ast.AST, at: Flow) -> Iterator[Sighting]:
+    def look(self, node: ast.AST, at: Flow) -> Iterator[PatternMatch]:
         raise AssertionError(f"{type(self).__name__} does not say what it looks for")
 
 
@@ -51,7 +51,7 @@ class FilePattern:
     shown_by: ClassVar[tuple[str, ...]] = ()
     calls: ClassVar[int] = 1
 
-    def read(self, source: Source) -> Iterator[Sighting]:
+    def read(self, source: Source) -> Iterator[PatternMatch]:
         raise AssertionError(f"{type(self).__name__} does not say what it looks for")
 
 
@@ -66,11 +66,11 @@ def splits(
     cause: str,
     fix: str,
     severity: Severity | None = None,
-) -> Sighting:
+) -> PatternMatch:
     """What would be a graph break. `{}` in a text stands for the source's words."""
     text = shorten(at.text(node))
     message = f"`{text}` would split the graph of {at.function.name}"
     quoted = f"`{text}`"
-    return Sighting(
+    return PatternMatch(
         node, message, cause.replace("{}", quoted), fix.replace("{}", quoted), severity
     )

@@ -7,7 +7,11 @@ from collections.abc import Iterator
 
 from torchproof.checking.static import compiled
 from torchproof.checking.static.compiled import Compilation, Compiled
-from torchproof.checking.static.patterns.pattern import FilePattern, Sighting, shorten
+from torchproof.checking.static.patterns.pattern import (
+    FilePattern,
+    PatternMatch,
+    shorten,
+)
 from torchproof.checking.static.source import Class, Definition, Source, walk
 
 # Methods by which models are run besides forward; nn.Module has none of them.
@@ -23,7 +27,7 @@ class ThrownAway(FilePattern):
     code, kind, severity = "NC801", "no_op", "high"
     shown_by = ("NC801", "NC803")
 
-    def read(self, source: Source) -> Iterator[Sighting]:
+    def read(self, source: Source) -> Iterator[PatternMatch]:
         file = compiled.of(source)
         for site in file.sites if file else ():
             statement = source.parents.get(site.node)
@@ -32,7 +36,7 @@ class ThrownAway(FilePattern):
             if _may_raise_on_purpose(statement, source):
                 continue
             subject = source.text_of(site.subject)
-            yield Sighting(
+            yield PatternMatch(
                 site.node,
                 f"`{shorten(source.text_of(site.node))}` compiles nothing: its result"
                 " is thrown away",
@@ -60,7 +64,7 @@ class OtherMethod(FilePattern):
     code, kind, certain = "NC802", "no_op", False
     shown_by = ("NC802",)
 
-    def read(self, source: Source) -> Iterator[Sighting]:
+    def read(self, source: Source) -> Iterator[PatternMatch]:
         file = compiled.of(source)
         if file is None:
             return
@@ -76,7 +80,7 @@ class OtherMethod(FilePattern):
                 continue
             text = shorten(source.text_of(node.func))
             name = node.func.attr
-            yield Sighting(
+            yield PatternMatch(
                 node,
                 f"`{text}()` on the compiled module would run uncompiled",
                 f"torch.compile(module) compiles forward only; {name} is the"
@@ -92,13 +96,13 @@ def _is_other(name: str, site: Compiled, file: Compilation) -> bool:
     cls = _class(site, file)
     if cls is None:
         return name in _METHODS and not _is_function(site, file)
-    own = cls.methods.get(name)
-    if own is None:
+    method = cls.methods.get(name)
+    if method is None:
         return name in _METHODS
     plain = name.startswith("_") or name in ("forward", "train", "eval", "compile")
-    runs = any("compile" in each for each in own.decorators)
-    known = {"property", "staticmethod", "classmethod"} & set(own.decorators)
-    return not plain and not runs and not known and _computes(own.node)
+    runs = any("compile" in each for each in method.decorators)
+    special = {"property", "staticmethod", "classmethod"} & set(method.decorators)
+    return not plain and not runs and not special and _computes(method.node)
 
 
 def _computes(function: Definition) -> bool:
@@ -108,17 +112,17 @@ def _computes(function: Definition) -> bool:
 
 def _class(site: Compiled, file: Compilation) -> Class | None:
     """The class of the compiled module, where the file says it."""
-    made: ast.AST | None = site.subject
+    subject: ast.AST | None = site.subject
     for _ in range(4):
-        if isinstance(made, ast.Call):
-            dotted = file.source.dotted(made.func) or ""
-            if isinstance(made.func, ast.Attribute) and made.func.attr in _SAME:
-                made = made.func.value
+        if isinstance(subject, ast.Call):
+            dotted = file.source.dotted(subject.func) or ""
+            if isinstance(subject.func, ast.Attribute) and subject.func.attr in _SAME:
+                subject = subject.func.value
                 continue
             return file.source.classes.get(dotted)
-        if not isinstance(made, ast.Name | ast.Attribute):
+        if not isinstance(subject, ast.Name | ast.Attribute):
             return None
-        made = file.bindings.meaning(made)
+        subject = file.bindings.meaning(subject)
     return None
 
 
@@ -142,7 +146,7 @@ class OriginalCalled(FilePattern):
     code, kind, certain = "NC803", "no_op", False
     shown_by = ("NC803", "NC801")
 
-    def read(self, source: Source) -> Iterator[Sighting]:
+    def read(self, source: Source) -> Iterator[PatternMatch]:
         file = compiled.of(source)
         for site in file.sites if file else ():
             assert file is not None
@@ -155,7 +159,7 @@ class OriginalCalled(FilePattern):
             call = _first_call(subject, site, file)
             if call is not None:
                 text = shorten(source.text_of(call))
-                yield Sighting(
+                yield PatternMatch(
                     call,
                     f"`{text}` runs uncompiled: {names[0]} is the compiled one, and"
                     " nothing uses it",
@@ -169,16 +173,16 @@ def _first_call(
     subject: ast.Name | ast.Attribute, site: Compiled, file: Compilation
 ) -> ast.Call | None:
     """Of the original: after it is compiled, or in another method of its object."""
-    own = isinstance(subject, ast.Attribute)
+    is_attribute = isinstance(subject, ast.Attribute)
     scope = file.bindings.scope(site.node)
-    if own:
+    if is_attribute:
         while not isinstance(scope, ast.ClassDef | ast.Module):
             scope = file.bindings.scope(scope)
     name = file.source.dotted(subject)
     for node in walk(scope):
         if isinstance(node, ast.Call) and file.source.dotted(node.func) == name:
             later = node.lineno > site.node.lineno
-            if later or (own and file.bindings.scope(node) is not scope):
+            if later or (is_attribute and file.bindings.scope(node) is not scope):
                 return node
     return None
 
@@ -210,7 +214,7 @@ class PrefixedCheckpoint(FilePattern):
 
     code = "CF112"
 
-    def read(self, source: Source) -> Iterator[Sighting]:
+    def read(self, source: Source) -> Iterator[PatternMatch]:
         file = compiled.of(source)
         if file is None or "state_dict" not in source.text:
             return
@@ -225,7 +229,7 @@ class PrefixedCheckpoint(FilePattern):
             for inner in walk(node):
                 if self._is_state(inner, file):
                     assert isinstance(inner, ast.Call)
-                    yield self._sighting(inner, source)
+                    yield self._match(inner, source)
 
     def _is_state(self, node: ast.AST, file: Compilation) -> bool:
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
@@ -235,9 +239,9 @@ class PrefixedCheckpoint(FilePattern):
         site = file.of(node.func.value)
         return site is not None and site.subject is not None
 
-    def _sighting(self, node: ast.Call, source: Source) -> Sighting:
+    def _match(self, node: ast.Call, source: Source) -> PatternMatch:
         text = shorten(source.text_of(node))
-        return Sighting(
+        return PatternMatch(
             node,
             f"`{text}` saves keys that begin with `_orig_mod.`",
             "a compiled module holds the original under the name _orig_mod, so a plain"

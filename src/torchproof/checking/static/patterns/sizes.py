@@ -9,7 +9,7 @@ from torchproof.checking.static.flow import Flow
 from torchproof.checking.static.kinds import Kind
 from torchproof.checking.static.patterns.pattern import (
     Pattern,
-    Sighting,
+    PatternMatch,
     shorten,
     splits,
 )
@@ -29,21 +29,21 @@ class DynamicSize(Pattern):
         "bincount",
     )
 
-    def look(self, node: ast.AST, at: Flow) -> Iterator[Sighting]:
+    def look(self, node: ast.AST, at: Flow) -> Iterator[PatternMatch]:
         assert isinstance(node, ast.Call | ast.Subscript | ast.AugAssign)
         if isinstance(node, ast.AugAssign):  # `x[mask] += y` reads first
             if isinstance(node.target, ast.Subscript) and _by_mask(node.target, at):
-                yield self._sighting(node.target, at)
+                yield self._match(node.target, at)
         elif isinstance(node, ast.Subscript):
             if isinstance(node.ctx, ast.Load) and _by_mask(node, at):
-                yield self._sighting(node, at)
+                yield self._match(node, at)
         elif self._is_call(node, at):
-            yield self._sighting(node, at)
+            yield self._match(node, at)
         elif (fix := _unsized(node, at)) is not None:
             cause = "how much {} gives depends on values, which tracing does not have"
             yield splits(node, at, cause=cause, fix=fix)
 
-    def _sighting(self, node: ast.expr, at: Flow) -> Sighting:
+    def _match(self, node: ast.expr, at: Flow) -> PatternMatch:
         return splits(
             node,
             at,
@@ -79,20 +79,20 @@ def _by_mask(node: ast.Subscript, at: Flow) -> bool:
 def _unsized(node: ast.Call, at: Flow) -> str | None:
     """The fix, where a call leaves a size to be found out that it could be told."""
     dotted = at.dotted(node.func) or ""
-    told = {k.arg: k.value for k in node.keywords}
-    if dotted in _ONE_HOT and None not in told:
-        classes = node.args[1] if len(node.args) > 1 else told.get("num_classes")
+    keywords = {k.arg: k.value for k in node.keywords}
+    if dotted in _ONE_HOT and None not in keywords:
+        classes = node.args[1] if len(node.args) > 1 else keywords.get("num_classes")
         if classes is not None and at.text(classes) != "-1":
             return None
         return "give the number of classes: one_hot(x, num_classes=n)"
     if dotted == "torch.repeat_interleave":
-        repeats = node.args[1] if len(node.args) > 1 else told.get("repeats")
+        repeats = node.args[1] if len(node.args) > 1 else keywords.get("repeats")
         repeats = repeats or (node.args[0] if node.args else None)
     elif isinstance(node.func, ast.Attribute) and node.func.attr == "repeat_interleave":
-        repeats = node.args[0] if node.args else told.get("repeats")
+        repeats = node.args[0] if node.args else keywords.get("repeats")
     else:
         return None
-    if repeats is None or "output_size" in told or not at.kind(repeats).is_tensor:
+    if repeats is None or "output_size" in keywords or not at.kind(repeats).is_tensor:
         return None
     return "give the size of the result: repeat_interleave(..., output_size=n)"
 
@@ -104,7 +104,7 @@ class SymbolicArgument(Pattern):
     nodes = (ast.Call,)
     calls = 2  # a size is dynamic once it has changed
 
-    def look(self, node: ast.AST, at: Flow) -> Iterator[Sighting]:
+    def look(self, node: ast.AST, at: Flow) -> Iterator[PatternMatch]:
         assert isinstance(node, ast.Call)
         for keyword in node.keywords:
             name = keyword.arg
@@ -138,7 +138,7 @@ class UnrolledLoop(Pattern):
     shown_by = ("SP511", "RC201", "RC220", "RC290", "DS60", "SP531")
     calls = 2
 
-    def look(self, node: ast.AST, at: Flow) -> Iterator[Sighting]:
+    def look(self, node: ast.AST, at: Flow) -> Iterator[PatternMatch]:
         assert isinstance(node, ast.For)
         loop = node.iter
         if not isinstance(loop, ast.Call) or at.dotted(loop.func) != "range":
@@ -147,7 +147,7 @@ class UnrolledLoop(Pattern):
         if not lengths or not _carries(node, at):
             return
         text = shorten(at.text(loop))
-        yield Sighting(
+        yield PatternMatch(
             loop,
             f"the loop over `{text}` would be unrolled into the graph of"
             f" {at.function.name}",

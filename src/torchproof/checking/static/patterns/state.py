@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from torchproof.checking.static.flow import Flow
-from torchproof.checking.static.patterns.pattern import Pattern, Sighting, shorten
+from torchproof.checking.static.patterns.pattern import Pattern, PatternMatch, shorten
 from torchproof.checking.static.source import walk
 
 _COUNTERS = ast.Add | ast.Sub | ast.Mult
@@ -20,13 +20,13 @@ class Counter(Pattern):
     shown_by = ("RC213", "RC290", "RC215", "RC299")
     calls = 3
 
-    def look(self, node: ast.AST, at: Flow) -> Iterator[Sighting]:
+    def look(self, node: ast.AST, at: Flow) -> Iterator[PatternMatch]:
         assert isinstance(node, ast.AugAssign | ast.Assign)
         name = _counted(node, at)
         if name is None or not _is_integer(name, at):
             return
         text = shorten(at.text(node))
-        yield Sighting(
+        yield PatternMatch(
             node,
             f"`{text}` would compile {at.function.name} again in each call",
             f"compiled code holds for one value of `self.{name}`, and each call changes"
@@ -49,8 +49,10 @@ def _counted(node: ast.AugAssign | ast.Assign, at: Flow) -> str | None:
         return None
     dotted = at.dotted(target) or ""
     whole = isinstance(step, ast.Constant) and type(step.value) is int
-    own = dotted.startswith("self.") and dotted.count(".") == 1
-    return dotted[5:] if own and whole and isinstance(operation, _COUNTERS) else None
+    on_self = dotted.startswith("self.") and dotted.count(".") == 1
+    return (
+        dotted[5:] if on_self and whole and isinstance(operation, _COUNTERS) else None
+    )
 
 
 def _is_integer(name: str, at: Flow) -> bool:
@@ -71,7 +73,7 @@ class GlobalCounter(Pattern):
     shown_by = ("RC214", "RC290", "RC215", "RC299")
     calls = 3
 
-    def look(self, node: ast.AST, at: Flow) -> Iterator[Sighting]:
+    def look(self, node: ast.AST, at: Flow) -> Iterator[PatternMatch]:
         assert isinstance(node, ast.AugAssign)
         target, step = node.target, node.value
         if not isinstance(target, ast.Name) or not isinstance(step, ast.Constant):
@@ -83,7 +85,7 @@ class GlobalCounter(Pattern):
             for n in walk(at.function.node)
         ):
             return
-        yield Sighting(
+        yield PatternMatch(
             node,
             f"`{shorten(at.text(node))}` would compile {at.function.name} again in each"
             " call",
@@ -101,7 +103,7 @@ class GrowingList(Pattern):
     shown_by = ("RC212", "RC213", "RC214", "RC290", "RC215", "RC299")
     calls = 3
 
-    def look(self, node: ast.AST, at: Flow) -> Iterator[Sighting]:
+    def look(self, node: ast.AST, at: Flow) -> Iterator[PatternMatch]:
         assert isinstance(node, ast.Call)
         called = node.func
         if not isinstance(called, ast.Attribute) or called.attr != "append":
@@ -109,7 +111,7 @@ class GrowingList(Pattern):
         name = at.dotted(called.value) or ""
         if not _is_kept_list(name, at) or _is_emptied(name, at):
             return
-        yield Sighting(
+        yield PatternMatch(
             node,
             f"`{shorten(at.text(node))}` would compile {at.function.name} again in each"
             " call",
@@ -158,7 +160,7 @@ class KeptOutput(Pattern):
     shown_by = ("CG301", "CG302", "CG303", "CG304")
     calls = 2
 
-    def look(self, node: ast.AST, at: Flow) -> Iterator[Sighting]:
+    def look(self, node: ast.AST, at: Flow) -> Iterator[PatternMatch]:
         assert isinstance(node, ast.Assign)
         if at.function.node.name != "forward" or not at.kind(node.value).is_tensor:
             return
@@ -168,7 +170,7 @@ class KeptOutput(Pattern):
             name = at.dotted(target) or ""
             if not (name.startswith("self.") and name.count(".") == 1):
                 continue
-            yield Sighting(
+            yield PatternMatch(
                 node,
                 f"`{shorten(at.text(node))}` would keep an output of"
                 f" {at.function.name} beyond its call",
@@ -198,14 +200,14 @@ class ListArgument(Pattern):
     calls = 2
     joins = ("torch.stack", "torch.cat", "torch.concat", "torch.vstack", "torch.hstack")
 
-    def look(self, node: ast.AST, at: Flow) -> Iterator[Sighting]:
+    def look(self, node: ast.AST, at: Flow) -> Iterator[PatternMatch]:
         if at.function.node.name != "forward":
             return
         for each in self._used(node, at):
-            known = isinstance(each, ast.Name) and each.id in _lists_given(at)
-            if known and at.text(each) not in at.told:
-                at.told.add(at.text(each))
-                yield Sighting(
+            is_list = isinstance(each, ast.Name) and each.id in _list_parameters(at)
+            if is_list and at.text(each) not in at.reported:
+                at.reported.add(at.text(each))
+                yield PatternMatch(
                     each,
                     f"{at.function.name} would be compiled again for each length of"
                     f" the list `{at.text(each)}`",
@@ -225,14 +227,14 @@ class ListArgument(Pattern):
         return [each.iter for each in node.generators]
 
 
-def _lists_given(at: Flow) -> set[str]:
+def _list_parameters(at: Flow) -> set[str]:
     """Parameters that are annotated as lists of tensors and still what was given."""
-    found = set()
+    parameters = set()
     for parameter in at.function.parameters:
         if parameter.annotation is None:
             continue
         text = ast.unparse(parameter.annotation).replace(" ", "")
         text = text.removesuffix("|None").removeprefix("Optional[").lower()
         if text.startswith(("list[", "sequence[", "typing.list[")) and "tensor" in text:
-            found.add(parameter.arg)
-    return found
+            parameters.add(parameter.arg)
+    return parameters

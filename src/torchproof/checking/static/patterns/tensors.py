@@ -9,7 +9,7 @@ from torchproof.checking.static.flow import Flow
 from torchproof.checking.static.kinds import Kind
 from torchproof.checking.static.patterns.pattern import (
     Pattern,
-    Sighting,
+    PatternMatch,
     shorten,
     splits,
 )
@@ -30,7 +30,7 @@ class ToPython(Pattern):
     nodes = (ast.Call, ast.Subscript)
     shown_by = ("GB101", "GB103", "GB113", "GB117", "HS901", "DS602")
 
-    def look(self, node: ast.AST, at: Flow) -> Iterator[Sighting]:
+    def look(self, node: ast.AST, at: Flow) -> Iterator[PatternMatch]:
         assert isinstance(node, ast.Call | ast.Subscript)
         called = isinstance(node, ast.Call)
         what = _read_by_call(node, at) if called else _read_by_index(node, at)  # type: ignore[arg-type]
@@ -60,17 +60,19 @@ def _read_by_call(node: ast.Call, at: Flow) -> str | None:
     return None
 
 
-def _size_in(given: list[ast.expr], at: Flow) -> str | None:
-    every = [e for a in given for e in (a.elts if isinstance(a, ast.Tuple) else [a])]
+def _size_in(arguments: list[ast.expr], at: Flow) -> str | None:
+    every = [
+        e for a in arguments for e in (a.elts if isinstance(a, ast.Tuple) else [a])
+    ]
     return "a size" if any(at.kind(each).is_tensor for each in every) else None
 
 
 def _read_by_index(node: ast.Subscript, at: Flow) -> str | None:
-    held = at.kind(node.value)
-    listed = held in (Kind.PYTHON, Kind.SIZES, Kind.TENSORS)
+    container = at.kind(node.value)
+    listed = container in (Kind.PYTHON, Kind.SIZES, Kind.TENSORS)
     if listed and at.kind(node.slice).is_tensor:
         return "an index"
-    if not held.is_tensor:
+    if not container.is_tensor:
         return None
     parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
     bounds = [b for p in parts if isinstance(p, ast.Slice) for b in (p.lower, p.upper)]
@@ -87,10 +89,10 @@ class Branch(Pattern):
     )
     shown_by = ("GB101", "GB102", "GB117")
 
-    def look(self, node: ast.AST, at: Flow) -> Iterator[Sighting]:
+    def look(self, node: ast.AST, at: Flow) -> Iterator[PatternMatch]:
         for test in _tests(node, at):
             word = _word(node)
-            yield Sighting(
+            yield PatternMatch(
                 test,
                 f"`{word}{shorten(at.text(test))}` would split the graph of"
                 f" {at.function.name}",
@@ -107,16 +109,16 @@ def _tests(node: ast.AST, at: Flow) -> list[ast.expr]:
     if isinstance(node, ast.Assert):
         # `assert tensor, "text"` is captured; a text that is built is not.
         built = node.msg is not None and not isinstance(node.msg, ast.Constant)
-        asked = [node.test] if built else []
+        tests = [node.test] if built else []
     elif isinstance(node, ast.If | ast.While | ast.IfExp):
-        asked = [node.test]
+        tests = [node.test]
     elif isinstance(node, ast.BoolOp):
-        asked = node.values[:-1]  # the last one is given on as it is
+        tests = node.values[:-1]  # the last one is given on as it is
     elif isinstance(node, ast.UnaryOp):
-        asked = [node.operand] if isinstance(node.op, ast.Not) else []
+        tests = [node.operand] if isinstance(node.op, ast.Not) else []
     else:
-        asked = [test for each in node.generators for test in each.ifs]  # type: ignore[attr-defined]
-    return [test for test in asked if at.kind(test).is_tensor]
+        tests = [test for each in node.generators for test in each.ifs]  # type: ignore[attr-defined]
+    return [test for test in tests if at.kind(test).is_tensor]
 
 
 def _is_asked(node: ast.Compare, at: Flow) -> bool:
@@ -174,22 +176,24 @@ class Comparison(Pattern):
     shown_by = ("GB101", "GB102", "GB117")
     functions = ("equal", "allclose", "is_nonzero")
 
-    def look(self, node: ast.AST, at: Flow) -> Iterator[Sighting]:
+    def look(self, node: ast.AST, at: Flow) -> Iterator[PatternMatch]:
         assert isinstance(node, ast.Call)
         dotted = at.dotted(node.func) or ""
         if dotted in ("any", "all"):
-            given = [at.kind(each) for each in node.args]
-            found = any(kind.is_tensor or kind is Kind.TENSORS for kind in given)
+            arguments = [at.kind(each) for each in node.args]
+            gives_bool = any(
+                kind.is_tensor or kind is Kind.TENSORS for kind in arguments
+            )
         elif dotted.startswith("torch."):
-            found = dotted[6:] in self.functions
+            gives_bool = dotted[6:] in self.functions
         else:
             called = node.func
-            found = (
+            gives_bool = (
                 isinstance(called, ast.Attribute)
                 and called.attr in self.functions
                 and at.kind(called.value).is_tensor
             )
-        if found:
+        if gives_bool:
             yield splits(
                 node,
                 at,
@@ -207,7 +211,7 @@ class ToText(Pattern):
     nodes = (ast.Call,)
     shown_by = ("GB101", "GB117")
 
-    def look(self, node: ast.AST, at: Flow) -> Iterator[Sighting]:
+    def look(self, node: ast.AST, at: Flow) -> Iterator[PatternMatch]:
         assert isinstance(node, ast.Call)
         dotted = at.dotted(node.func)
         if dotted not in ("str", "repr", "sorted") or not node.args:

@@ -9,7 +9,11 @@ from torchproof.checking.static import bindings
 from torchproof.checking.static.bindings import Bindings
 from torchproof.checking.static.flow import Flow
 from torchproof.checking.static.kinds import Kind
-from torchproof.checking.static.patterns.pattern import FilePattern, Sighting, shorten
+from torchproof.checking.static.patterns.pattern import (
+    FilePattern,
+    PatternMatch,
+    shorten,
+)
 from torchproof.checking.static.patterns.tensors import Branch, ToPython
 from torchproof.checking.static.program import COMPILE, Program
 from torchproof.checking.static.source import Class, Function, Source, walk
@@ -60,7 +64,7 @@ class TracedBranch(FilePattern):
 
     code, severity = "TS101", "high"
 
-    def read(self, source: Source) -> Iterator[Sighting]:
+    def read(self, source: Source) -> Iterator[PatternMatch]:
         for call in _calls(source, TRACE):
             subject = call.args[0] if call.args else None
             code = _code(subject, bindings.of(source))
@@ -69,7 +73,7 @@ class TracedBranch(FilePattern):
             if code is None or "is_tracing" in source.text:
                 continue
             for place, text in _decided(code, source):
-                yield Sighting(
+                yield PatternMatch(
                     call,
                     f"the trace of {code.name} keeps what `{text}` (line {place}) gave"
                     " for the example: other inputs get wrong answers, silently",
@@ -83,27 +87,27 @@ class TracedBranch(FilePattern):
 def _decided(function: Function, source: Source) -> Iterator[tuple[int, str]]:
     """Where the function, or one it calls, takes a tensor's value into Python."""
     program = Program([source])
-    waiting, done = [function], {function}
-    found: list[tuple[int, str]] = []
+    waiting, visited = [function], {function}
+    decisions: list[tuple[int, str]] = []
     patterns = (Branch(), ToPython())
 
     def look(node: ast.AST, at: Flow) -> None:
         for pattern in patterns:
             if isinstance(node, pattern.nodes):
-                for sighting in pattern.look(node, at):
-                    place = sighting.node
+                for hit in pattern.look(node, at):
+                    place = hit.node
                     assert isinstance(place, ast.expr | ast.stmt)
-                    found.append((place.lineno, shorten(at.text(place), 40)))
+                    decisions.append((place.lineno, shorten(at.text(place), 40)))
         if isinstance(node, ast.Call):
             callee = program.callee(node, at.function)
-            if callee is not None and callee not in done:
-                done.add(callee)
+            if callee is not None and callee not in visited:
+                visited.add(callee)
                 waiting.append(callee)
 
     while waiting:
         each = waiting.pop()
-        Flow(each, program, given=_tensors(each, each is function), look=look).run()
-    return iter(sorted(found))
+        Flow(each, program, arguments=_tensors(each, each is function), look=look).run()
+    return iter(sorted(decisions))
 
 
 def _tensors(function: Function, is_traced: bool) -> dict[str, Kind]:
@@ -122,19 +126,19 @@ class Deprecated(FilePattern):
 
     code, severity = "TS102", "low"
 
-    def read(self, source: Source) -> Iterator[Sighting]:
+    def read(self, source: Source) -> Iterator[PatternMatch]:
         for call in _calls(source, _DEPRECATED):
-            yield self._sighting(call.func, source)
+            yield self._match(call.func, source)
         if "jit" not in source.text:
             return
         for function in source.functions.values():
             for each in function.node.decorator_list:
                 if source.dotted(each) in SCRIPT:
-                    yield self._sighting(each, source)
+                    yield self._match(each, source)
 
-    def _sighting(self, node: ast.expr, source: Source) -> Sighting:
+    def _match(self, node: ast.expr, source: Source) -> PatternMatch:
         name = source.dotted(node)
-        return Sighting(
+        return PatternMatch(
             node,
             f"{name} is deprecated",
             "torch warns of TorchScript on every use and develops it no further",
@@ -147,17 +151,17 @@ class Unscriptable(FilePattern):
 
     code, severity = "TS103", "high"
 
-    def read(self, source: Source) -> Iterator[Sighting]:
-        seen: set[Function] = set()
+    def read(self, source: Source) -> Iterator[PatternMatch]:
+        visited: set[Function] = set()
         for function in _scripted(source):
             for each in _reached(function, source):
-                if each not in seen:
-                    seen.add(each)
+                if each not in visited:
+                    visited.add(each)
                     yield from self._refused(each)
 
-    def _refused(self, function: Function) -> Iterator[Sighting]:
+    def _refused(self, function: Function) -> Iterator[PatternMatch]:
         for node, what, cure in _unsupported(function):
-            yield Sighting(
+            yield PatternMatch(
                 node,
                 f"torch.jit.script refuses {function.name}: {what}",
                 "TorchScript is a part of Python, and the whole function must be"
@@ -185,7 +189,7 @@ def _scripted(source: Source) -> Iterator[Function]:
 def _reached(function: Function, source: Source) -> Iterator[Function]:
     """A function and those of the file that it calls, as far as they are scripted."""
     program = Program([source])
-    waiting, done = [function], {function}
+    waiting, visited = [function], {function}
     while waiting:
         each = waiting.pop()
         if set(each.decorators) & {"torch.jit.ignore", "torch.jit.unused"}:
@@ -193,8 +197,8 @@ def _reached(function: Function, source: Source) -> Iterator[Function]:
         yield each
         for node in walk(each.node):
             callee = program.callee(node, each) if isinstance(node, ast.Call) else None
-            if callee is not None and callee not in done:
-                done.add(callee)
+            if callee is not None and callee not in visited:
+                visited.add(callee)
                 waiting.append(callee)
 
 
@@ -238,10 +242,10 @@ def _unsupported(
             )
     for statement in node.body:
         for each in walk(statement):
-            told = _REFUSED.get(type(each))
-            if told is not None:
+            refusal = _REFUSED.get(type(each))
+            if refusal is not None:
                 assert isinstance(each, ast.expr | ast.stmt)
-                yield each, *told
+                yield each, *refusal
                 return
 
 
@@ -256,7 +260,7 @@ class TracedTraining(FilePattern):
 
     code = "TS104"
 
-    def read(self, source: Source) -> Iterator[Sighting]:
+    def read(self, source: Source) -> Iterator[PatternMatch]:
         if ".eval()" in source.text or "train(False)" in source.text:
             return
         for call in _calls(source, TRACE):
@@ -266,7 +270,7 @@ class TracedTraining(FilePattern):
             layer = _trained_layer(code)
             if layer is not None:
                 text = shorten(source.text_of(call))
-                yield Sighting(
+                yield PatternMatch(
                     call,
                     f"`{text}` records {layer} as it is in training",
                     "a module is made in training mode, the trace keeps what it does"
@@ -291,32 +295,34 @@ class Mixed(FilePattern):
 
     code, severity = "TS105", "high"
 
-    def read(self, source: Source) -> Iterator[Sighting]:
+    def read(self, source: Source) -> Iterator[PatternMatch]:
         if ".compile" not in source.text or ".jit" not in source.text:
             return
         for call in _calls(source, (*COMPILE, *TRACE, *SCRIPT)):
-            made: ast.AST | None = call.args[0] if call.args else None
-            if isinstance(made, ast.Name | ast.Attribute):
-                made = bindings.of(source).meaning(made)
-            inner = source.dotted(made.func) if isinstance(made, ast.Call) else None
+            subject: ast.AST | None = call.args[0] if call.args else None
+            if isinstance(subject, ast.Name | ast.Attribute):
+                subject = bindings.of(source).meaning(subject)
+            inner = (
+                source.dotted(subject.func) if isinstance(subject, ast.Call) else None
+            )
             outer = source.dotted(call.func)
             if outer in COMPILE and inner in _DEPRECATED:
-                yield self._sighting(call, f"{inner} made it", source)
+                yield self._match(call, f"{inner} made it", source)
             elif outer not in COMPILE and inner in COMPILE:
-                yield self._sighting(call, "torch.compile made it", source)
+                yield self._match(call, "torch.compile made it", source)
 
-    def _sighting(self, call: ast.Call, made: str, source: Source) -> Sighting:
+    def _match(self, call: ast.Call, origin: str, source: Source) -> PatternMatch:
         text = shorten(source.text_of(call))
         if source.dotted(call.func) in COMPILE:
-            message = f"`{text}` compiles nothing: {made}"
+            message = f"`{text}` compiles nothing: {origin}"
             cause = (
                 "Dynamo traces Python, and TorchScript has none: what is traced runs as"
                 " it is, and for what is scripted newer versions raise"
             )
         else:
-            message = f"`{text}` raises: {made}"
+            message = f"`{text}` raises: {origin}"
             cause = "TorchScript takes Python functions, and no compiled ones"
-        return Sighting(
+        return PatternMatch(
             call,
             message,
             cause,

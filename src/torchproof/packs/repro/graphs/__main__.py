@@ -1,7 +1,7 @@
-"""torch's minifier over the graph of a draft; candidates go out, answers come in.
+"""torch's minifier over the graph of a candidate; candidates go out, answers come in.
 
-One line of JSON each: first the draft's source comes in, then each candidate goes out
-as a sketch and whether it fails comes in.
+One line of JSON each: first the candidate's source comes in, then each candidate goes out
+as a graph and whether it fails comes in.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import Tensor, fx
 from torchproof.packs.repro.graphs.expressions import NotPortable
 from torchproof.packs.repro.graphs.fx_reader import Reader, Run
 from torchproof.process import parent_death
-from torchproof.torch_private import instead_of_backends, minified, without_regions
+from torchproof.torch_private import minified, replace_backends, without_regions
 
 
 class _Captured(Exception):
@@ -39,10 +39,10 @@ def main() -> None:
 
     def fails(candidate: fx.GraphModule, values: Sequence[Any]) -> bool:
         try:
-            sketch = _sketch(candidate, values)
+            graph = _graph_ir(candidate, values)
         except NotPortable:
             return False
-        print(json.dumps(sketch), file=answers, flush=True)
+        print(json.dumps(graph), file=answers, flush=True)
         return bool(json.loads(sys.stdin.readline())["fails"])
 
     minified(gm, inputs, fails)
@@ -50,7 +50,7 @@ def main() -> None:
 
 def _captured(source: str) -> tuple[fx.GraphModule, Sequence[Any]]:
     # Dynamo looks a function's module up by name.
-    module: Any = types.ModuleType("torchproof_draft")
+    module: Any = types.ModuleType("torchproof_candidate")
     sys.modules[module.__name__] = module
     exec(compile(source, module.__name__, "exec"), vars(module))
     fn, calls = module.make()
@@ -62,7 +62,7 @@ def _captured(source: str) -> tuple[fx.GraphModule, Sequence[Any]]:
         return stop
 
     try:
-        with instead_of_backends(run):
+        with replace_backends(run):
             compiled: Any = torch.compile(fn)
             compiled(*calls[0])
     except _Captured as captured:
@@ -70,13 +70,13 @@ def _captured(source: str) -> tuple[fx.GraphModule, Sequence[Any]]:
     raise AssertionError("nothing was captured")
 
 
-def _sketch(gm: fx.GraphModule, values: Sequence[Any]) -> dict[str, Any]:
+def _graph_ir(gm: fx.GraphModule, values: Sequence[Any]) -> dict[str, Any]:
     reader = Reader(gm)
     reader.read_inputs(values)
     reader.read_lines()
     plain = without_regions(gm)
     Run(plain, reader).run(*values)
-    return reader.sketch().to_json()
+    return reader.graph_ir().to_json()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""An FX graph that Dynamo captured, read into a sketch while it runs once."""
+"""An FX graph that Dynamo captured, read into a graph while it runs once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from torchproof.packs.repro.graphs.expressions import (
     expression,
     stem,
 )
-from torchproof.packs.repro.graphs.graph_ir import Function, Input, Line, Role, Sketch
+from torchproof.packs.repro.graphs.graph_ir import Function, GraphIR, Input, Line, Role
 
 # How Dynamo names what it finds inside a module, and what belongs to `self`.
 _OWNED = re.compile(r"_(parameters|buffers|modules)_|^L_self_")
@@ -39,13 +39,13 @@ class Reader:
     under: tuple[str, ...] = ()
     _places: dict[str, int] = field(default_factory=dict)
 
-    def sketch(self) -> Sketch:
+    def graph_ir(self) -> GraphIR:
         """What was read, as far as the graph has run."""
         (output,) = [node for node in self.gm.graph.nodes if node.op == "output"]
         found = output.args[0]
         listed = found if isinstance(found, tuple | list) else (found,)
         outputs = [self.names[node] for node in listed if isinstance(node, fx.Node)]
-        return Sketch(
+        return GraphIR(
             inputs=tuple(self.inputs),
             lines=tuple(self.lines),
             outputs=tuple(dict.fromkeys(outputs)) or ("None",),
@@ -200,7 +200,7 @@ def surroundings() -> tuple[str, ...]:
 
 
 def tensors_of(gm: fx.GraphModule, args: Sequence[Any]) -> list[Tensor]:
-    """The tensors of a call that become inputs of a sketch, in their order."""
+    """The tensors of a call that become inputs of a graph, in their order."""
     nodes = [node for node in gm.graph.nodes if node.op == "placeholder"]
     return [
         value

@@ -1,6 +1,6 @@
 """A captured graph as plain data: what goes in, one line per operation, what comes out.
 
-A line is Python source that names other lines and inputs, so a sketch is cut, joined
+A line is Python source that names other lines and inputs, so a graph is cut, joined
 and written out without torch.
 """
 
@@ -67,7 +67,7 @@ class Input:
     dynamic: tuple[int, ...] = ()  # dimensions that were symbols in the graph
     storage: str = ""
     offset: int = 0
-    file: str = ""  # beside the draft: real values
+    file: str = ""  # beside the candidate: real values
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class Function:
 
 
 @dataclass(frozen=True)
-class Sketch:
+class GraphIR:
     """One captured graph."""
 
     inputs: tuple[Input, ...]
@@ -119,7 +119,7 @@ class Sketch:
         return dataclasses.asdict(self)
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Sketch:
+    def from_json(cls, data: Mapping[str, Any]) -> GraphIR:
         return cls(
             inputs=tuple(_input(entry) for entry in data["inputs"]),
             lines=tuple(_line(entry) for entry in data["lines"]),

@@ -1,4 +1,4 @@
-"""Drafts of the graphs that Dynamo captures, written while a target runs."""
+"""Candidates of the graphs that Dynamo captures, written while a target runs."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from torchproof.packs.repro.candidate import Draft
+from torchproof.packs.repro.candidate import Candidate
 from torchproof.packs.repro.graphs.expressions import NotPortable
 from torchproof.packs.repro.graphs.fx_reader import Reader, Run, tensors_of
-from torchproof.packs.repro.graphs.graph_ir import Input, Sketch
-from torchproof.packs.repro.graphs.variants import Recorded, seeded
-from torchproof.torch_private import instead_of_backends, without_regions
+from torchproof.packs.repro.graphs.graph_ir import GraphIR, Input
+from torchproof.packs.repro.graphs.variants import RecordedGraph, to_candidate
+from torchproof.torch_private import replace_backends, without_regions
 
 _CALLS = 3  # as many as it takes until CUDA graphs replay
 _VALUES_BYTES = 2**26  # of the inputs of one graph; a pack is something to send
 
 
 def recorder(
-    write: Callable[[Draft], None],
+    write: Callable[[Candidate], None],
     folder: Path,
     *,
     weights: bool = False,
@@ -32,7 +32,7 @@ def recorder(
 ) -> AbstractContextManager[None]:
     """While it is entered, captured graphs are written out and run as they are.
 
-    A draft is written at a graph's first run, and again, of the same origin, when it is
+    A candidate is written at a graph's first run, and again, of the same origin, when it is
     called more often. Values of inputs go to `folder`, those of weights if asked for.
     """
 
@@ -41,7 +41,7 @@ def recorder(
             gm, origin, write=write, folder=folder, weights=weights, refuse=refuse
         )
 
-    return instead_of_backends(run)
+    return replace_backends(run)
 
 
 class _Recording:
@@ -52,7 +52,7 @@ class _Recording:
         gm: fx.GraphModule,
         origin: str,
         *,
-        write: Callable[[Draft], None],
+        write: Callable[[Candidate], None],
         folder: Path,
         weights: bool,
         refuse: Callable[[str], None],
@@ -64,7 +64,7 @@ class _Recording:
         self._refuse = refuse
         self._folder = folder / re.sub(r"\W", "_", origin)
         self._weights = weights
-        self._recorded: Recorded | None = None
+        self._recorded: RecordedGraph | None = None
         self._calls = 0
 
     def __call__(self, *args: Any) -> Any:
@@ -72,9 +72,9 @@ class _Recording:
         if self._calls == 1:
             return self._first(args)
         if self._recorded is not None and self._calls <= _CALLS:
-            sketch = replace(self._recorded.sketch, calls=self._calls)
-            self._recorded = replace(self._recorded, sketch=sketch)
-            self._write(seeded(self._recorded))
+            graph = replace(self._recorded.graph, calls=self._calls)
+            self._recorded = replace(self._recorded, graph=graph)
+            self._write(to_candidate(self._recorded))
         return self._plain(*args)
 
     def _first(self, args: tuple[Any, ...]) -> Any:
@@ -89,11 +89,11 @@ class _Recording:
         try:
             return Run(self._plain, reader).run(*args)
         finally:
-            self._tell(reader.sketch(), files)
+            self._tell(reader.graph_ir(), files)
 
-    def _tell(self, sketch: Sketch, files: dict[str, str]) -> None:
-        self._recorded = Recorded(sketch, self._origin, str(self._folder), files)
-        self._write(seeded(self._recorded))
+    def _tell(self, graph: GraphIR, files: dict[str, str]) -> None:
+        self._recorded = RecordedGraph(graph, self._origin, str(self._folder), files)
+        self._write(to_candidate(self._recorded))
 
     def _kept(self, inputs: list[Input], args: tuple[Any, ...]) -> dict[str, str]:
         """The values of inputs as files, by name; none where they are too many."""

@@ -12,26 +12,26 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from torchproof.packs.repro.graphs.graph_ir import Sketch
-from torchproof.packs.repro.graphs.variants import Recorded, seeded
+from torchproof.packs.repro.graphs.graph_ir import GraphIR
+from torchproof.packs.repro.graphs.variants import RecordedGraph, to_candidate
 from torchproof.process import parent_death
 
 
 def minify(
-    recorded: Recorded, attempt: Callable[[Sketch], bool], deadline: float
+    recorded: RecordedGraph, attempt: Callable[[GraphIR], bool], deadline: float
 ) -> None:
-    """`attempt(sketch)` for each candidate of torch's minifier, until it has no more.
+    """`attempt(graph)` for each candidate of torch's minifier, until it has no more.
 
     Where it cannot work on this graph there is no candidate.
     """
     with _process(deadline) as process:
         assert process.stdin is not None and process.stdout is not None
         with contextlib.suppress(BrokenPipeError):
-            _say(process, {"source": seeded(recorded).source})
+            _say(process, {"source": to_candidate(recorded).source})
             for line in process.stdout:
-                sketch = Sketch.from_json(json.loads(line))
-                around = recorded.sketch
-                fails = attempt(replace(sketch, calls=around.calls, under=around.under))
+                graph = GraphIR.from_json(json.loads(line))
+                around = recorded.graph
+                fails = attempt(replace(graph, calls=around.calls, under=around.under))
                 if time.monotonic() >= deadline:
                     return
                 _say(process, {"fails": fails})

@@ -8,19 +8,19 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from torchproof.packs.repro.graphs.graph_ir import (
+    GraphIR,
     Input,
     Line,
-    Sketch,
     TensorFacts,
     Values,
     contiguous,
 )
 
 
-def sizes(sketch: Sketch) -> list[int]:
+def sizes(graph: GraphIR) -> list[int]:
     """The sizes that tensors going in have, those of most elements first."""
     found: Counter[int] = Counter()
-    for entry in sketch.inputs:
+    for entry in graph.inputs:
         for size in {*entry.facts.shape}:
             found[size] += 0 if entry.file else entry.facts.numel
     return [size for size, _ in found.most_common() if size > 1]
@@ -32,7 +32,7 @@ def smaller(size: int) -> Iterator[int]:
     yield from sorted({other for other in tried if 0 < other < size})
 
 
-def shrunk(sketch: Sketch, size: int, other: int, *, multiples: bool) -> Sketch:
+def shrunk(graph: GraphIR, size: int, other: int, *, multiples: bool) -> GraphIR:
     """With one size replaced wherever it stands, and its multiples too if asked for.
 
     What lines give is no longer known: it was seen with the sizes of before.
@@ -64,14 +64,14 @@ def shrunk(sketch: Sketch, size: int, other: int, *, multiples: bool) -> Sketch:
         return replace(entry, facts=facts, storage="", offset=0)
 
     return replace(
-        sketch,
+        graph,
         inputs=tuple(
-            _indexing(input_with(entry), size, other) for entry in sketch.inputs
+            _indexing(input_with(entry), size, other) for entry in graph.inputs
         ),
-        lines=tuple(line_with(line) for line in sketch.lines),
+        lines=tuple(line_with(line) for line in graph.lines),
         functions=tuple(
             replace(inner, lines=tuple(line_with(line) for line in inner.lines))
-            for inner in sketch.functions
+            for inner in graph.functions
         ),
     )
 

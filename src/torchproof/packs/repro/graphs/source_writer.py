@@ -1,4 +1,4 @@
-"""A sketch as the source of a draft: torch code, read from top to bottom."""
+"""A graph as the source of a candidate: torch code, read from top to bottom."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from collections.abc import Iterable, Sequence
 
 from torchproof.packs.repro.graphs.graph_ir import (
     Function,
+    GraphIR,
     Input,
     Line,
-    Sketch,
     TensorFacts,
     Values,
     names,
     renamed,
 )
 
-# Numbers are made on the CPU, so that they are the same wherever a draft runs.
+# Numbers are made on the CPU, so that they are the same wherever a candidate runs.
 _MAKERS = {
     "normal": """\
 def normal(shape, mean=0.0, std=1.0, dtype=torch.float32, device="cpu"):
@@ -49,11 +49,11 @@ _ORDINARY = {"normal": "float32", "positive": "float32", "choice": "float32"}
 _ORDINARY |= {"whole": "int64"}
 
 
-def source(sketch: Sketch) -> str:
-    """The source of a draft: `make()` and what it needs, torch and the stdlib alone."""
-    state = [entry for entry in sketch.inputs if entry.role != "input"]
-    arguments = [entry for entry in sketch.inputs if entry.role == "input"]
-    made = "\n\n".join([_program(sketch, state, arguments), _make(sketch, arguments)])
+def source(graph: GraphIR) -> str:
+    """The source of a candidate: `make()` and what it needs, torch and the stdlib alone."""
+    state = [entry for entry in graph.inputs if entry.role != "input"]
+    arguments = [entry for entry in graph.inputs if entry.role == "input"]
+    made = "\n\n".join([_program(graph, state, arguments), _make(graph, arguments)])
     makers = [text for name, text in _MAKERS.items() if f"{name}(" in made]
     whole = "".join([*makers, made])
     head = "".join(f"import {name}\n" for name in _STDLIB if f"{name}." in whole)
@@ -61,12 +61,12 @@ def source(sketch: Sketch) -> str:
     return "\n\n".join([head, *makers, made])
 
 
-def _program(sketch: Sketch, state: Sequence[Input], arguments: Sequence[Input]) -> str:
-    functions = [_function(inner) for inner in sketch.functions]
+def _program(graph: GraphIR, state: Sequence[Input], arguments: Sequence[Input]) -> str:
+    functions = [_function(inner) for inner in graph.functions]
     parameters = ", ".join(entry.name for entry in arguments)
     own = {entry.name: f"self.{entry.name}" for entry in state}
-    body = _body(sketch.lines, _returned(sketch.outputs), own)
-    under = [f"@{decorator}" for decorator in sketch.under]
+    body = _body(graph.lines, _returned(graph.outputs), own)
+    under = [f"@{decorator}" for decorator in graph.under]
     if not state:
         head = "\n".join([*under, f"def repro({parameters}):"])
         return "\n\n".join([*functions, f"{head}\n{_indented(body, 4)}"])
@@ -114,8 +114,8 @@ def _kept(state: Sequence[Input]) -> list[str]:
     return lines
 
 
-def _make(sketch: Sketch, arguments: Sequence[Input]) -> str:
-    has_state = len(arguments) < len(sketch.inputs)
+def _make(graph: GraphIR, arguments: Sequence[Input]) -> str:
+    has_state = len(arguments) < len(graph.inputs)
     fn = "Repro()" if has_state else "repro"
     given = ", ".join(entry.name for entry in arguments)
     call = f"({given},)" if len(arguments) == 1 else f"({given})"
@@ -127,15 +127,15 @@ def _make(sketch: Sketch, arguments: Sequence[Input]) -> str:
             f"torch._dynamo.maybe_mark_dynamic({entry.name}, {dimension})"
             for dimension in entry.dynamic
         ]
-    seeded = ["torch.manual_seed(0)"]
-    if sketch.calls == 1:
-        body = [*seeded, f"fn = {fn}", *made, f"return fn, [{call}]"]
+    seed = ["torch.manual_seed(0)"]
+    if graph.calls == 1:
+        body = [*seed, f"fn = {fn}", *made, f"return fn, [{call}]"]
         return f"def make():\n{_indented(body, 4)}"
-    several = f"return {fn}, [arguments() for _ in range({sketch.calls})]"
+    several = f"return {fn}, [arguments() for _ in range({graph.calls})]"
     return "\n\n".join(
         [
             f"def arguments():\n{_indented([*made, f'return {call}'], 4)}",
-            f"def make():\n{_indented([*seeded, several], 4)}",
+            f"def make():\n{_indented([*seed, several], 4)}",
         ]
     )
 

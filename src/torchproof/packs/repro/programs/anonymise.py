@@ -13,7 +13,7 @@ import time
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from torchproof.packs.repro.candidate import Draft
+from torchproof.packs.repro.candidate import Candidate
 from torchproof.packs.repro.programs.program_reducer import Fails, tidied, with_source
 from torchproof.packs.repro.programs.reserved_words import PLAIN
 from torchproof.packs.repro.programs.scopes import Names, spelled
@@ -30,39 +30,41 @@ _POOLS: dict[str, tuple[str, ...]] = {
 _Definition = ast.FunctionDef | ast.AsyncFunctionDef
 
 
-def anonymous(draft: Draft, fails: Fails, deadline: float | None = None) -> Draft:
-    """The draft without names and texts of the user's, as far as it still fails.
+def anonymise(
+    candidate: Candidate, fails: Fails, deadline: float | None = None
+) -> Candidate:
+    """The candidate without names and texts of the user's, as far as it still fails.
 
     Past `deadline` (of `time.monotonic`; a minute from now unless told) words are kept.
     """
     deadline = time.monotonic() + 60.0 if deadline is None else deadline
-    tree = ast.parse(draft.source)
-    draft = _first(draft, [tidied(tree)], fails)
-    names = _own_names(ast.parse(draft.source))
-    draft, left = _replaced(draft, names, fails, deadline)
-    texts = {text: f"text{n or ''}" for n, text in enumerate(_texts(draft.source))}
-    draft, kept = _replaced(draft, texts, fails, deadline)
-    draft = _rounded(draft, fails, deadline)
+    tree = ast.parse(candidate.source)
+    candidate = _first(candidate, [tidied(tree)], fails)
+    names = _own_names(ast.parse(candidate.source))
+    candidate, left = _replaced(candidate, names, fails, deadline)
+    texts = {text: f"text{n or ''}" for n, text in enumerate(_texts(candidate.source))}
+    candidate, kept = _replaced(candidate, texts, fails, deadline)
+    candidate = _rounded(candidate, fails, deadline)
     about = DISTILLED
     if left or kept:
         words = ", ".join(sorted({*left, *map(repr, kept)}))
         about += f", but for what the failure needs: {words}"
-    return dataclasses.replace(draft, about=about)
+    return dataclasses.replace(candidate, about=about)
 
 
-def _first(draft: Draft, sources: list[str | None], fails: Fails) -> Draft:
-    """The first of some rewritings that fails in the same way, else the draft."""
+def _first(candidate: Candidate, sources: list[str | None], fails: Fails) -> Candidate:
+    """The first of some rewritings that fails in the same way, else the candidate."""
     for source in sources:
-        if source is not None and source != draft.source:
-            candidate = with_source(draft, source)
-            if fails(candidate):
-                return candidate
-    return draft
+        if source is not None and source != candidate.source:
+            rewritten = with_source(candidate, source)
+            if fails(rewritten):
+                return rewritten
+    return candidate
 
 
 def _replaced(
-    draft: Draft, words: Mapping[str, str], fails: Fails, deadline: float
-) -> tuple[Draft, list[str]]:
+    candidate: Candidate, words: Mapping[str, str], fails: Fails, deadline: float
+) -> tuple[Candidate, list[str]]:
     """With as many of the words replaced as can be, and those that were kept.
 
     All at once, then halves of what is left: few words matter.
@@ -71,18 +73,18 @@ def _replaced(
     waiting = [list(words)] if words else []
     while waiting:
         some = waiting.pop()
-        source = _rewritten(draft.source, {word: words[word] for word in some})
-        candidate = with_source(draft, source)
+        source = _rewritten(candidate.source, {word: words[word] for word in some})
+        rewritten = with_source(candidate, source)
         # Once the time is over nothing more is tried; what was not stays, and is told.
         late = time.monotonic() >= deadline and len(some) < len(words)
-        if source == draft.source or (not late and fails(candidate)):
-            draft = candidate
+        if source == candidate.source or (not late and fails(rewritten)):
+            candidate = rewritten
         elif len(some) == 1 or late:
             kept += some
         else:
             middle = len(some) // 2
             waiting += [some[middle:], some[:middle]]
-    return draft, kept
+    return candidate, kept
 
 
 def _rewritten(source: str, words: Mapping[str, str]) -> str:
@@ -216,12 +218,12 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def _rounded(draft: Draft, fails: Fails, deadline: float) -> Draft:
+def _rounded(candidate: Candidate, fails: Fails, deadline: float) -> Candidate:
     """Fractions that say nothing, where they all can be: 2.0 in their place."""
-    tree = ast.parse(draft.source)
+    tree = ast.parse(candidate.source)
     plain = {0.0, 1.0, 2.0, 0.5, -1.0}
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, float):
             node.value = node.value if node.value in plain else 2.0
     late = time.monotonic() >= deadline
-    return draft if late else _first(draft, [ast.unparse(tree) + "\n"], fails)
+    return candidate if late else _first(candidate, [ast.unparse(tree) + "\n"], fails)

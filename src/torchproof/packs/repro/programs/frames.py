@@ -1,7 +1,7 @@
 """Functions taken out of a running program, with the values they were called with.
 
 Comes in: a way to run the target's calls in eager, and the place that fails. Goes out:
-drafts, the innermost function first, then the one that called it, and so on. This side
+candidates, the innermost function first, then the one that called it, and so on. This side
 needs torch and runs where the target runs.
 """
 
@@ -18,10 +18,10 @@ from typing import Any
 
 import torch
 
-from torchproof.packs.repro.candidate import Draft
+from torchproof.packs.repro.candidate import Candidate
 from torchproof.packs.repro.programs.file_merger import Unsuitable
 from torchproof.packs.repro.programs.objects import is_foreign
-from torchproof.packs.repro.programs.stand_ins import Scribe
+from torchproof.packs.repro.programs.stand_ins import SourceWriter
 from torchproof.packs.repro.programs.whole_program import size_of
 from torchproof.records import whose
 
@@ -33,8 +33,10 @@ OUTWARDS = 6
 _Tracer = Callable[[types.FrameType, str, Any], Any]
 
 
-def frame_drafts(run: Callable[[], object], file: str, line: int) -> Iterator[Draft]:
-    """Drafts of the function at a line and of those that call it.
+def frame_candidates(
+    run: Callable[[], object], file: str, line: int
+) -> Iterator[Candidate]:
+    """Candidates of the function at a line and of those that call it.
 
     `run` makes the target anew, seeds it and runs its calls in eager; it is run twice.
     A function that cannot be written down is left out.
@@ -48,10 +50,10 @@ def frame_drafts(run: Callable[[], object], file: str, line: int) -> Iterator[Dr
     seen: set[str] = set()
     for record in (each for code in chain for each in records[code]):
         with contextlib.suppress(Unsuitable):
-            draft = record.draft()
-            if draft.source not in seen and draft.size <= STATEMENTS:
-                seen.add(draft.source)
-                yield draft
+            candidate = record.candidate()
+            if candidate.source not in seen and candidate.size <= STATEMENTS:
+                seen.add(candidate.source)
+                yield candidate
 
 
 class _Survey:
@@ -85,12 +87,14 @@ class _Survey:
 
     def records(self, code: types.CodeType) -> tuple[_Record, ...]:
         """To write the function alone, and with the modules that it calls."""
-        alone = Scribe(self._beneath(code, self._calls), shallow=True)
+        alone = SourceWriter(self._beneath(code, self._calls), shallow=True)
         edges = {
             each: self._calls.get(each, set()) | self._inner.get(each, set())
             for each in {*self._calls, *self._inner}
         }
-        return _Record(code, alone), _Record(code, Scribe(self._beneath(code, edges)))
+        return _Record(code, alone), _Record(
+            code, SourceWriter(self._beneath(code, edges))
+        )
 
     def _beneath(
         self, code: types.CodeType, edges: dict[types.CodeType, set[types.CodeType]]
@@ -166,8 +170,8 @@ def _traced(trace: _Tracer) -> Iterator[None]:
 class _Record:
     """What one function was called with, written down as it happens."""
 
-    def __init__(self, code: types.CodeType, scribe: Scribe) -> None:
-        self._code, self._scribe = code, scribe
+    def __init__(self, code: types.CodeType, writer: SourceWriter) -> None:
+        self._code, self._writer = code, writer
         self._calls: list[str] = []
         self._owners: list[Any] = []
         self._names: Any = None
@@ -201,10 +205,10 @@ class _Record:
             return
         self._seen = self._state()
         try:
-            for name, module in self._scribe.returning.items():
+            for name, module in self._writer.returning.items():
                 if id(module) in outputs and name not in self._given:
-                    output = self._scribe.value(outputs[id(module)])
-                    self._scribe.lines.append(f"{name}.output = {output}")
+                    output = self._writer.value(outputs[id(module)])
+                    self._writer.lines.append(f"{name}.output = {output}")
                     self._given.add(name)
         except Unsuitable as trouble:
             self._trouble = trouble
@@ -215,18 +219,18 @@ class _Record:
         names = list(code.co_varnames[: count + code.co_kwonlyargcount])
         owned = bool(names) and names[0] == "self"
         self._owners.append(values["self"] if owned else None)
-        self._scribe.whole = self._owners[-1]
+        self._writer.whole = self._owners[-1]
         if self._names is None:
             closed = {n: values[n] for n in code.co_freevars if n in values}
             self._names = frame.f_globals, closed
-        given = [self._scribe.value(values[name]) for name in names]
+        given = [self._writer.value(values[name]) for name in names]
         starred = list(code.co_varnames[len(names) :])
         more: list[str] = []
         if code.co_flags & inspect.CO_VARARGS:
-            more = [self._scribe.value(item) for item in values[starred.pop(0)]]
+            more = [self._writer.value(item) for item in values[starred.pop(0)]]
         extra: dict[str, str] = {}
         if code.co_flags & inspect.CO_VARKEYWORDS:
-            extra = {k: self._scribe.value(v) for k, v in values[starred[0]].items()}
+            extra = {k: self._writer.value(v) for k, v in values[starred[0]].items()}
         if code.co_kwonlyargcount or extra:
             if more:
                 raise Unsuitable("it is called with *args and keywords")
@@ -239,10 +243,10 @@ class _Record:
 
     def _state(self) -> dict[tuple[str, str], Any]:
         found: dict[tuple[str, str], Any] = {}
-        for name, thing in self._scribe.objects.items():
+        for name, thing in self._writer.objects.items():
             if isinstance(thing, torch.Tensor):
                 continue
-            known = set(self._scribe.attributes(thing))
+            known = set(self._writer.attributes(thing))
             known |= {"training"} if isinstance(thing, torch.nn.Module) else set()
             for attribute in known:
                 mark = _mark(getattr(thing, attribute, None))
@@ -254,19 +258,19 @@ class _Record:
         index = len(self._calls)
         for (name, attribute), mark in self._state().items():
             if self._seen.get((name, attribute), mark) != mark:
-                thing = getattr(self._scribe.objects[name], attribute)
-                line = f"{name}.{attribute} = {self._scribe.value(thing)}"
+                thing = getattr(self._writer.objects[name], attribute)
+                line = f"{name}.{attribute} = {self._writer.value(thing)}"
                 self._before.setdefault(index, []).append(line)
 
     # -- the whole ---------------------------------------------------------------------
 
-    def draft(self) -> Draft:
+    def candidate(self) -> Candidate:
         if self._trouble is not None:
             raise self._trouble
         if not self._calls:
             raise Unsuitable(f"{self._code.co_name} was not called")
         fn, calls = self._function()
-        scribe = self._scribe
+        writer = self._writer
         changed = sorted(
             {
                 line.partition(".")[0]
@@ -274,17 +278,17 @@ class _Record:
                 for line in lines
             }
         )
-        shared = list(dict.fromkeys([*scribe.shared, *changed]))
+        shared = list(dict.fromkeys([*writer.shared, *changed]))
         make = [f"global {', '.join(shared)}"] if shared else []
-        make += [*scribe.lines, f"return {fn}, [{', '.join(calls)}]"]
-        parts = ["\n".join(scribe.imports), *filter(None, scribe.definitions.values())]
+        make += [*writer.lines, f"return {fn}, [{', '.join(calls)}]"]
+        parts = ["\n".join(writer.imports), *filter(None, writer.definitions.values())]
         parts.append("def make():\n" + "\n".join(f"    {line}" for line in make))
         if self._before:
             parts.append(_before_call(self._before))
         source = "\n\n\n".join(parts) + "\n"
         size = size_of(ast.parse(source))
         place = f"{self._code.co_filename}:{self._code.co_firstlineno}"
-        return Draft("frame", source, ABOUT, size, origin=place)
+        return Candidate("frame", source, ABOUT, size, origin=place)
 
     def _function(self) -> tuple[str, list[str]]:
         """What is compiled, and its calls: a module itself where it is one."""
@@ -292,15 +296,15 @@ class _Record:
         owner = self._owners[0]
         module = isinstance(owner, torch.nn.Module) and self._code.co_name == "forward"
         if module and len(owners) == 1:
-            name = self._scribe.value(owner)
+            name = self._writer.value(owner)
             return name, [_without_first(call, name) for call in self._calls]
         if owner is not None:
             return (
-                f"{self._scribe.class_(type(owner))}.{self._code.co_name}",
+                f"{self._writer.class_(type(owner))}.{self._code.co_name}",
                 self._calls,
             )
         names, closed = self._names
-        return self._scribe.code(self._code, names, closed), self._calls
+        return self._writer.code(self._code, names, closed), self._calls
 
 
 def _without_first(call: str, name: str) -> str:

@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 
-from torchproof.packs.repro.candidate import Draft
+from torchproof.packs.repro.candidate import Candidate
 from torchproof.packs.repro.programs.edits import (
     Edit,
     Pass,
@@ -40,7 +40,7 @@ from torchproof.packs.repro.programs.tree_shaking import (
 )
 from torchproof.packs.repro.programs.whole_program import size_of
 
-Fails = Callable[[Draft], bool]
+Fails = Callable[[Candidate], bool]
 # Fewer calls first, since they make every try after it faster.
 PASSES: tuple[Pass, ...] = (fewer_calls, hollow, chunks, holdings, unwrapped, single)
 PASSES += (promoted, bypass, settled, inlined, looked_up, flattened)
@@ -49,32 +49,32 @@ _AT_ONCE = min(os.cpu_count() or 1, 4)
 _ROOTS = ("make", "before_call")
 
 
-def reduced(draft: Draft, fails: Fails, deadline: float) -> Draft:
+def reduce_program(candidate: Candidate, fails: Fails, deadline: float) -> Candidate:
     """The smallest program found by `deadline` (of `time.monotonic`) that still fails.
 
     `fails` is called from several threads at once. Each pass goes over the program
     once; all are repeated until none takes anything away.
     """
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        work = _Reduction(draft, fails, deadline, pool)
+        work = _Reduction(candidate, fails, deadline, pool)
         while True:
-            before = work.draft.source
+            before = work.best.source
             for each in PASSES:
                 work.go_over(each)
-            if work.draft.source == before or work.is_late:
-                return work.draft
+            if work.best.source == before or work.is_late:
+                return work.best
 
 
 class _Reduction:
     """The best program so far, and what has been tried."""
 
     def __init__(
-        self, draft: Draft, fails: Fails, deadline: float, pool: Executor
+        self, candidate: Candidate, fails: Fails, deadline: float, pool: Executor
     ) -> None:
-        self.draft, self._fails, self._deadline = draft, fails, deadline
+        self.best, self._fails, self._deadline = candidate, fails, deadline
         self._pool = pool
-        self._tried: set[str] = {draft.source}
-        self._tree = ast.parse(draft.source)
+        self._tried: set[str] = {candidate.source}
+        self._tree = ast.parse(candidate.source)
 
     @property
     def is_late(self) -> bool:
@@ -85,7 +85,7 @@ class _Reduction:
         edits = each(self._tree)
         place = 0
         while place < len(edits) and not self.is_late:
-            candidates: list[tuple[int, Draft]] = []
+            candidates: list[tuple[int, Candidate]] = []
             while place < len(edits) and len(candidates) < _AT_ONCE:
                 candidate = self._edited(edits[place])
                 if candidate is not None:
@@ -93,21 +93,21 @@ class _Reduction:
                 place += 1
             held = self._first_to_hold(candidates)
             if held is not None:
-                place, self.draft = held
-                self._tree = ast.parse(self.draft.source)
+                place, self.best = held
+                self._tree = ast.parse(self.best.source)
                 edits = each(self._tree)
 
-    def _edited(self, edit: Edit) -> Draft | None:
+    def _edited(self, edit: Edit) -> Candidate | None:
         tree = copy.deepcopy(self._tree)
         edit(list(ast.walk(tree)))
         source = tidied(tree)
         if source is None or source in self._tried:
             return None
-        return with_source(self.draft, source)
+        return with_source(self.best, source)
 
     def _first_to_hold(
-        self, candidates: list[tuple[int, Draft]]
-    ) -> tuple[int, Draft] | None:
+        self, candidates: list[tuple[int, Candidate]]
+    ) -> tuple[int, Candidate] | None:
         """Tries them side by side; those after one that holds come again."""
         outcomes = list(self._pool.map(self._fails, [c for _, c in candidates]))
         for (place, candidate), failed in zip(candidates, outcomes, strict=True):
@@ -126,7 +126,7 @@ def tidied(tree: ast.Module) -> str | None:
         again = ast.parse(source)
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            compile(again, "draft", "exec")
+            compile(again, "candidate", "exec")
     except (SyntaxError, SyntaxWarning, ValueError, TypeError, AttributeError):
         return None
     names = Names(again)
@@ -134,5 +134,7 @@ def tidied(tree: ast.Module) -> str | None:
     return source if whole and not foreign(again) else None
 
 
-def with_source(draft: Draft, source: str) -> Draft:
-    return dataclasses.replace(draft, source=source, size=size_of(ast.parse(source)))
+def with_source(candidate: Candidate, source: str) -> Candidate:
+    return dataclasses.replace(
+        candidate, source=source, size=size_of(ast.parse(source))
+    )

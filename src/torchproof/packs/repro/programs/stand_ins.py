@@ -66,7 +66,7 @@ _DEPTH = 40
 _INDEXED = (torch.nn.ModuleDict, torch.nn.ModuleList, torch.nn.Sequential)
 
 
-class Scribe:
+class SourceWriter:
     """Writes values and functions; `executed` is the code that ran, of any owner.
 
     If it is `shallow`, modules with code of their own only give back what they gave.

@@ -1,4 +1,4 @@
-"""A target's own program as a draft, without importing or running anything of it."""
+"""A target's own program as a candidate, without importing or running anything of it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ast
 from collections.abc import Mapping
 from typing import Any
 
-from torchproof.packs.repro.candidate import Draft
+from torchproof.packs.repro.candidate import Candidate
 from torchproof.packs.repro.programs.file_merger import Merged, Unsuitable, merged
 from torchproof.packs.repro.programs.scopes import MODULE, Binding, Names
 from torchproof.packs.repro.programs.tree_shaking import foreign, shaken, statements
@@ -15,7 +15,9 @@ from torchproof.targets import Target, own_file
 ABOUT = "source of your own program, cut to what the failure needs"
 
 
-def program_draft(target: Target, arguments: Mapping[str, Any] | None = None) -> Draft:
+def program_candidate(
+    target: Target, arguments: Mapping[str, Any] | None = None
+) -> Candidate:
     """The program of a factory or a script, or `Unsuitable` with the reason.
 
     `arguments` are the keywords that the factory is called with.
@@ -31,30 +33,36 @@ def program_draft(target: Target, arguments: Mapping[str, Any] | None = None) ->
     needed = foreign(tree)
     if needed:
         raise Unsuitable(f"the program needs {', '.join(needed)}, which is not torch")
-    return drafted(tree, origin=str(path))
+    return program_from_tree(tree, origin=str(path))
 
 
-def as_it_is(target: Target, arguments: Mapping[str, Any] | None = None) -> Draft:
+def unmodified_program(
+    target: Target, arguments: Mapping[str, Any] | None = None
+) -> Candidate:
     """The program with its comments, if one file is all of it."""
     path = own_file(target)
-    draft = program_draft(target, arguments)
+    candidate = program_candidate(target, arguments)
     if path is None or target.kind == "script" or arguments:
-        return draft
+        return candidate
     text = path.read_text(encoding="utf-8")
     tree = ast.parse(text)
     local = {n.name for n in tree.body if isinstance(n, ast.FunctionDef | ast.ClassDef)}
     alone = len(merged(path).files) == 1 and target.factory in local
     if not alone or foreign(tree):
-        return draft
+        return candidate
     if target.factory != "make":
         text += f"\n\nmake = {target.factory}\n"
-    return Draft("program", text, "all of your program", draft.size, origin=str(path))
+    return Candidate(
+        "program", text, "all of your program", candidate.size, origin=str(path)
+    )
 
 
-def drafted(tree: ast.Module, origin: str = "", about: str = ABOUT) -> Draft:
-    """A draft of form program of a module."""
+def program_from_tree(
+    tree: ast.Module, origin: str = "", about: str = ABOUT
+) -> Candidate:
+    """A candidate of form program of a module."""
     source = ast.unparse(ast.fix_missing_locations(tree)) + "\n"
-    return Draft("program", source, about, size_of(tree), origin=origin)
+    return Candidate("program", source, about, size_of(tree), origin=origin)
 
 
 def size_of(tree: ast.AST) -> int:
