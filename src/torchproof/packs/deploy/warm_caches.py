@@ -31,8 +31,8 @@ from torchproof.runtime import (
 from torchproof.runtime import contents as contents_module
 from torchproof.runtime import source_hash as code
 from torchproof.strategies import (
-    RecipeSource,
     NotApplicable,
+    RecipeSource,
     environment_here,
     fingerprint,
     parse,

@@ -68,22 +68,23 @@ def environment_here(model: Any) -> dict[str, Any]:
     A function has no device of its own, so the GPU is included if there is one.
     """
     torch = sys.modules.get("torch")
-    facts: dict[str, Any] = {
+    environment: dict[str, Any] = {
         "python": platform.python_version(),
         "machine": platform.machine(),
         "cores": os.cpu_count(),
     }
     if torch is None:
-        return facts
-    facts |= {"torch": str(torch.__version__), "threads": torch.get_num_threads()}
+        return environment
+    environment["torch"] = str(torch.__version__)
+    environment["threads"] = torch.get_num_threads()
     device = _device_of(model)
     if device is not None:
-        facts["device"] = device.type
+        environment["device"] = device.type
     if torch.cuda.is_available() if device is None else device.type == "cuda":
-        facts["gpu"] = torch.cuda.get_device_name(device)
-        facts["cuda"] = torch.version.cuda
-        facts["triton"] = triton_version()
-    return environment_of(facts)
+        environment["gpu"] = torch.cuda.get_device_name(device)
+        environment["cuda"] = torch.version.cuda
+        environment["triton"] = triton_version()
+    return environment_of(environment)
 
 
 def _device_of(model: Any) -> Any:
