@@ -14,7 +14,7 @@ import tune_runs
 from facts import missing
 
 from torchproof.cli import live_table
-from torchproof.cli.live_table import Board
+from torchproof.cli.live_table import LiveTable
 
 STATE: dict[str, Any] = {
     "trials": list(tune_runs.TRIALS),
@@ -25,9 +25,9 @@ STATE: dict[str, Any] = {
 }
 PROGRAM = """
 import sys, time, tune_runs
-from torchproof import board
-board.FRAMES_PER_SECOND = 10
-shown = board.Board()
+from torchproof.cli import live_table
+live_table.FRAMES_PER_SECOND = 10
+shown = live_table.LiveTable()
 try:
     shown("timing eager")
     shown.show({{"trials": list(tune_runs.TRIALS), "running": ["full+graph (GPU 0)"],
@@ -133,7 +133,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 def test_off_a_terminal_each_trial_is_a_line(
     clock: Clock, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    shown = Board()
+    shown = LiveTable()
     for number in range(1, len(tune_runs.TRIALS) + 1):
         some = list(tune_runs.TRIALS[:number])
         shown.show({**STATE, "trials": some})
@@ -166,7 +166,7 @@ def test_off_a_terminal_each_trial_is_a_line(
 def test_what_is_not_known_is_not_said(
     clock: Clock, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    shown = Board()
+    shown = LiveTable()
     shown.show({"trials": [{"name": "full", "step_ms": 1.93}], "left": None})
     assert capsys.readouterr().err == "full: 1.93 ms\n"
 
@@ -174,7 +174,7 @@ def test_what_is_not_known_is_not_said(
 def test_other_lines_come_every_five_seconds(
     clock: Clock, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    shown = Board()
+    shown = LiveTable()
     for second in range(12):
         clock.now = float(second)
         shown(f"second {second}")
@@ -182,7 +182,7 @@ def test_other_lines_come_every_five_seconds(
 
 
 def test_quiet_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    shown = Board(quiet=True)
+    shown = LiveTable(quiet=True)
     shown("timing eager")
     shown.show(STATE)
     shown.end()
@@ -190,7 +190,7 @@ def test_quiet_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_after_the_end_nothing_is_said(capsys: pytest.CaptureFixture[str]) -> None:
-    shown = Board()
+    shown = LiveTable()
     shown.end()
     shown.show(STATE)
     shown("late")

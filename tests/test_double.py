@@ -284,7 +284,7 @@ def test_everything_is_put_back() -> None:
     values = x.clone()
     next(model.parameters()).grad = torch.ones(4, 4)
     told = reference(lambda: Made(fn=model.eval(), calls=[x]), run)
-    assert told.exact is not None and len(told.nudged()) == 4
+    assert told.exact is not None and len(told.perturbed()) == 4
     for name, now in model.state_dict(keep_vars=True).items():
         assert now is before[name][0] and torch.equal(now, before[name][1])
     assert torch.equal(x, values)
@@ -297,7 +297,7 @@ def test_nudged_runs_are_a_rounding_away_and_keep_whole_numbers() -> None:
 
     x, mask = torch.randn(100), torch.ones(100)
     told = reference(lambda: Made(fn=fn, calls=[x, mask]), run)
-    runs = [answers["output"] for answers in told.nudged()]
+    runs = [answers["output"] for answers in told.perturbed()]
     for near in runs:
         assert not torch.equal(near, x)
         assert_close(near, x, rtol=3e-7, atol=0.0)

@@ -191,7 +191,7 @@ def test_what_one_arm_sets_reaches_no_other(
     log = tmp_path / "log"
     monkeypatch.setenv("LYING_LOG", str(log))
     asked = bench_plan.BenchOptions(ablate=(("max_autotune", True),))
-    found = session("leaving_traces", bench_plan.arms(asked, {}))
+    found = session("leaving_traces", bench_plan.strategy_specs(asked, {}))
     assert [row.error for row in found.rows] == [None] * 3
     assert [row.variant.get("config") for row in found.rows] == [
         None,

@@ -14,13 +14,13 @@ from torchproof.measure.numerics.judgement import Numerics, judge
 BF16, F32, F64 = torch.bfloat16, torch.float32, torch.float64
 
 
-def one(given: Any, eager: Any, exact: Any = None, *nudged: Any) -> Numerics:
+def one(given: Any, eager: Any, exact: Any = None, *perturbed: Any) -> Numerics:
     """The verdict on a single answer."""
     return judge(
         {"output": given},
         {"output": eager},
         None if exact is None else {"output": exact},
-        nudged=lambda: [{"output": other} for other in nudged],
+        perturbed=lambda: [{"output": other} for other in perturbed],
     )
 
 
@@ -186,15 +186,15 @@ def test_luck_of_eager_is_no_measure() -> None:
 def test_nudged_runs_are_asked_for_only_in_doubt() -> None:
     asked = []
 
-    def nudged() -> list[dict[str, Any]]:
+    def perturbed() -> list[dict[str, Any]]:
         asked.append(True)
         return []
 
     exact = randn(1000)
     arm = {"output": rounded(exact, 1)}
-    judge(arm, {"output": rounded(exact, 2)}, {"output": exact}, nudged=nudged)
+    judge(arm, {"output": rounded(exact, 2)}, {"output": exact}, perturbed=perturbed)
     assert not asked
-    judge({"output": arm["output"] + 1}, arm, {"output": exact}, nudged=nudged)
+    judge({"output": arm["output"] + 1}, arm, {"output": exact}, perturbed=perturbed)
     assert asked == [True]
 
 

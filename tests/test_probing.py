@@ -118,7 +118,7 @@ GPU = {"busy_share": 0.95, "matmul_share": 0.7, "kernels_per_call": 40.0}
     ],
 )
 def test_bounds_on_a_gpu(changed: dict[str, Any], bound: str | None, why: str) -> None:
-    kind, told = bottleneck.bound("cuda", GPU | changed)
+    kind, told = bottleneck("cuda", GPU | changed)
     assert kind == bound and told is not None and re.search(why, told)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from torchproof.checking import source_reading
-from torchproof.checking.static.imports import followed
+from torchproof.checking.static.imports import with_imports
 from torchproof.checking.static.suspicion import Reading
 from torchproof.records import blame
 from torchproof.records.modules import located
@@ -64,7 +64,7 @@ def test_the_users_own_imports_are_followed_and_others_are_not(folder: Path) -> 
     write(folder / "pack" / "cycle.py", "from pack.blocks import Block\n")
     write(folder / "pack" / "unused.py", "")
     main = write(folder / "main.py", "def late():\n    from pack.blocks import B\n")
-    names = [str(path.relative_to(folder)) for path in followed([main])]
+    names = [str(path.relative_to(folder)) for path in with_imports([main])]
     assert sorted(names) == [
         "main.py",
         "pack/__init__.py",
@@ -75,7 +75,7 @@ def test_the_users_own_imports_are_followed_and_others_are_not(folder: Path) -> 
 
 
 def test_a_file_that_is_no_python_is_left_to_the_reader(folder: Path) -> None:
-    assert followed([write(folder / "m.py", "def (:")]) == [folder / "m.py"]
+    assert with_imports([write(folder / "m.py", "def (:")]) == [folder / "m.py"]
 
 
 @pytest.mark.parametrize("text", ["", "import torch\ndef broken(:"])

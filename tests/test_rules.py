@@ -13,11 +13,11 @@ from packaging.specifiers import SpecifierSet
 from torchproof.checking import rules
 from torchproof.checking.rules.answers import WrongAnswer
 from torchproof.checking.rules.breaks import GraphBreak
-from torchproof.checking.rules.configuration import ReadOnly
+from torchproof.checking.rules.configuration import SourceRule
 from torchproof.checking.rules.cudagraphs import Skip
 from torchproof.checking.rules.errors import CompileError
 from torchproof.checking.rules.host_syncs import HostSync
-from torchproof.checking.rules.lifetimes import Outlived
+from torchproof.checking.rules.lifetimes import LifetimeRule
 from torchproof.checking.rules.no_ops import NoOp
 from torchproof.checking.rules.recompiles import Recompile
 from torchproof.checking.rules.rerecords import Capture
@@ -31,8 +31,8 @@ from torchproof.records.run import Event, Finding, Frame, Observation
 
 FOLDER = Path(__file__).parent / "rules"
 BASES = {Rule, GraphBreak, Recompile, CompileError, NoOp, Speed}
-BASES |= {ReadOnly, TorchScript}
-BASES |= {Outlived, StaleAnswer, WrongAnswer, Skip, Capture, HostSync}
+BASES |= {SourceRule, TorchScript}
+BASES |= {LifetimeRule, StaleAnswer, WrongAnswer, Skip, Capture, HostSync}
 # What shows only when it is measured has tests of its own.
 MEASURED = ("NM", "SP", "CG")
 PROGRAMS = sorted(

@@ -31,7 +31,7 @@ def judged(*entries: dict[str, Any], ending: str = "finished") -> list[Measureme
 def turns(count: int, eager_ms: float = 2.0) -> list[dict[str, Any]]:
     more = {"kind": "round", "steps": 3, "interrupted": 0}
     return [
-        {**more, "arm": arm, "times_ms": [ms * (1 + number % 3 / 100)] * 3}
+        {**more, "strategy": arm, "times_ms": [ms * (1 + number % 3 / 100)] * 3}
         for number in range(count)
         for arm, ms in (("eager", eager_ms), ("as-written", 1.0))
     ]

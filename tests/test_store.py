@@ -142,7 +142,7 @@ SAVER = """
 import sys
 from dataclasses import replace
 from pathlib import Path
-from torchproof import store
+from torchproof.records import store
 run = store.read(Path(sys.argv[1]))
 run = replace(run, findings=run.findings * 2000)
 print("ready", flush=True)

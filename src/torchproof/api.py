@@ -37,32 +37,32 @@ if TYPE_CHECKING:
     from torchproof.tuning import Objective as Objective
     from torchproof.tuning import TuneOptions as TuneOptions
     from torchproof.tuning import tune as tune
-
-__getattr__, __all__ = lazy_exports(
-    __name__,
-    {
-        "torchproof.checking": ["check"],
-        "torchproof.measure": [
-            "Comparison",
-            "BenchOptions",
-            "Thresholds",
-            "bench_plan",
-            "compare",
-        ],
-        "torchproof.packs": [
-            "DeployOptions",
-            "Made",
-            "ReproOptions",
-            "Unverified",
-            "inspect",
-            "is_pack",
-            "read_key",
-        ],
-        "torchproof.targets": ["Options", "Target", "WORKLOADS", "parse"],
-        "torchproof.tuning": ["Objective", "TuneOptions", "tune"],
-    },
-)
-__all__ += ["bench", "pack"]
+else:
+    __getattr__, __all__ = lazy_exports(
+        __name__,
+        {
+            "torchproof.checking": ["check"],
+            "torchproof.measure": [
+                "Comparison",
+                "BenchOptions",
+                "Thresholds",
+                "bench_plan",
+                "compare",
+            ],
+            "torchproof.packs": [
+                "DeployOptions",
+                "Made",
+                "ReproOptions",
+                "Unverified",
+                "inspect",
+                "is_pack",
+                "read_key",
+            ],
+            "torchproof.targets": ["Options", "Target", "WORKLOADS", "parse"],
+            "torchproof.tuning": ["Objective", "TuneOptions", "tune"],
+        },
+    )
+    __all__ += ["bench", "pack"]
 
 Progress = Callable[[str], None]
 
@@ -95,20 +95,20 @@ def bench(
     )
     counts = _counted(target, options, progress)
     with store.scratch(save_in) as folder:
-        found = measure.measure(plan, folder, progress)
+        result = measure.measure(plan, folder, progress)
         run = Run(
             id=f"{started:%Y%m%d-%H%M}-{target.name}",
             target=target.text,
-            strategy=", ".join(dict.fromkeys(row.strategy for row in found.rows)),
-            environment=found.environment,
+            strategy=", ".join(dict.fromkeys(row.strategy for row in result.rows)),
+            environment=result.environment,
             counts=counts,
-            measurements=found.rows,
+            measurements=result.rows,
             verb="bench",
             command=command,
             started=started.isoformat(timespec="seconds"),
-            ending=found.ending,
-            exit_code=found.exit_code,
-            error=found.error,
+            ending=result.ending,
+            exit_code=result.exit_code,
+            error=result.error,
         )
         return store.save(run, save_in, folder)
 
@@ -120,11 +120,11 @@ def _counted(
     nothing: dict[str, int | None] = dict.fromkeys(COUNTS)
     if target.kind == "script":
         return nothing
-    seen = observe.observe(target, options, progress)
-    if seen.ending == "interrupted":
+    observation = observe.observe(target, options, progress)
+    if observation.ending == "interrupted":
         raise KeyboardInterrupt
-    whole = seen.ending == "finished" and not seen.error
-    return checking.counts_of(seen) if whole else nothing
+    whole = observation.ending == "finished" and not observation.error
+    return checking.counts_of(observation) if whole else nothing
 
 
 def _plan(
@@ -167,8 +167,8 @@ def _assert_as_written(
             "--as-written measures the target against itself in eager: leave out"
             " --strategies and other flags that name what to compile"
         )
-    given = {**vars(options), **vars(bench_options), "profile or --repeats": more}
-    for name, value in given.items() if target.kind == "script" else ():
+    settings = {**vars(options), **vars(bench_options), "profile or --repeats": more}
+    for name, value in settings.items() if target.kind == "script" else ():
         if value and name not in {"as_written", "timeout_s", "quiet"}:
             flag = {"dtypes": "dtype"}.get(name, name)
             raise UserError(
@@ -182,7 +182,7 @@ def pack(
     options: Options | None = None,
     *,
     purpose: Literal["repro", "deploy"],
-    asked: ReproOptions | DeployOptions | None = None,
+    pack_options: ReproOptions | DeployOptions | None = None,
     dest: str | Path | None = None,
     overwrite: bool = False,
     effort: str = "normal",
@@ -204,11 +204,17 @@ def pack(
     if purpose == "deploy":
         if isinstance(what, Run):
             raise UserError(f"{what.id} is a run: pack --for deploy takes a target")
-        given = (
-            asked if isinstance(asked, packs.DeployOptions) else packs.DeployOptions()
+        deploy_options = (
+            pack_options
+            if isinstance(pack_options, packs.DeployOptions)
+            else packs.DeployOptions()
         )
-        return packs.deploy.pack(what, options, asked=given, **talk)
-    wanted = asked if isinstance(asked, packs.ReproOptions) else packs.ReproOptions()
+        return packs.deploy.pack(what, options, asked=deploy_options, **talk)
+    repro_options = (
+        pack_options
+        if isinstance(pack_options, packs.ReproOptions)
+        else packs.ReproOptions()
+    )
     if isinstance(what, Run):
         subject = _of_run(what, options)
     else:
@@ -216,22 +222,22 @@ def pack(
             what,
             options,
             effort=effort,
-            select=[code.partition("@")[0] for code in wanted.select],
+            select=[code.partition("@")[0] for code in repro_options.select],
             progress=progress,
             command=command,
             save_in=save_in,
         )
         subject = packs.repro.Subject(run, what, options, has_run=True)
-    return packs.repro.pack(subject, wanted, **talk)
+    return packs.repro.pack(subject, repro_options, **talk)
 
 
 def _of_run(run: Run, now: Options) -> packs.repro.Subject:
     """What a run of `check` ran, and how; limits and silence are those asked for."""
     if run.verb != "check":
         raise UserError(f"{run.id} is a run of {run.verb}: a repro needs one of check")
-    given = dict(run.options)
-    target = targets.parse(run.target, given.get("arguments", ()))
+    saved = dict(run.options)
+    target = targets.parse(run.target, saved.get("arguments", ()))
     names = ("compile", "as_written", "train", "device", "size")
-    told = {name: given[name] for name in names if name in given}
-    options = targets.Options(**told, timeout_s=now.timeout_s, quiet=now.quiet)
+    settings = {name: saved[name] for name in names if name in saved}
+    options = targets.Options(**settings, timeout_s=now.timeout_s, quiet=now.quiet)
     return packs.repro.Subject(run, target, options)

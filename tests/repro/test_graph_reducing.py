@@ -105,11 +105,11 @@ def test_a_cut_value_becomes_an_input_like_it_and_a_number_stays_one():
         Line("b", "a * size", PLAIN),
     )
     sketch = GraphIR((Input("x0", PLAIN),), lines, ("b",))
-    cut = cuts.without(sketch, {"a", "size"})
+    cut = cuts.remove_lines(sketch, {"a", "size"})
     assert cut is not None
     assert [line.expression for line in cut.lines] == ["x_a * 4"]
-    assert cuts.pruned(cut).inputs == (Input("x_a", odd),)
-    assert "positive((3,), 2, 9)" in draft_of(cuts.pruned(cut)).source
+    assert cuts.prune(cut).inputs == (Input("x_a", odd),)
+    assert "positive((3,), 2, 9)" in draft_of(cuts.prune(cut)).source
 
 
 def test_what_cannot_be_an_input_takes_its_readers_along():
@@ -118,23 +118,25 @@ def test_what_cannot_be_an_input_takes_its_readers_along():
         Line("first", "parts[0]", PLAIN),
         Line("b", "first.sin()", PLAIN),
     )
-    cut = cuts.without(GraphIR((Input("x0", PLAIN),), lines, ("b",)), {"parts"})
+    cut = cuts.remove_lines(GraphIR((Input("x0", PLAIN),), lines, ("b",)), {"parts"})
     assert cut is not None
     assert [line.expression for line in cut.lines] == ["x_first.sin()"]
     assert (
-        cuts.without(GraphIR((Input("x0", PLAIN),), lines[:2], ("first",)), {"parts"})
+        cuts.remove_lines(
+            GraphIR((Input("x0", PLAIN),), lines[:2], ("first",)), {"parts"}
+        )
         is None
     )
 
 
 def test_lines_that_act_stay_and_what_only_opens_goes():
     lines = (
-        Line("e", "torch.amp.autocast_mode._enter_autocast('cpu')", acts=True),
-        Line("w", "x0.add_(1)", PLAIN, acts=True),
+        Line("e", "torch.amp.autocast_mode._enter_autocast('cpu')", has_effect=True),
+        Line("w", "x0.add_(1)", PLAIN, has_effect=True),
         Line("b", "x0.sin()", PLAIN),
         Line("c", "x0.cos()", PLAIN),
     )
-    sketch = cuts.pruned(GraphIR((Input("x0", PLAIN),), lines, ("b",)))
+    sketch = cuts.prune(GraphIR((Input("x0", PLAIN),), lines, ("b",)))
     assert [line.name for line in sketch.lines] == ["w", "b"]
 
 
@@ -146,7 +148,7 @@ def test_graphs_inside_are_put_where_they_are_called():
         Line("out", "two[0]", PLAIN),
     )
     sketch = GraphIR((Input("x0", PLAIN),), lines, ("out",), (inner,))
-    found = cuts.pruned(cuts.inlined(sketch))
+    found = cuts.prune(cuts.inline(sketch))
     assert not found.functions
     texts = [line.expression for line in found.lines]
     assert texts == ["x0.sin()", "(s_0,)", "one[0].sin()", "(s_1,)", "two[0]"]
@@ -161,17 +163,17 @@ def test_sizes_shrink_everywhere_and_indices_stay_below_them():
         ("e",),
     )
     assert smaller_shapes.sizes(sketch)[0] in (50, 8)
-    fewer = smaller_shapes.shrunk(sketch, 50, 4, multiples=False)
+    fewer = smaller_shapes.shrink(sketch, 50, 4, multiples=False)
     assert fewer.inputs[0].facts.values == Values("whole", (0, 3))
     assert fewer.inputs[1].facts.shape == (4, 8)
     assert fewer.lines[0].facts is None  # it was seen with other sizes
-    narrow = smaller_shapes.shrunk(sketch, 8, 1, multiples=True)
+    narrow = smaller_shapes.shrink(sketch, 8, 1, multiples=True)
     assert narrow.lines[0].expression.endswith(".view(2, 3, 1)")
     assert narrow.inputs[1].facts.stride == (1, 1)
 
 
 def test_a_sketch_survives_json_and_a_draft_its_variants():
-    sketch = replace(chain(), under=("torch.no_grad()",))
+    sketch = replace(chain(), contexts=("torch.no_grad()",))
     assert GraphIR.from_json(sketch.to_json()) == sketch
     draft = draft_of(sketch)
     assert isinstance(draft, Candidate)

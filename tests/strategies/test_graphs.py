@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import torchproof
 from torchproof.measure import rows
 from torchproof.measure.bench_plan import BenchOptions, strategy_specs
-from torchproof.measure.comparison.decisions import trouble
+from torchproof.measure.comparison.decisions import exclusion_reason
 from torchproof.measure.specs import Plan, StrategySpec
 from torchproof.measure.strategy_state import StrategyState
 from torchproof.measure.strategy_worker import StrategyWorker
@@ -253,4 +253,4 @@ def test_a_graph_that_was_not_replayed_is_told_and_not_ranked(
     state.facts.append(facts)
     [row] = rows.rows([state], Plan(parse_target("workload:gpt"), (state.spec,)), {})
     assert (row.median_ms, row.verdict, row.vs_eager) == (1.0, "fell back", None)
-    assert "step.py:7" in (trouble(row) or "")
+    assert "step.py:7" in (exclusion_reason(row) or "")

@@ -179,7 +179,7 @@ def tune(options: argparse.Namespace) -> int:
     from torchproof import api
 
     output.assert_writable(options.output)
-    asked = api.TuneOptions(
+    tune_options = api.TuneOptions(
         objective=api.Objective.parse(options.objective),
         budget_s=options.budget,
         effort=options.effort,
@@ -192,7 +192,7 @@ def tune(options: argparse.Namespace) -> int:
         run = api.tune(
             api.parse(options.target, options.script),
             _run_options(options),
-            asked=asked,
+            tune_options=tune_options,
             recipe_file=options.recipe,
             overwrite=options.overwrite,
             watcher=board,
@@ -216,7 +216,7 @@ def pack(options: argparse.Namespace) -> int:
                 purpose=options.purpose,
                 dest=options.dest,
                 overwrite=options.overwrite,
-                asked=_pack_options(options),
+                pack_options=_pack_options(options),
                 effort=options.effort or "normal",
                 progress=progress,
                 command=options.command,

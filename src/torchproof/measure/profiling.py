@@ -211,7 +211,7 @@ def profile(
         "kernels": None,
     }
     if len(lookups) > 1:
-        # Quartiles over lookups, times lookups per step: one slow lookup does not count.
+        # Quartiles over lookups, times lookups per step: robust to a slow one.
         first, middle, third = statistics.quantiles(lookups, n=4)
         facts["lookup_us"] = middle * facts["lookups"]
         facts["lookup_range_us"] = [x * facts["lookups"] for x in (first, third)]

@@ -256,13 +256,13 @@ def _with_verdict(
         vs_eager=ratio.value,
         vs_eager_low=ratio.low,
         vs_eager_high=ratio.high,
-        verdict=in_words(ratio),
+        verdict=_verdict_text(ratio),
         notes=(*row.notes, *ratio.advice),
     )
     return _with_break_even(row, base, ratio)
 
 
-def in_words(ratio: stats.Ratio) -> str:
+def _verdict_text(ratio: stats.Ratio) -> str:
     """Returns a text such as `1.80x faster` or `not significant`."""
     if ratio.verdict == "faster":
         return f"{ratio.value:.2f}x faster"

@@ -181,8 +181,10 @@ class StrategyWorker:
     def _filter_guards(self) -> None:
         method = self.job["guards"]
         if method and method != guard_filters.STANCE:
-            self.strategy = guard_filters.filtered(self.strategy, method)
-            self.dropped = self.hooks.enter_context(guard_filters.dropped(method))
+            self.strategy = guard_filters.with_filter(self.strategy, method)
+            self.dropped = self.hooks.enter_context(
+                guard_filters.counting_dropped(method)
+            )
 
     def _not_checked(self) -> dict[str, int] | str:
         """Returns unchecked guards by type; a text where torch does not list them."""

@@ -41,7 +41,7 @@ class _Span:
 
 
 class BreakCost:
-    """Attaches its hooks while it is entered as a context manager."""
+    """Measures compiled calls while it is entered as a context manager."""
 
     def __init__(self) -> None:
         self._hooks = contextlib.ExitStack()
@@ -100,7 +100,8 @@ class BreakCost:
     def call(self, index: int) -> Iterator[None]:
         """Measures one call of the target, unless something compiles during it."""
         for number in range(self._timed, len(self._graphs)):
-            graph, timer = self._graphs[number], self._timer(number)
+            graph = self._graphs[number]
+            timer = self._timer(number)
             self._timers.enter_context(self._private.replaced(graph, timer))
         self._timed = len(self._graphs)
         self._spans = []
@@ -174,7 +175,8 @@ class BreakCost:
         begins: list[tuple[int | None, int]] = [(n, b) for n, b, _ in span.graphs]
         begins.append((None, span.end_ns))
         for (before, gap_begin), (after, gap_end) in zip(ends, begins, strict=True):
-            first, last = self._ended_by(before), self._resumed_after(after)
+            first = self._ended_by(before)
+            last = self._resumed_after(after)
             line = first or last
             if line is None:
                 continue

@@ -171,7 +171,7 @@ def _events(
             data={**event.data, **extra},
         )
     yield from _wrappers(by_kind.get("wrapper", ()), counts)
-    yield from _strays(by_kind, counts)
+    yield from _bypasses(by_kind, counts)
 
 
 def _wrappers(
@@ -198,15 +198,15 @@ def _wrappers(
         )
 
 
-def _strays(
+def _bypasses(
     by_kind: Mapping[str, Sequence[Mapping[str, Any]]], counts: Mapping[str, Any]
 ) -> Iterable[Event]:
     """Events for calls that bypassed the compiled code, and calls that raised."""
-    strays = {(kind, name): count for kind, name, count in counts.get("strays", ())}
+    bypasses = {(kind, name): count for kind, name, count in counts.get("bypasses", ())}
     for kind in ("method_call", "original_call", "call_error"):
         for entry in by_kind.get(kind, ()):
             data = {k: v for k, v in entry.items() if k not in {"kind", "site", "call"}}
-            data["count"] = strays.get((kind, entry.get("method")))
+            data["count"] = bypasses.get((kind, entry.get("method")))
             frames = _frames(entry["site"])
             if kind == "call_error":
                 frames = inside_region(frames)

@@ -19,7 +19,8 @@ from torchproof.torch_private import environment
 
 
 def main(arguments: list[str]) -> int:
-    job, stream = json.loads(arguments[0]), Stream(arguments[1])
+    job = json.loads(arguments[0])
+    stream = Stream(arguments[1])
     target = Target(**{**job["target"], "arguments": tuple(job["target"]["arguments"])})
     observer = Observer(stream, calls_are_wrapper_calls=target.kind == "script")
     try:

@@ -69,7 +69,7 @@ def parse(reason: str) -> Guard:
 
 
 def _tensor(condition: str, text: str) -> Guard | None:
-    """Parses `tensor 'x' size mismatch at index 0. expected 8, actual 5` and alike."""
+    """Parses `tensor 'x' size mismatch at index 0. expected 8, actual 5`."""
     match = re.match(
         r"tensor '(?P<name>.+?)' (?P<what>[\w ]+?) mismatch(?: at index"
         r" (?P<dim>\d+))?\. "
@@ -136,27 +136,28 @@ def _type(condition: str, text: str) -> Guard | None:
         r"___check_type_id\((?P<name>.+?), \d+\)(?:, type=(?P<type>.+))?$", condition
     )
     if match:
-        kind, source = _class(match["type"] or ""), readable_source(match["name"])
-        if hasattr(builtins, kind):
-            return Guard(
-                cause="type",
-                source=source,
-                text=text,
-                expected=kind,
-                actual="another type",
-            )
-        return Guard(
-            cause="identity",
-            source=source,
-            text=text,
-            other=f"object of class {kind}",
-        )
+        source = readable_source(match["name"])
+        return _type_id(source, _class(match["type"] or ""), text)
     if condition == "'NoneType' object has no attribute 'size'":
         # Torch evaluated old shape guards on None in place of a tensor.
         return Guard(
             cause="type", source="an input", text=text, expected="Tensor", actual="None"
         )
     return None
+
+
+def _type_id(source: str, kind: str, text: str) -> Guard:
+    if hasattr(builtins, kind):
+        return Guard(
+            cause="type",
+            source=source,
+            text=text,
+            expected=kind,
+            actual="another type",
+        )
+    return Guard(
+        cause="identity", source=source, text=text, other=f"object of class {kind}"
+    )
 
 
 def _identity(condition: str, text: str) -> Guard | None:

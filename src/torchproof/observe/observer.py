@@ -73,7 +73,7 @@ class Observer:
         self.skipped: dict[int, tuple[types.CodeType, str | None, Runs]] = {}
         self.wrappers: list[Wrapper] = []
         self.inlined: set[types.CodeType] = set()
-        self.strays: dict[tuple[str, int, str], int] = {}
+        self.bypasses: dict[tuple[str, int, str], int] = {}
         self.marks: set[tuple[str, int]] = set()
         self.traced: dict[str, dict[str, set[int]]] = {}  # since the last flush
         self.paused = False  # while torchproof runs the target for another purpose
@@ -93,7 +93,8 @@ class Observer:
         from torchproof import torch_private
         from torchproof.torch_private import traced_lines as lines
 
-        self.private, self._traced_lines = torch_private, lines.traced_lines
+        self.private = torch_private
+        self._traced_lines = lines.traced_lines
         self._compile = torch.compile
         self.hooks.enter_context(torch_private.trace_records(self._receive))
         if not self.generates_code:
@@ -110,7 +111,8 @@ class Observer:
         if self._dynamo:
             return
         self._dynamo = True
-        private, enter = self.private, self.hooks.enter_context
+        private = self.private
+        enter = self.hooks.enter_context
         enter(private.compiled_contexts(self._context))
         enter(private.frame_callbacks(self._convert))
         enter(private.graph_callables(self._graph))
@@ -130,7 +132,8 @@ class Observer:
         if not needed:
             return
         if not PAYLOAD_NOT_NEEDED.isdisjoint(metadata):
-            metadata, payload = {k: v for k, v in metadata.items() if k != "stack"}, ""
+            metadata = {k: v for k, v in metadata.items() if k != "stack"}
+            payload = ""
         if start := metadata.get("dynamo_start"):
             stack = [*compiler_stack(), start["stack"][-1]]
             complete = {"stack": stack, "complete": True}
@@ -197,7 +200,8 @@ class Observer:
         return leave
 
     def begin_call(self, index: int) -> None:
-        self.call, self.calls = index, self.calls + 1
+        self.call = index
+        self.calls = self.calls + 1
         self._runs_before = self.graph_runs
 
     def end_call(self) -> None:
@@ -281,7 +285,8 @@ class Observer:
 
         @functools.wraps(value)
         def spied(*args: Any, **kwargs: Any) -> Any:
-            before, depth = self.graph_runs, getattr(self._local, "depth", 0)
+            before = self.graph_runs
+            depth = getattr(self._local, "depth", 0)
             self._local.in_method = True
             try:
                 result = value(*args, **kwargs)
@@ -292,7 +297,7 @@ class Observer:
                 and self.graph_runs == before
                 and has_tensor((args, kwargs, result))
             ):
-                self._stray("method_call", module._orig_mod, name)
+                self._note_bypass("method_call", module._orig_mod, name)
             return result
 
         return spied
@@ -317,12 +322,12 @@ class Observer:
         )
 
     def original_called(self, model: Any) -> None:
-        self._stray("original_call", model, "forward")
+        self._note_bypass("original_call", model, "forward")
 
-    def _stray(self, kind: str, model: Any, name: str) -> None:
+    def _note_bypass(self, kind: str, model: Any, name: str) -> None:
         key = (kind, id(model), name)
-        self.strays[key] = self.strays.get(key, 0) + 1
-        if self.strays[key] <= _STACKS_PER_PLACE and not self.paused:
+        self.bypasses[key] = self.bypasses.get(key, 0) + 1
+        if self.bypasses[key] <= _STACKS_PER_PLACE and not self.paused:
             self.stream.write(
                 kind,
                 model=type(model).__name__,
@@ -360,7 +365,9 @@ class Observer:
             ]
             for w in self.wrappers
         ]
-        strays = [[kind, name, count] for (kind, _, name), count in self.strays.items()]
+        bypasses = [
+            [kind, name, count] for (kind, _, name), count in self.bypasses.items()
+        ]
         self._flush_lines()
         self.stream.write(
             "counts",
@@ -369,13 +376,14 @@ class Observer:
             graphs=runs,
             skipped=skips,
             wrappers=wrappers,
-            strays=strays,
+            bypasses=bypasses,
             marks=sorted(self.marks),
         )
 
     def _flush_lines(self) -> None:
         """Writes the lines traced since the last flush; all entries count together."""
-        traced, self.traced = self.traced, {}
+        traced = self.traced
+        self.traced = {}
         if traced:
             files = {
                 file: {name: sorted(lines) for name, lines in functions.items()}

@@ -77,10 +77,8 @@ class Record:
 
     @property
     def compile_id(self) -> str | None:
-        frame, attempt = (
-            self.metadata.get("frame_id"),
-            self.metadata.get("frame_compile_id"),
-        )
+        frame = self.metadata.get("frame_id")
+        attempt = self.metadata.get("frame_compile_id")
         return None if frame is None else f"{frame}/{attempt}"
 
 
@@ -181,7 +179,8 @@ def _read_file(path: Path, number: int) -> Iterator[Record]:
                 continue
             if metadata is not None:
                 yield Record(metadata, "".join(payload).rstrip("\n"))
-            metadata, payload = _envelope(line), []
+            metadata = _envelope(line)
+            payload = []
             if metadata is not None:
                 metadata["file"] = path.name
                 if number and "frame_id" in metadata:
@@ -268,7 +267,8 @@ class _TraceState:
         For a graph break torch formats the whole stack, elsewhere only that of the
         traced code. Without a stack the compiled function takes its place.
         """
-        start, function = self.start(compile_id), self.function(compile_id)
+        start = self.start(compile_id)
+        function = self.function(compile_id)
         callers = starts_with(frames, start.callers)
         if not callers:
             inside = frames or ((definition(function),) if function else ())
@@ -479,7 +479,8 @@ def _recompile(record: Record, state: _TraceState) -> Event:
 
 def _failed_guard(reason: str, record: Record, state: _TraceState) -> FailedGuard:
     """A guard with its stack, else with the line it quotes, if it is in this file."""
-    guard, function = parse_guard(reason), state.function(record.compile_id)
+    guard = parse_guard(reason)
+    function = state.function(record.compile_id)
     frames = frames_in(reason)
     if not frames and function and _is_in(guard, function):
         quoted = Frame(function.file, guard.line or 0, function.function, guard.code)

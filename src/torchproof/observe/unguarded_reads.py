@@ -62,7 +62,7 @@ def _reads_of(function: Frame) -> Iterator[Read]:
             text = blame.source_line(function.file, line).strip()
             frame = Frame(function.file, line, original_name(function.function), text)
             values = _strings(nodes) - {name} if what == "environment" else set()
-            yield Read(what, name, frame, tuple(sorted(values)))
+            yield Read(what=what, name=name, frame=frame, values=tuple(sorted(values)))
 
 
 def _own_nodes(function: _Function) -> Iterator[ast.AST]:

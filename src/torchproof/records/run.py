@@ -389,8 +389,8 @@ def _sorted_out(
     cls: type, plain: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """The fields a record has, and those that a newer torchproof added."""
-    known = {f.name for f in dataclasses.fields(cls)} - {"other"}
+    fields = {f.name for f in dataclasses.fields(cls)} - {"other"}
     return (
-        {key: value for key, value in plain.items() if key in known},
-        {key: value for key, value in plain.items() if key not in known},
+        {key: value for key, value in plain.items() if key in fields},
+        {key: value for key, value in plain.items() if key not in fields},
     )

@@ -161,33 +161,33 @@ def _count_outliers(rounds: Rounds, pooled: _Floats) -> int:
 
 def _advice(spread: Spread, medians: _Floats, pooled: _Floats) -> tuple[str, ...]:
     """What makes the numbers unreliable, the most telling reason first."""
-    said = []
+    advice = []
     if spread.count < 20 or len(medians) < _FEWEST_ROUNDS:
-        said.append(f"only {spread.count} samples: raise --seconds")
+        advice.append(f"only {spread.count} samples: raise --seconds")
     drift, groups = _drift(medians), _two_groups(pooled)
     first, third = np.percentile(pooled, (25, 75))
     middle = (third - first) / spread.median
     if abs(drift) > 0.1:
         way = "rose" if drift > 0 else "fell"
-        said.append(
+        advice.append(
             f"times {way} by {abs(drift):.0%} while they were taken: let the machine"
             " cool down, pin its clocks, close other programs"
         )
     elif groups is not None:
-        said.append(
+        advice.append(
             f"two speeds, near {groups[0]:.3g} and {groups[1]:.3g} ms: close other"
             " programs, or time calls that differ apart"
         )
     elif middle > 0.1:
-        said.append(
+        advice.append(
             f"half of the samples spread over {middle:.0%}: close other programs"
         )
     elif spread.outliers > 0.05 * spread.count:
         share = spread.outliers / spread.count
-        said.append(f"{share:.0%} of the samples are outliers: close other programs")
-    if not said and spread.high - spread.low > 0.1 * spread.median:
-        said.append("the median is uncertain by more than 10%: raise --seconds")
-    return tuple(said)
+        advice.append(f"{share:.0%} of the samples are outliers: close other programs")
+    if not advice and spread.high - spread.low > 0.1 * spread.median:
+        advice.append("the median is uncertain by more than 10%: raise --seconds")
+    return tuple(advice)
 
 
 def _drift(medians: _Floats) -> float:

@@ -82,10 +82,10 @@ class Backend:
         backward = functools.partial(self._backward, f"backward of {name}")
         eager = self._eager(gm)
         try:
-            with backends.noting_changes(len(inputs)) as changed:
+            with backends.record_mutated_inputs(len(inputs)) as changed:
                 compiled = subgraphs.forward_of(self._compile(gm, inputs, backward))
         except Exception as error:
-            if backends.asks_to_trace_again(error):
+            if backends.is_tracing_restart(error):
                 raise
             self._failed(failure(name, error, job), job)
             return eager

@@ -199,7 +199,7 @@ class Engine:
         until, is_over = self._until()
         refusal = self._refusal(conversion.code)
         # AOTAutograd has no code for forward-mode differentiation.
-        runs_eager = refusal is not None or class_guards.differentiates_forward()
+        runs_eager = refusal is not None or class_guards.is_forward_ad_on()
         if runs_eager or is_over:
             self.ran_eager()
             return frames.eager_once(inner=refusal is not None and refusal.inner)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from torchproof.torch_private.cudagraphs.cudagraph_trees import Graph as Graph
     from torchproof.torch_private.cudagraphs.cudagraph_trees import Memory as Memory
     from torchproof.torch_private.cudagraphs.step_capture import (
-        written_arguments as written_arguments,
+        mutated_arguments as mutated_arguments,
     )
     from torchproof.torch_private.dispatch_modes import (
         TorchDispatchMode as TorchDispatchMode,
@@ -48,14 +48,16 @@ if TYPE_CHECKING:
     from torchproof.torch_private.dynamo import thread_state as thread_state
     from torchproof.torch_private.dynamo import traced_lines as traced_lines
     from torchproof.torch_private.dynamo.captured_graphs import (
-        higher_order as higher_order,
+        higher_order_name as higher_order_name,
     )
     from torchproof.torch_private.dynamo.captured_graphs import is_wrapped as is_wrapped
-    from torchproof.torch_private.dynamo.captured_graphs import minified as minified
+    from torchproof.torch_private.dynamo.captured_graphs import minify as minify
     from torchproof.torch_private.dynamo.captured_graphs import (
         operator_name as operator_name,
     )
-    from torchproof.torch_private.dynamo.captured_graphs import qualified as qualified
+    from torchproof.torch_private.dynamo.captured_graphs import (
+        qualified_name as qualified_name,
+    )
     from torchproof.torch_private.dynamo.captured_graphs import (
         replace_backends as replace_backends,
     )
@@ -119,80 +121,85 @@ if TYPE_CHECKING:
     from torchproof.torch_private.precompile.install_call import (
         install_call as install_call,
     )
-
-__getattr__, __all__ = lazy_exports(
-    __name__,
-    {
-        ".inductor.cache_lookups": ["Lookup"],
-        ".dynamo.captured_graphs": [
-            "higher_order",
-            "replace_backends",
-            "is_wrapped",
-            "minified",
-            "operator_name",
-            "qualified",
+else:
+    __getattr__, __all__ = lazy_exports(
+        __name__,
+        {
+            ".inductor.cache_lookups": ["Lookup"],
+            ".dynamo.captured_graphs": [
+                "higher_order_name",
+                "replace_backends",
+                "is_wrapped",
+                "minify",
+                "operator_name",
+                "qualified_name",
+            ],
+            ".dynamo.compiled_graphs": ["CompiledGraph", "Node"],
+            ".cudagraphs.cudagraph_recordings": [
+                "MovedInput",
+                "Skip",
+                "Split",
+                "GraphRun",
+            ],
+            ".cudagraphs.cudagraph_trees": ["Graph", "Memory"],
+            ".dispatch_modes": ["TorchDispatchMode"],
+            ".environment": ["describe", "triton_version"],
+            ".inductor.export": ["ScalarReads"],
+            ".hooks": [
+                "FrameRequest",
+                "compile_id_of",
+                "compiled_contexts",
+                "frame_callbacks",
+                "graph_callables",
+                "inlined_code",
+                "is_compiled",
+                "never_compile",
+                "mark_unbacked",
+                "mark_weakly_dynamic",
+                "marked_dimensions",
+                "module_methods",
+                "no_code_generation",
+                "patched",
+                "skip_once",
+                "stance",
+                "is_dynamo_disabled",
+                "trace_records",
+                "was_skipped",
+            ],
+            ".nondeterminism": ["uses_eager_random", "set_versions", "autograd_dtypes"],
+            ".operations": ["Operations", "without_modes"],
+            ".precompile.capture_call": ["capture_call"],
+            ".precompile.install_call": [
+                "InstalledCall",
+                "PrecompileError",
+                "install_call",
+            ],
+            ".dynamo.size_marks": ["marks_of", "put_marks"],
+            ".cudagraphs.step_capture": ["mutated_arguments"],
+            ".dynamo.subgraphs": ["without_regions"],
+        },
+        modules=[
+            ".inductor.backends",
+            ".inductor.cache_lookups",
+            ".dynamo.class_guards",
+            ".dynamo.compile_contexts",
+            ".inductor.compile_costs",
+            ".dynamo.compiled_graphs",
+            ".configs",
+            ".cudagraphs.cudagraph_recordings",
+            ".cudagraphs.cudagraph_trees",
+            ".dispatch_modes",
+            ".environment",
+            ".inductor.export",
+            ".dynamo.frames",
+            ".dynamo.recompiles",
+            ".inductor.remote_codegen",
+            ".scripting",
+            ".cudagraphs.step_capture",
+            ".cudagraphs.step_marks",
+            ".dynamo.subgraphs",
+            ".dynamo.switches",
+            ".dynamo.thread_state",
+            ".dynamo.traced_lines",
         ],
-        ".dynamo.compiled_graphs": ["CompiledGraph", "Node"],
-        ".cudagraphs.cudagraph_recordings": ["MovedInput", "Skip", "Split", "GraphRun"],
-        ".cudagraphs.cudagraph_trees": ["Graph", "Memory"],
-        ".dispatch_modes": ["TorchDispatchMode"],
-        ".environment": ["describe", "triton_version"],
-        ".inductor.export": ["ScalarReads"],
-        ".hooks": [
-            "FrameRequest",
-            "compile_id_of",
-            "compiled_contexts",
-            "frame_callbacks",
-            "graph_callables",
-            "inlined_code",
-            "is_compiled",
-            "never_compile",
-            "mark_unbacked",
-            "mark_weakly_dynamic",
-            "marked_dimensions",
-            "module_methods",
-            "no_code_generation",
-            "patched",
-            "skip_once",
-            "stance",
-            "is_dynamo_disabled",
-            "trace_records",
-            "was_skipped",
-        ],
-        ".nondeterminism": ["uses_eager_random", "set_versions", "autograd_dtypes"],
-        ".operations": ["Operations", "without_modes"],
-        ".precompile.capture_call": ["capture_call"],
-        ".precompile.install_call": [
-            "InstalledCall",
-            "PrecompileError",
-            "install_call",
-        ],
-        ".dynamo.size_marks": ["marks_of", "put_marks"],
-        ".cudagraphs.step_capture": ["written_arguments"],
-        ".dynamo.subgraphs": ["without_regions"],
-    },
-    modules=[
-        ".inductor.backends",
-        ".inductor.cache_lookups",
-        ".dynamo.class_guards",
-        ".dynamo.compile_contexts",
-        ".inductor.compile_costs",
-        ".dynamo.compiled_graphs",
-        ".configs",
-        ".cudagraphs.cudagraph_recordings",
-        ".cudagraphs.cudagraph_trees",
-        ".dispatch_modes",
-        ".environment",
-        ".inductor.export",
-        ".dynamo.frames",
-        ".dynamo.recompiles",
-        ".inductor.remote_codegen",
-        ".scripting",
-        ".cudagraphs.step_capture",
-        ".cudagraphs.step_marks",
-        ".dynamo.subgraphs",
-        ".dynamo.switches",
-        ".dynamo.thread_state",
-        ".dynamo.traced_lines",
-    ],
-)
+    )

@@ -25,10 +25,10 @@ from torchproof.targets import parse as parse_target
 from torchproof.tuning import outcome, space
 from torchproof.tuning.executors import Executor, Local, Task
 from torchproof.tuning.objectives import Objective
-from torchproof.tuning.search import Effort, Search, Terms
+from torchproof.tuning.search import Effort, Search, SearchOptions
 from torchproof.tuning.space import Space
 from torchproof.tuning.trial import Trial
-from torchproof.tuning.trial_store import SEARCHES, Notebook, key_of
+from torchproof.tuning.trial_store import SEARCHES, TrialStore, key_of
 
 BUDGET_S = 600.0
 LEAST_GAIN = 1.05  # times as fast as eager: what bench asks for, too
@@ -42,7 +42,7 @@ class Watcher(Protocol):
     def show(self, state: Mapping[str, Any]) -> None: ...
 
 
-class Unwatched:
+class NoWatcher:
     def __call__(self, text: str) -> None: ...
 
     def show(self, state: Mapping[str, Any]) -> None: ...
@@ -65,7 +65,7 @@ def tune(
     target: str | Target,
     options: Options | None = None,
     *,
-    asked: TuneOptions | None = None,
+    tune_options: TuneOptions | None = None,
     recipe_file: str | Path | None = None,
     overwrite: bool = False,
     watcher: Watcher | None = None,
@@ -77,13 +77,13 @@ def tune(
     With `recipe_file` the recipe is written there as well.
     """
     target = parse_target(target) if isinstance(target, str) else target
-    options, asked = options or Options(), asked or TuneOptions()
-    _assert_tunable(target, options, asked)
+    options, tune_options = options or Options(), tune_options or TuneOptions()
+    _assert_tunable(target, options, tune_options)
     store.assert_writable(save_in)
     if recipe_file is not None:
         assert_free(Path(recipe_file), overwrite=overwrite)
     started = datetime.datetime.now()
-    tuning = _Tuning(target, options, asked, watcher or Unwatched())
+    tuning = _Tuning(target, options, tune_options, watcher or NoWatcher())
     with tempfile.TemporaryDirectory(prefix="torchproof-") as work:
         chosen = tuning.run(Path(work), save_in.parent / SEARCHES)
     run = outcome.run_of(
@@ -98,12 +98,12 @@ def tune(
     )
     if chosen is None:
         return store.save(run, save_in)
-    found = outcome.recipe_of(tuning.search, chosen, run, train=tuning.trains)
+    recipe = outcome.recipe_of(tuning.search, chosen, run, train=tuning.trains)
     file = None if recipe_file is None else str(recipe_file)
-    more = {"recipe": found.to_json(), "recipe_file": file}
+    more = {"recipe": recipe.to_json(), "recipe_file": file}
     run = store.save(replace(run, tuning={**(run.tuning or {}), **more}), save_in)
     if file is not None:
-        replace(found, run=run.id).write(file, overwrite=overwrite)
+        replace(recipe, run=run.id).write(file, overwrite=overwrite)
     return run
 
 
@@ -124,7 +124,9 @@ def assert_free(path: Path, *, overwrite: bool) -> None:
         raise UserError(f"--recipe {path}: {folder} is no folder to write in")
 
 
-def _assert_tunable(target: Target, options: Options, asked: TuneOptions) -> None:
+def _assert_tunable(
+    target: Target, options: Options, tune_options: TuneOptions
+) -> None:
     if target.kind not in ("workload", "factory"):
         raise UserError(
             f"{target.text} is a {target.kind}: tune runs its target many times, which"
@@ -133,7 +135,7 @@ def _assert_tunable(target: Target, options: Options, asked: TuneOptions) -> Non
     assert_size(target, options.size)
     if options.as_written:
         raise UserError("--as-written leaves nothing to choose: torchproof bench")
-    named = [parse_strategy(name) for name in asked.names]
+    named = [parse_strategy(name) for name in tune_options.names]
     if named and all(strategy.as_is for strategy in named):
         raise UserError("--strategies names nothing but eager: there is no choice")
 
@@ -154,9 +156,13 @@ class _Tuning:
     """One search from its first process to its answer."""
 
     def __init__(
-        self, target: Target, options: Options, asked: TuneOptions, watcher: Watcher
+        self,
+        target: Target,
+        options: Options,
+        tune_options: TuneOptions,
+        watcher: Watcher,
     ) -> None:
-        self.target, self.options, self.asked = target, options, asked
+        self.target, self.options, self.tune_options = target, options, tune_options
         self.watcher = watcher
         self.begun = time.monotonic()
         self.where = ""  # the executor, for people
@@ -174,7 +180,7 @@ class _Tuning:
             executor.close()
 
     def _probe(self, executor: Executor) -> Mapping[str, Any]:
-        budget_s = self.asked.budget_s
+        budget_s = self.tune_options.budget_s
         try:
             return executor.probe(budget_s)
         except UserError:
@@ -185,24 +191,24 @@ class _Tuning:
                 " longer; give more time"
             ) from None
 
-    def _searched(self, executor: Executor, notebook: Notebook) -> Trial | None:
+    def _searched(self, executor: Executor, saved_trials: TrialStore) -> Trial | None:
         chosen = None
-        executor.cache_in(notebook.folder / "caches")
-        self.search = self._search(executor, notebook)
+        executor.cache_in(saved_trials.folder / "caches")
+        self.search = self._search(executor, saved_trials)
         try:
             chosen = self.search.run(self._forms())
         except KeyboardInterrupt:
             pass  # what there is can be gone on with
         finally:
             executor.close()  # before what it compiled goes
-            notebook.close(finished=chosen is not None)
+            saved_trials.close(finished=chosen is not None)
         return chosen
 
     search: Search  # once eager is known
 
     @property
     def _shares_caches(self) -> bool:
-        return not self.asked.objective.needs_cold_starts
+        return not self.tune_options.objective.needs_cold_starts
 
     @property
     def environment(self) -> Mapping[str, Any]:
@@ -214,53 +220,59 @@ class _Tuning:
         return bool(self.environment.get("train") or self.options.train)
 
     def _executor(self, task: Task) -> Executor:
-        if self.asked.ray is None:
+        if self.tune_options.ray is None:
             return Local(task, self.watcher)
         from torchproof.tuning.cluster import Cluster
 
-        return Cluster(task, self.watcher, self.asked.ray)
+        return Cluster(task, self.watcher, self.tune_options.ray)
 
-    def _notebook(self, searches: Path) -> Notebook:
+    def _notebook(self, searches: Path) -> TrialStore:
         options = {k: v for k, v in vars(self.options).items() if k in _ASKED}
         about = {"target": self.target.text, "cold": not self._shares_caches}
         key = key_of(about | options, self.environment, self._code())
-        notebook = Notebook(key, resume=self.asked.resume, root=searches)
-        if self.asked.resume:
-            self.watcher(notebook.told())
-        return notebook
+        saved_trials = TrialStore(key, resume=self.tune_options.resume, root=searches)
+        if self.tune_options.resume:
+            self.watcher(saved_trials.told())
+        return saved_trials
 
     def _code(self) -> dict[str, Any]:
         """What the model is made of, and the file that makes it and its calls."""
-        known = self.probed["probe"].get("fingerprint")
+        fingerprint = self.probed["probe"].get("fingerprint")
         file = own_file(self.target)
         try:
-            made = code_hash(file.read_bytes()) if file else None
+            digest = code_hash(file.read_bytes()) if file else None
         except (OSError, SyntaxError, ValueError):
-            made = None
-        if known is None or made is None:  # then nothing is the same as before
+            digest = None
+        if fingerprint is None or digest is None:  # then nothing is the same as before
             return {"unknown": f"{time.time_ns()}"}
-        return {"model": known, "factory": made}
+        return {"model": fingerprint, "factory": digest}
 
-    def _search(self, executor: Executor, notebook: Notebook) -> Search:
-        asked = self.asked
-        terms = Terms(
-            asked.objective,
-            asked.effort,
-            asked.least,
-            asked.budget_s,
-            self.begun + asked.budget_s,
+    def _search(self, executor: Executor, saved_trials: TrialStore) -> Search:
+        tune_options = self.tune_options
+        terms = SearchOptions(
+            tune_options.objective,
+            tune_options.effort,
+            tune_options.least,
+            tune_options.budget_s,
+            self.begun + tune_options.budget_s,
             timeout_s=self.options.timeout_s,
             device=self.environment["device"],
             probe=self.probed["probe"],
         )
         eager = self.probed["trial"]
-        return Search(executor, terms, notebook, eager=eager, show=self.watcher.show)
+        return Search(
+            executor, terms, saved_trials, eager=eager, show=self.watcher.show
+        )
 
     def _forms(self) -> Space:
-        about = self.probed["probe"], self.environment["device"], self.asked.objective
-        if self.asked.names:
+        about = (
+            self.probed["probe"],
+            self.environment["device"],
+            self.tune_options.objective,
+        )
+        if self.tune_options.names:
             order = space.Order.of(*about)
-            return space.named(self.asked.names, order, self.options.compile)
+            return space.named(self.tune_options.names, order, self.options.compile)
         return space.forms(*about, self.options.compile)
 
 

@@ -1,4 +1,4 @@
-"""Events in, findings out.
+"""Takes the events of a run, returns its findings.
 
 A rule is listed once, in the tuple of its family (`BREAKS`, `ERRORS` and so on; some
 families keep theirs in their own module). `RULES` joins the tuples, sorted by code.
@@ -38,7 +38,7 @@ from torchproof.checking.rules.stale import STALE
 from torchproof.checking.rules.torchscript import TORCHSCRIPT
 from torchproof.records import SEVERITIES, Finding, Observation, UserError
 
-# The first rule that matches takes a break: the particular before the general.
+# The first rule that matches reports a break, so specific rules come first.
 BREAKS: tuple[breaks.GraphBreak, ...] = (
     call_breaks.DisabledCall(),
     call_breaks.ExplicitBreak(),
@@ -94,7 +94,7 @@ AUDITED: tuple[Rule, ...] = (*LIFETIMES, *SKIPS, *CAPTURES, *SYNCS)
 LIMIT = RecompileLimit()
 SPECIALISATION = shapes.QuietSpecialisation()
 SEEN: tuple[Rule, ...] = (*BREAKS, *RECOMPILES, LIMIT, *ERRORS, SPECIALISATION, *NO_OPS)
-# Found in the source alone: no event of a run matches these.
+# Only source analysis reports these: no event of a run matches them.
 READ: tuple[Rule, ...] = (*CONFIGURATION, *TORCHSCRIPT)
 RULES: tuple[Rule, ...] = tuple(
     sorted((*SEEN, *MEASURED, *AUDITED, *READ), key=lambda rule: rule.code)
@@ -104,8 +104,8 @@ RULES: tuple[Rule, ...] = tuple(
 def check(observation: Observation) -> list[Finding]:
     """All findings of a run, worst first."""
     facts = Facts(observation)
-    found = [rule.finding(group) for rule, group in _matches(facts)]
-    return sorted(found, key=_rank)
+    findings = [rule.finding(group) for rule, group in _matches(facts)]
+    return sorted(findings, key=_rank)
 
 
 def _matches(facts: Facts) -> Iterator[tuple[Rule, EventGroup]]:
@@ -157,11 +157,10 @@ def _rank(finding: Finding) -> tuple[object, ...]:
 
 
 def by_code(code: str) -> Rule:
-    wanted = code.upper()
     for rule in RULES:
-        if rule.code == wanted:
+        if rule.code == code.upper():
             return rule
-    raise UserError(f"no rule {code!r}: `torchproof rule` lists them all")
+    raise UserError(f"no rule {code!r}: `torchproof rule` lists all rules")
 
 
 def select(
@@ -171,7 +170,7 @@ def select(
     for prefix in [*chosen, *ignored]:
         if not any(rule.code.startswith(prefix.upper()) for rule in RULES):
             raise UserError(
-                f"no rule starts with {prefix!r}: `torchproof rule` lists them all"
+                f"no rule starts with {prefix!r}: `torchproof rule` lists all rules"
             )
     return [
         finding

@@ -1,4 +1,4 @@
-"""NM40x: compiled answers that differ from eager's by more than rounding."""
+"""NM40x: compiled outputs that differ from eager's by more than rounding."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _GENERATED = ("Inductor", "the backend")
 
 
 def events_from(plain: Iterable[Mapping[str, Any]]) -> list[Event]:
-    """Events as they were, out of `dataclasses.asdict` and JSON."""
+    """Events restored from `dataclasses.asdict` or from JSON."""
     return [
         Event(
             kind=entry["kind"],
@@ -32,7 +32,7 @@ def _frame(plain: Mapping[str, Any]) -> Frame:
 
 
 def event_groups(facts: Facts, kind: str) -> Iterator[EventGroup]:
-    """One group for a place and a cause."""
+    """One group per place and cause."""
     groups: dict[tuple[Any, ...], list[Event]] = {}
     for event in facts.events(kind):
         place, data = _place(event), event.data
@@ -43,7 +43,7 @@ def event_groups(facts: Facts, kind: str) -> Iterator[EventGroup]:
 
 
 def _place(event: Event) -> Place:
-    """The line that is to blame, else the target's function."""
+    """The line that causes the difference, else the target's function."""
     place = place_of(event.frames)
     if place.frame is None and event.function is not None:
         return place_of((definition(event.function),))
@@ -51,30 +51,30 @@ def _place(event: Event) -> Place:
 
 
 class WrongAnswer(Rule):
-    """Base of the rules about one way to a wrong answer."""
+    """Base class of the rules for wrong outputs; each rule knows one cause."""
 
     kind = "numerics"
 
     def at(self, group: EventGroup) -> str:
-        """The expression that is to blame, or the function it is somewhere in."""
+        """The expression that causes the difference, or else the function."""
         if group.first.frames and group.expression:
             return f"`{group.expression}` in {group.function}"
         return group.function
 
     def difference(self, group: EventGroup) -> str:
         """In which call and output, and by how much."""
-        told = group.data.get("value") or group.data.get("numerics") or {}
-        whole = group.data.get("numerics") or {}
-        why = f": {told['why']}" if told.get("why") else ""
-        return f"{whole.get('where') or 'an output'}{why}"
+        numerics = group.data.get("numerics") or {}
+        value = group.data.get("value") or numerics
+        why = f": {value['why']}" if value.get("why") else ""
+        return f"{numerics.get('where') or 'an output'}{why}"
 
     def evidence(self, group: EventGroup) -> Iterable[str]:
-        told = group.data.get("numerics") or {}
-        if told.get("max_rel_error") is not None:
+        numerics = group.data.get("numerics") or {}
+        if numerics.get("max_rel_error") is not None:
             yield (
-                f"relative error {told['max_rel_error']:.3g}, eager's own"
-                f" {told.get('eager_error') or 0.0:.3g}, against"
-                f" {told.get('reference') or 'eager'}"
+                f"relative error {numerics['max_rel_error']:.3g}, eager's own"
+                f" {numerics.get('eager_error') or 0.0:.3g}, against"
+                f" {numerics.get('reference') or 'eager'}"
             )
         if group.data.get("layer"):
             yield f"first wrong in {group.data['layer']}"
@@ -86,8 +86,8 @@ class GeneratedCode(WrongAnswer):
     """Generated code computes another value than eager, beyond rounding.
 
     ## Why
-    The captured graph is right, and so are the layers before code generation: the
-    kernel that stands for this operation is wrong for these values.
+    The captured graph is right, and so are the layers before code generation. The
+    generated kernel for this operation is wrong for these values.
 
     ## Bad
         torch.acosh(x)                   # x holds 1e20: inf on CPU with torch 2.13
@@ -106,7 +106,7 @@ class GeneratedCode(WrongAnswer):
 
     def message(self, group: EventGroup) -> str:
         return (
-            f"{self.at(group)} gives another value compiled than in eager"
+            f"{self.at(group)} computes another value compiled than in eager"
             f" ({self.difference(group)})"
         )
 
@@ -124,15 +124,15 @@ class GeneratedCode(WrongAnswer):
         if str(group.data.get("gives", "")).startswith("torch.uint"):
             return (
                 f"convert through a signed type in {what}, e.g."
-                " .to(torch.int64).to(torch.uint8), or clamp first: a negative number"
-                " has no value of its own there; or isolate it in a function marked"
-                f" @torch.compiler.disable, {report}"
+                " .to(torch.int64).to(torch.uint8), or clamp first: an unsigned type"
+                " cannot represent a negative number; or isolate it in a function"
+                f" marked @torch.compiler.disable, {report}"
             )
         if not group.data.get("operation"):
             return (
                 f"isolate the wrong part: mark functions that {group.function} calls"
-                " with @torch.compiler.disable until the answers agree, keep that one"
-                f" disabled, {report}"
+                " with @torch.compiler.disable until the outputs agree, keep that"
+                f" function disabled, {report}"
             )
         return (
             f"isolate {what} in a function marked @torch.compiler.disable, or compute"
@@ -141,16 +141,16 @@ class GeneratedCode(WrongAnswer):
 
 
 class EarlierLayer(WrongAnswer):
-    """Compiled answers are wrong before any code is generated.
+    """Compiled outputs are wrong before any code is generated.
 
     ## Why
-    Tracing, functionalisation or a decomposition does not keep what the program means.
+    Tracing, functionalisation or a decomposition changes what the program computes.
 
     ## Bad
         torch.compile(f, backend="aot_eager")     # differs from f
 
     ## Good
-        a part of f in a function marked @torch.compiler.disable
+        # move the wrong part of f into a function marked @torch.compiler.disable
 
     ## Fix safety
     A function marked @torch.compiler.disable computes what eager computes.
@@ -164,8 +164,8 @@ class EarlierLayer(WrongAnswer):
 
     def message(self, group: EventGroup) -> str:
         return (
-            f"{self.at(group)} gives another value compiled than in eager, already in"
-            f" {group.data['layer']} ({self.difference(group)})"
+            f"{self.at(group)} computes another value compiled than in eager, already"
+            f" in {group.data['layer']} ({self.difference(group)})"
         )
 
     def cause(self, group: EventGroup) -> str:
@@ -182,10 +182,10 @@ class EarlierLayer(WrongAnswer):
 
 
 class UndeclaredMutation(WrongAnswer):
-    """A custom operator changes an argument that it does not declare as changed.
+    """A custom operator changes an argument without declaring it.
 
     ## Why
-    The compiler believes the declaration: it drops, moves or repeats the call.
+    The compiler relies on the declaration: it may drop, move or repeat the call.
 
     ## Bad
         @torch.library.custom_op("lib::scale", mutates_args=())
@@ -195,7 +195,7 @@ class UndeclaredMutation(WrongAnswer):
         @torch.library.custom_op("lib::scale", mutates_args=("x",))
 
     ## Fix safety
-    Eager computes the same; torch.library.opcheck tests the declaration.
+    Eager computes the same values. torch.library.opcheck tests the declaration.
     """
 
     code = "NM403"
@@ -207,7 +207,7 @@ class UndeclaredMutation(WrongAnswer):
     def message(self, group: EventGroup) -> str:
         return (
             f"{self.at(group)} calls {group.data['operation']}, which changes"
-            f" {self._names(group)} without declaring it: compiled answers are wrong"
+            f" {self._names(group)} without declaring it: compiled outputs are wrong"
             f" ({self.difference(group)})"
         )
 
@@ -222,7 +222,7 @@ class UndeclaredMutation(WrongAnswer):
         listed = "".join(f'"{name}", ' for name in group.data["undeclared"])
         return (
             f"declare it where {group.data['operation']} is defined:"
-            f" mutates_args=({listed.rstrip()}), or let it change and return a clone"
+            f" mutates_args=({listed.rstrip()}), or make it change and return a clone"
         )
 
     def _names(self, group: EventGroup) -> str:
@@ -233,16 +233,16 @@ class OtherRandomNumbers(WrongAnswer):
     """Compiled code draws other random numbers than eager, from the same seed.
 
     ## Why
-    Inductor has a random stream of its own. With eager's stream the answers agree.
+    Inductor has its own random stream. With eager's random stream the outputs agree.
 
     ## Bad
-        comparing dropout's output, compiled and eager, number by number
+        assert torch.equal(compiled(x), model(x))          # with dropout
 
     ## Good
         torch._inductor.config.fallback_random = True      # to compare
 
     ## Fix safety
-    Nothing has to be fixed; eager's stream costs speed.
+    You do not need to fix anything. Eager's random stream costs speed.
     """
 
     code = "NM404"
@@ -268,10 +268,10 @@ class OtherRandomNumbers(WrongAnswer):
 
 
 class CompilingBranch(WrongAnswer):
-    """Code asks whether it is being compiled and then computes something else.
+    """Code checks whether it is being compiled, and then computes something else.
 
     ## Why
-    Dynamo answers `is_compiling()` with True, so compiled code takes another branch.
+    In compiled code `is_compiling()` is True, so the code takes another branch.
 
     ## Bad
         y = x * 2 if torch.compiler.is_compiling() else x * 3
@@ -280,7 +280,7 @@ class CompilingBranch(WrongAnswer):
         y = x * 3
 
     ## Fix safety
-    Which branch is meant is the author's to say.
+    Only the author knows which branch is right.
     """
 
     code = "NM405"
@@ -291,7 +291,7 @@ class CompilingBranch(WrongAnswer):
     def message(self, group: EventGroup) -> str:
         return (
             f"{self.at(group)} takes another branch when compiled, and that branch"
-            f" gives another answer ({self.difference(group)})"
+            f" computes another value ({self.difference(group)})"
         )
 
     def cause(self, group: EventGroup) -> str:
@@ -303,21 +303,23 @@ class CompilingBranch(WrongAnswer):
     def fix(self, group: EventGroup) -> str:
         return (
             f"remove the {group.data['asks']}() branch, or make both branches compute"
-            " the same; use it only for what does not change values, such as logging"
+            " the same values; use it only for code that does not change values, such"
+            " as logging"
         )
 
 
 class WrongOnce(WrongAnswer):
-    """A compiled answer was wrong once, and right when the calls were run again.
+    """A compiled output was wrong once, and right when the calls ran again.
 
     ## Why
-    A race, memory that is read before it is written, or a kernel chosen by timing.
+    Possible causes: a race, memory that is read before it is written, or a kernel that
+    autotuning chose by its timing.
 
     ## Bad
-        a kernel that max-autotune picks, and that is wrong
+        torch.compile(model, mode="max-autotune")    # chose a kernel that is wrong
 
     ## Good
-        torch.compile(model)               # the default mode
+        torch.compile(model)                         # the default mode
 
     ## Fix safety
     Another mode gives the same values up to rounding.
@@ -330,7 +332,7 @@ class WrongOnce(WrongAnswer):
 
     def message(self, group: EventGroup) -> str:
         return (
-            f"{group.function} gave another answer compiled than in eager, and the"
+            f"{group.function} computed another value compiled than in eager, and the"
             " right one when it was compiled again"
         )
 
@@ -339,8 +341,8 @@ class WrongOnce(WrongAnswer):
 
     def fix(self, group: EventGroup) -> str:
         return (
-            "run the check again; if it returns, compile with the default mode, and"
-            " report it to PyTorch"
+            "run the check again; if the finding returns, compile with the default mode"
+            " and report it to PyTorch"
         )
 
 

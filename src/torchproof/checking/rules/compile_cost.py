@@ -1,4 +1,4 @@
-"""SP51x: compilation that takes longer than what it compiles warrants."""
+"""SP51x: compilation that takes too long for what it compiles."""
 
 from __future__ import annotations
 
@@ -14,25 +14,30 @@ from torchproof.checking.rules.rule import EventGroup, Facts, shorten
 from torchproof.checking.rules.speed import Speed, about, duration, named
 from torchproof.records import Event, Frame, Severity, blame, place_of
 
-_REPEATS = 16  # fewer iterations are a handful of layers or heads
+_REPEATS = 16  # fewer iterations are usually layers or heads
 _COPIES = 16
 _BLOCK_NODES = 4  # smaller modules are not worth a graph of their own
 _SHARE = 0.5
 _LOOP_S = 2.0
 _BLOCKS_S = 10.0
-_STEPS = 100  # compiling that takes no longer than so many steps is in proportion
+_STEPS = 100  # a compilation shorter than this many eager steps is in proportion
 _SOONER = 2.0
 _SOONER_S = 2.0
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 _LOOPS = (
-    *(ast.For, ast.While, ast.AsyncFor),
-    *(ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp),
+    ast.For,
+    ast.While,
+    ast.AsyncFor,
+    ast.ListComp,
+    ast.SetComp,
+    ast.DictComp,
+    ast.GeneratorExp,
 )
 
 
 @dataclass(frozen=True)
 class Loop:
-    """A loop of the program, and what of a graph comes out of it."""
+    """A loop of the program, and the operations of a graph that come from it."""
 
     frame: Frame
     nodes: int
@@ -40,19 +45,19 @@ class Loop:
 
 
 def _loops(event: Event) -> list[Loop]:
-    """The loops a graph was traced through, the one with most operations first."""
-    found: dict[tuple[str, int, str], list[Any]] = defaultdict(list)
+    """The loops that a graph was traced through, the largest first."""
+    lines_of: dict[tuple[str, int, str], list[Any]] = defaultdict(list)
     for line in event.data["lines"]:
         header = loop_at(line["file"], line["line"])
         if header is not None:
-            found[line["file"], header, line["function"]].append(line)
+            lines_of[line["file"], header, line["function"]].append(line)
     loops = [
         Loop(
-            Frame(*place),
-            sum(line["nodes"] for line in lines),
-            max(line["repeats"] for line in lines),
+            frame=Frame(*place),
+            nodes=sum(line["nodes"] for line in lines),
+            repeats=max(line["repeats"] for line in lines),
         )
-        for place, lines in found.items()
+        for place, lines in lines_of.items()
     ]
     return sorted(loops, key=lambda loop: -loop.nodes)
 
@@ -68,7 +73,7 @@ def _loop_lines(file: str) -> dict[int, int]:
         tree = ast.parse("".join(blame.lines_of(file)))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return {}
-    found: dict[int, int] = {}
+    headers: dict[int, int] = {}
 
     def visit(node: ast.AST, loop: int | None) -> None:
         for child in ast.iter_child_nodes(node):
@@ -76,48 +81,48 @@ def _loop_lines(file: str) -> dict[int, int]:
             if isinstance(child, _FUNCTIONS):
                 inner = None
                 for line in range(child.lineno, (child.end_lineno or 0) + 1):
-                    found.pop(line, None)
+                    headers.pop(line, None)
             elif loop is None and isinstance(child, _LOOPS):
                 inner = child.lineno
                 for line in range(child.lineno, (child.end_lineno or 0) + 1):
-                    found[line] = child.lineno
+                    headers[line] = child.lineno
             visit(child, inner)
 
     visit(tree, None)
-    return found
+    return headers
 
 
 def _in_proportion(data: Any) -> bool:
-    """Whether the graph's compilation is paid for by what a few steps take."""
+    """Whether compiling the graph takes less time than `_STEPS` eager steps."""
     eager_ms = data.get("eager_ms")
     return eager_ms is not None and data["backend_s"] < _STEPS * eager_ms * 1e-3
 
 
 class UnrolledLoop(Speed):
-    """A Python loop is unrolled into the graph, and compiling it takes its time.
+    """A Python loop is unrolled into the graph, which makes compilation slow.
 
     ## Why
-    Dynamo traces every iteration anew: a loop over 64 time steps is 64 copies of its
-    body in one graph. Compile time grows with the number of iterations, and another
-    number of them is another graph.
+    Dynamo traces every iteration: a loop over 64 time steps puts 64 copies of its body
+    into the graph. Compile time grows with the number of iterations, and another number
+    of iterations needs another graph.
 
     ## Bad
         for t in range(x.shape[0]):
             h = torch.tanh(x[t] + w @ h)
 
     ## Good
-        h = cell(x[t], h)        # the loop outside, its body compiled
+        h = cell(x[t], h)        # compile the body, and keep the loop outside
 
     ## Fix safety
-    Compiling the body alone gives the same values up to rounding. A scan or a
-    vectorised form is another program: compare the outputs.
+    Compiling only the body gives the same values up to rounding. A scan or a vectorised
+    form is another program: compare the outputs.
     """
 
     code = "SP511"
     kind = "compile_time"
 
     def event_groups(self, facts: Facts) -> Iterator[EventGroup]:
-        found: dict[Frame, list[tuple[Event, Loop]]] = defaultdict(list)
+        unrolled: dict[Frame, list[tuple[Event, Loop]]] = defaultdict(list)
         for event in facts.events("graph_lines"):
             data = event.data
             for loop in _loops(event)[:1]:
@@ -127,8 +132,8 @@ class UnrolledLoop(Speed):
                     and data["backend_s"] >= _LOOP_S
                     and not _in_proportion(data)
                 ):
-                    found[loop.frame].append((event, loop))
-        for frame, pairs in found.items():
+                    unrolled[loop.frame].append((event, loop))
+        for frame, pairs in unrolled.items():
             events = tuple(event for event, _ in pairs)
             loop = max((loop for _, loop in pairs), key=lambda each: each.nodes)
             extra = {"loop": loop, "seconds": sum(e.data["backend_s"] for e in events)}
@@ -141,7 +146,7 @@ class UnrolledLoop(Speed):
         what = "it" if graphs == 1 else f"{graphs} graphs of it"
         return (
             f"the loop `{shorten(group.expression)}` is unrolled: its body is traced"
-            f" {loop.repeats} times and makes {loop.nodes} of {nodes} operations;"
+            f" {loop.repeats} times and adds {loop.nodes} of {nodes} operations;"
             f" compiling {what} took {duration(group.extra['seconds'])}"
         )
 
@@ -157,9 +162,9 @@ class UnrolledLoop(Speed):
     def fix(self, group: EventGroup) -> str:
         return (
             "keep the loop outside the compiled function and compile its body only; or"
-            " vectorise it over the dimension it walks along; or, for a recurrence,"
-            " write it with scan or while_loop (torch's higher-order operators, one"
-            " copy of the body in the graph) or use torch.nn.RNN, GRU or LSTM"
+            " vectorise it over the dimension it iterates over; or, for a recurrence,"
+            " write it with scan or while_loop (higher-order operators of torch, which"
+            " put one copy of the body into the graph) or use torch.nn.RNN, GRU or LSTM"
         )
 
     def severity(self, group: EventGroup) -> Severity:
@@ -173,15 +178,15 @@ class UnrolledLoop(Speed):
             )
         if (eager_ms := group.data.get("eager_ms")) is not None:
             steps = group.extra["seconds"] / (eager_ms * 1e-3)
-            yield f"that is as long as {steps:.0f} calls in eager"
+            yield f"this equals the time of {steps:.0f} eager calls"
 
 
 class RepeatedBlocks(Speed):
-    """Many blocks of one class are compiled one by one into one large graph.
+    """Many blocks of one class are compiled separately within one large graph.
 
     ## Why
-    Inlined one after the other, equal blocks are traced and compiled as often as they
-    occur, though one compiled block would serve them all.
+    Dynamo inlines equal blocks one after the other, so each is traced and compiled. One
+    compiled block could serve all of them.
 
     ## Bad
         model = torch.compile(model)          # 48 equal blocks: 48 times the work
@@ -191,7 +196,8 @@ class RepeatedBlocks(Speed):
             block.compile()                   # compiled once, shared by all
 
     ## Fix safety
-    The same values up to rounding; fusion across blocks is lost, so measure the step.
+    The values are the same up to rounding. Fusion across blocks is lost, so measure the
+    step.
     """
 
     code = "SP513"
@@ -199,7 +205,7 @@ class RepeatedBlocks(Speed):
     kind = "compile_time"
 
     def event_groups(self, facts: Facts) -> Iterator[EventGroup]:
-        if facts.events("latency"):  # measured: see SP512
+        if facts.events("latency"):  # SP512 reports the measured times instead
             return
         for event in facts.events("graph_lines"):
             data = event.data
@@ -218,8 +224,8 @@ class RepeatedBlocks(Speed):
         line, data = group.extra["line"], group.data
         return (
             f"{line['copies']} {line['block']} modules are compiled into one graph of"
-            f" {data['nodes']} operations, {line['nodes']} of them from here, in"
-            f" {duration(data['backend_s'])}"
+            f" {data['nodes']} operations, {line['nodes']} of them from this line;"
+            f" compiling took {duration(data['backend_s'])}"
         )
 
     def cause(self, group: EventGroup) -> str:
@@ -231,9 +237,9 @@ class RepeatedBlocks(Speed):
     def fix(self, group: EventGroup) -> str:
         return (
             f"compile the {group.extra['line']['block']} modules instead of the whole"
-            " (regional compilation: block.compile() for each), so that one compiled"
-            " block serves all; `torchproof bench --latency` measures how much sooner"
-            " the first call then ends"
+            " model (regional compilation: block.compile() for each), so that one"
+            " compiled block serves all; `torchproof bench --latency` measures how much"
+            " faster the first call is"
         )
 
     def severity(self, group: EventGroup) -> Severity:
@@ -241,11 +247,11 @@ class RepeatedBlocks(Speed):
 
 
 class LateStart(Speed):
-    """Compiling the repeated block alone starts much sooner than compiling everything.
+    """The first call is much faster if only the repeated block is compiled.
 
     ## Why
-    Equal blocks can share one compiled graph; compiled as one whole model, each is
-    compiled anew.
+    Equal blocks can share one compiled graph. If the whole model is compiled, each
+    block is compiled again.
 
     ## Bad
         model = torch.compile(model)
@@ -255,7 +261,8 @@ class LateStart(Speed):
             block.compile()
 
     ## Fix safety
-    The same values up to rounding; fusion across blocks is lost, so measure the step.
+    The values are the same up to rounding. Fusion across blocks is lost, so measure the
+    step.
     """
 
     code = "SP512"
@@ -273,10 +280,10 @@ class LateStart(Speed):
     def message(self, group: EventGroup) -> str:
         data = group.data
         return (
-            f"the first call of {named(group)} takes {duration(data['full_s'])}"
-            f" compiled whole and {duration(data['regional_s'])} with its"
-            f" {data['blocks']} {data['block_class']} blocks compiled:"
-            f" {data['full_s'] / data['regional_s']:.1f}x sooner"
+            f"the first call of {named(group)} takes {duration(data['full_s'])} if"
+            f" the whole model is compiled, and {duration(data['regional_s'])} if only"
+            f" its {data['blocks']} {data['block_class']} blocks are:"
+            f" {data['full_s'] / data['regional_s']:.1f}x faster"
         )
 
     def cause(self, group: EventGroup) -> str:
@@ -288,9 +295,9 @@ class LateStart(Speed):
 
     def fix(self, group: EventGroup) -> str:
         return (
-            f"where starting fast matters, compile each {group.data['block_class']}"
-            " (regional compilation: block.compile()) instead of the whole, and compare"
-            " the steps with `torchproof bench --latency`"
+            f"if start-up time matters, compile each {group.data['block_class']}"
+            " (regional compilation: block.compile()) instead of the whole model, and"
+            " compare the step times with `torchproof bench --latency`"
         )
 
     def severity(self, group: EventGroup) -> Severity:

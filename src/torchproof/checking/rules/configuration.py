@@ -1,4 +1,7 @@
-"""CF1xx: how a program compiles and configures. Reading the source finds these."""
+"""CF1xx: how a program compiles and configures torch.
+
+Only source analysis reports these rules: see `static/patterns`.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,8 @@ from torchproof.checking.rules import torch_pages
 from torchproof.checking.rules.rule import EventGroup, Rule
 
 
-class ReadOnly(Rule):
-    """Base of the rules that only reading the source finds; no event matches them."""
+class SourceRule(Rule):
+    """Base class of the rules that only source analysis reports; no event matches."""
 
     kind = "config"
 
@@ -15,12 +18,12 @@ class ReadOnly(Rule):
         return False
 
 
-class LazyTry(ReadOnly):
-    """try/except around torch.compile catches no error of compiling.
+class LazyTry(SourceRule):
+    """try/except around torch.compile does not catch compile errors.
 
     ## Why
-    torch.compile only wraps. Compiling happens at the first call with inputs, and that
-    is where its errors are raised.
+    torch.compile only wraps the model. Compilation happens at the first call with
+    inputs, and its errors are raised there.
 
     ## Bad
         try:
@@ -36,19 +39,20 @@ class LazyTry(ReadOnly):
             model = eager
 
     ## Fix safety
-    The first call runs once more than before; give it inputs that change nothing.
+    The program makes one more call than before; use inputs that change no state.
     """
 
     code = "CF101"
 
 
-class AfterParallel(ReadOnly):
-    """torch.compile is given a model that DDP or FSDP has wrapped already.
+class AfterParallel(SourceRule):
+    """torch.compile gets a model that is already wrapped in DDP or FSDP.
 
     ## Why
-    After DDP, torch cuts the graphs at the buckets of gradients, and DDP's own forward
-    breaks; fullgraph=True raises. After FSDP the hooks that gather parameters break the
-    graph at each module sharded inside; without use_orig_params=True nothing compiles.
+    After DDP, torch splits the graphs at the gradient buckets, and DDP's own forward
+    causes graph breaks; with fullgraph=True it raises an error. After FSDP, the hooks
+    that gather parameters break the graph at each sharded module inside; without
+    use_orig_params=True nothing is compiled.
 
     ## Bad
         model = torch.compile(FSDP(model))
@@ -60,20 +64,20 @@ class AfterParallel(ReadOnly):
         fully_shard(model)
 
     ## Fix safety
-    Same values up to rounding. For DDP itself the order "wrap, then compile" is the one
-    that PyTorch names: measure before changing it.
+    The values are the same up to rounding. For DDP, PyTorch itself recommends to wrap
+    first and then compile: measure before you change it.
     """
 
     code = "CF102"
     reference = torch_pages.PARALLEL
 
 
-class CaptureInCapture(ReadOnly):
-    """torch.cuda.graph captures something that records CUDA graphs itself.
+class CaptureInCapture(SourceRule):
+    """torch.cuda.graph captures a function that records CUDA graphs itself.
 
     ## Why
-    The modes reduce-overhead and max-autotune record and replay CUDA graphs, and a
-    stream that is capturing can do neither: the capture fails.
+    The modes reduce-overhead and max-autotune record and replay CUDA graphs. Neither is
+    possible on a stream that is capturing, so the capture fails.
 
     ## Bad
         step = torch.compile(step, mode="reduce-overhead")
@@ -88,19 +92,19 @@ class CaptureInCapture(ReadOnly):
             out = step(x)
 
     ## Fix safety
-    One captured graph replaces many; warm up with the shapes that are captured.
+    One captured graph replaces many. Warm up with the shapes that you capture.
     """
 
     code = "CF103"
     reference = torch_pages.CAPTURES
 
 
-class UnmarkedSteps(ReadOnly):
+class UnmarkedSteps(SourceRule):
     """Functions compiled with CUDA graphs are chained, and no step is marked.
 
     ## Why
-    Without gradients, each call begins a step, and a step frees what the one before it
-    gave: the second function reads memory that is being overwritten.
+    Without gradients, each call begins a step, and a step frees the outputs of the step
+    before it. The second function reads memory that is being overwritten.
 
     ## Bad
         features = encoder(batch)     # both mode="reduce-overhead"
@@ -112,20 +116,21 @@ class UnmarkedSteps(ReadOnly):
         text = decoder(features)
 
     ## Fix safety
-    A mark says that a step begins. Outputs of the step before it are gone then: clone
-    what must live longer.
+    A mark begins a step and frees the outputs of the step before: clone the outputs
+    that must live longer.
     """
 
-    code, kind = "CF104", "cudagraph_lifetime"
+    code = "CF104"
+    kind = "cudagraph_lifetime"
 
 
-class CompiledAnew(ReadOnly):
-    """torch.compile is called again and again for the same thing.
+class CompiledAnew(SourceRule):
+    """torch.compile is called repeatedly for the same function.
 
     ## Why
-    Each call makes a wrapper and looks up backend and options, which takes
-    milliseconds. What was compiled before is found again, unless the backend is another
-    object (RC219).
+    Each call creates a wrapper and resolves the backend and its options, which takes
+    milliseconds. Torch reuses the compiled code, unless the backend is another object
+    (RC219).
 
     ## Bad
         for batch in data:
@@ -138,20 +143,20 @@ class CompiledAnew(ReadOnly):
             fast(batch)
 
     ## Fix safety
-    The same code runs.
+    The same compiled code runs.
     """
 
     code = "CF105"
     reference = torch_pages.WHERE
 
 
-class LateEnvironment(ReadOnly):
+class LateEnvironment(SourceRule):
     """An environment variable is set after torch has read it.
 
     ## Why
-    TORCH_LOGS and TORCH_TRACE are read while torch is imported; the switches of Dynamo
-    and Inductor at the first torch.compile. Later assignments have no effect, and
-    nothing says so.
+    Torch reads TORCH_LOGS and TORCH_TRACE while it is imported, and the switches of
+    Dynamo and Inductor at the first torch.compile. Later assignments have no effect,
+    and there is no warning.
 
     ## Bad
         import torch
@@ -162,19 +167,19 @@ class LateEnvironment(ReadOnly):
         torch._logging.set_logs(recompiles=True)
 
     ## Fix safety
-    What was meant to be on is on then: logs get longer, compilation may be off.
+    The setting takes effect: logs get longer, or compilation is switched off.
     """
 
     code = "CF106"
     reference = torch_pages.LOGS
 
 
-class UnknownSetting(ReadOnly):
-    """A setting or option of the compiler that does not exist, or is ignored.
+class UnknownSetting(SourceRule):
+    """A setting or option of the compiler does not exist, or has no effect.
 
     ## Why
-    To set a name that torch does not have raises AttributeError, and an unknown option
-    raises at torch.compile. A mode is for Inductor alone: other backends ignore it.
+    Setting an unknown name raises AttributeError, and an unknown option raises an error
+    in torch.compile. A mode is an option of Inductor: other backends ignore it.
 
     ## Bad
         torch._dynamo.config.cache_dir = "/fast/disk"
@@ -183,18 +188,18 @@ class UnknownSetting(ReadOnly):
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = "/fast/disk"
 
     ## Fix safety
-    The program did not get past that line before.
+    The program failed at that line before.
     """
 
     code = "CF107"
 
 
-class GoneApi(ReadOnly):
-    """A function, keyword or mode that torch has dropped, renamed or deprecated.
+class GoneApi(SourceRule):
+    """Torch has removed, renamed or deprecated a function, keyword or mode.
 
     ## Why
-    Guides outlive the versions they were written for. What is gone raises; what is
-    deprecated warns and goes next.
+    Old guides describe old versions. A removed API raises an error. A deprecated API
+    warns and will be removed.
 
     ## Bad
         scaler = torch.cuda.amp.GradScaler()
@@ -211,12 +216,12 @@ class GoneApi(ReadOnly):
     code = "CF108"
 
 
-class ScaledBfloat16(ReadOnly):
-    """A GradScaler beside autocast to bfloat16 has nothing to do.
+class ScaledBfloat16(SourceRule):
+    """A GradScaler is used with autocast to bfloat16, which does not need it.
 
     ## Why
-    Scaling keeps small gradients of float16 from vanishing. bfloat16 has the range of
-    float32; the scaler adds kernels and a check for infinities to every step.
+    Scaling protects small float16 gradients from underflow. bfloat16 has the range of
+    float32, so the scaler only adds kernels and a check for infinities to every step.
 
     ## Bad
         with torch.autocast("cuda", dtype=torch.bfloat16):
@@ -231,19 +236,20 @@ class ScaledBfloat16(ReadOnly):
         optimizer.step()
 
     ## Fix safety
-    Same gradients; a step that the scaler would have skipped for infinities is taken.
+    The gradients are the same. The optimizer also takes steps with infinite gradients,
+    which the scaler would have skipped.
     """
 
     code = "CF109"
     reference = torch_pages.AMP
 
 
-class TimedNothing(ReadOnly):
-    """A clock or an alarm stands around torch.compile itself.
+class TimedNothing(SourceRule):
+    """A timer or an alarm covers torch.compile itself.
 
     ## Why
-    torch.compile only wraps. The time it takes is not the time of compiling, and an
-    alarm that ends before the first call stops nothing.
+    torch.compile only wraps the model. The time it takes is not the compile time, and
+    an alarm that ends before the first call stops nothing.
 
     ## Bad
         start = time.perf_counter()
@@ -257,20 +263,20 @@ class TimedNothing(ReadOnly):
         print("first call took", time.perf_counter() - start)
 
     ## Fix safety
-    Only what is measured changes.
+    Only the measurement changes.
     """
 
     code = "CF111"
     reference = torch_pages.PROFILING
 
 
-class PrefixedCheckpoint(ReadOnly):
+class PrefixedCheckpoint(SourceRule):
     """The state_dict of a compiled module is saved, with `_orig_mod.` in its keys.
 
     ## Why
-    torch.compile(module) returns a module that holds the original as _orig_mod. A plain
-    model finds none of its keys in such a checkpoint, and with strict=False stays
-    random without a word.
+    torch.compile(module) returns a module that holds the original as _orig_mod. An
+    uncompiled model does not find its keys in such a checkpoint. With strict=False it
+    silently keeps its random weights.
 
     ## Bad
         model = torch.compile(model)
@@ -281,34 +287,34 @@ class PrefixedCheckpoint(ReadOnly):
         torch.save(model.state_dict(), path)
 
     ## Fix safety
-    Checkpoints that exist keep their prefix: strip it once when loading them.
+    Existing checkpoints keep their prefix: strip it when you load them.
     """
 
     code = "CF112"
     reference = torch_pages.MODULES
 
 
-class SilentErrors(ReadOnly):
-    """torch._dynamo.config.suppress_errors hides that nothing is compiled.
+class SilentErrors(SourceRule):
+    """torch._dynamo.config.suppress_errors hides compile errors.
 
     ## Why
-    Every error of compiling becomes a log line, and the function runs uncompiled from
-    then on.
+    Every compile error becomes a log line, and the function runs uncompiled from then
+    on.
 
     ## Bad
         torch._dynamo.config.suppress_errors = True
 
     ## Good
-        model = torchproof.compile(model)    # falls back, and says why
+        model = torchproof.compile(model)    # falls back, and reports why
 
     ## Fix safety
-    Without it errors are raised again: look at them before deploying.
+    Without it, errors are raised again: fix them before you deploy.
     """
 
     code = "CF113"
 
 
-CONFIGURATION: tuple[ReadOnly, ...] = (
+CONFIGURATION: tuple[SourceRule, ...] = (
     LazyTry(),
     AfterParallel(),
     CaptureInCapture(),

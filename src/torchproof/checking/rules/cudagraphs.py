@@ -1,7 +1,7 @@
-"""CG31x: graphs that were asked for and are not captured, whole or in part.
+"""CG311 to CG319: graphs that torch does not capture in a CUDA graph.
 
-What torch says of a graph it does not capture comes in with the events, each with the
-line that it blames; a rule stands for one kind of reason.
+Takes the events with torch's reason for each skipped graph and the line that torch
+blames. Each rule stands for one kind of reason.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ _OPERATION = re.compile(r"incompatible op \(?([\w.]+)\)?|operator: ([\w.]+\w)")
 
 
 class Skip(Rule):
-    """Base of the rules about graphs that run without CUDA graphs."""
+    """Base class of the rules for graphs that run without CUDA graphs."""
 
     kind = "cudagraph_skip"
-    words: ClassVar[tuple[str, ...]] = ()  # torch's, for this reason
+    words: ClassVar[tuple[str, ...]] = ()  # torch's words for this reason
 
     def matches(self, group: EventGroup) -> bool:
         return any(word in group.data["reason"] for word in self.words)
@@ -32,7 +32,7 @@ class Skip(Rule):
 
 
 def event_groups(facts: Facts) -> Iterator[EventGroup]:
-    """One for each reason at each place."""
+    """One group per reason and place."""
     groups: dict[tuple[object, ...], list[Event]] = {}
     for event in facts.events("cudagraph_skip"):
         frame = place(event).frame
@@ -45,23 +45,23 @@ def event_groups(facts: Facts) -> Iterator[EventGroup]:
 
 
 def place(event: Event) -> Place:
-    """The line that torch blames, else the function that was compiled.
+    """The line that torch blames, else the compiled function.
 
-    Where that is torch's own, as of its modules, the line that called it.
+    If that function is torch's own, as in its modules, the line that called it.
     """
     own = (definition(event.function),) if event.function else ()
     for frames in (event.frames, own, event.data.get("site", ())):
-        found = place_of(frames)
-        if found.frame is not None:
+        blamed = place_of(frames)
+        if blamed.frame is not None:
             break
-    return found
+    return blamed
 
 
 def _often(events: Iterable[Event]) -> Iterator[str]:
     for event in events:
         without, runs = event.data["ungraphed"], event.data["runs"]
         if without:
-            yield f"{without} of {plural(runs, 'run')} went without a CUDA graph"
+            yield f"{without} of {plural(runs, 'run')} used no CUDA graph"
 
 
 def _at(group: EventGroup) -> str:
@@ -69,12 +69,12 @@ def _at(group: EventGroup) -> str:
 
 
 class MutatedInput(Skip):
-    """A graph writes to an input in place, so it is not captured.
+    """A graph writes to an input in place, so torch does not capture it.
 
     ## Why
-    A recorded graph reads its inputs from addresses of its own: they are copied there
-    before each replay. What the graph writes to the copy would not reach the caller's
-    tensor, so torch runs such a graph without CUDA graphs, at every call.
+    A CUDA graph reads its inputs from fixed addresses, so torch copies the inputs there
+    before each replay. A write would change the copy and not the caller's tensor. Torch
+    therefore runs such a graph without CUDA graphs, in every call.
 
     ## Bad
         def step(x, cache):
@@ -83,22 +83,25 @@ class MutatedInput(Skip):
 
     ## Good
         def step(x, cache):
-            cache = cache + x      # and the caller keeps what is returned
+            cache = cache + x      # and the caller keeps the returned cache
             return cache * 2, cache
 
-        self.register_buffer("cache", torch.zeros(8))       # or a module's buffer
-        torch._dynamo.mark_static_address(cache)            # or an address that stays
+        self.register_buffer("cache", torch.zeros(8))       # or a buffer of the module
+        torch._dynamo.mark_static_address(cache)            # or a fixed address
 
     ## Fix safety
     A buffer, or a marked tensor, must keep its address: replace its contents with
-    `copy_`, not the tensor itself, or each new one is recorded anew.
+    `copy_`, not the tensor itself. Torch records the graph again for each new tensor.
     """
 
     code = "CG311"
     words = ("mutated inputs", "input storage mutation")
 
     def message(self, group: EventGroup) -> str:
-        return f"{_at(group)} changes a graph's input in place: it is not captured"
+        return (
+            f"{_at(group)} changes an input of the graph in place: torch does not"
+            " capture the graph"
+        )
 
     def cause(self, group: EventGroup) -> str:
         return (
@@ -115,11 +118,11 @@ class MutatedInput(Skip):
 
 
 class CpuTensor(Skip):
-    """A graph on the GPU uses a tensor on the CPU, so it is not captured.
+    """A graph on the GPU uses a tensor on the CPU, so torch does not capture it.
 
     ## Why
-    A CUDA graph holds work of one GPU. What runs on the CPU cannot be recorded, and
-    with graph partition switched off one such operation keeps the whole graph out.
+    A CUDA graph holds work of one GPU. Torch cannot record work that runs on the CPU.
+    With graph partition switched off, one such operation excludes the whole graph.
 
     ## Bad
         scale = torch.tensor(0.5)        # on the CPU
@@ -129,14 +132,14 @@ class CpuTensor(Skip):
         scale = torch.tensor(0.5, device=x.device)
 
     ## Fix safety
-    Same values. The tensor takes a few bytes of the GPU's memory.
+    The values are the same. The tensor takes a few bytes of GPU memory.
     """
 
     code = "CG312"
     words = ("cpu device",)
 
     def message(self, group: EventGroup) -> str:
-        return f"{_at(group)} needs the CPU: the graph it is in is not captured"
+        return f"{_at(group)} needs the CPU: torch does not capture its graph"
 
     def cause(self, group: EventGroup) -> str:
         return "a CUDA graph holds work of one GPU only"
@@ -149,7 +152,7 @@ class CpuTensor(Skip):
 
 
 class SeveralDevices(Skip):
-    """A graph works on several devices, so it is not captured.
+    """A graph uses several devices, so torch does not capture it.
 
     ## Why
     A CUDA graph is recorded on one device.
@@ -162,30 +165,32 @@ class SeveralDevices(Skip):
         second = torch.compile(model.second, mode="reduce-overhead")
 
     ## Fix safety
-    Compiled apart, the parts lose what the compiler fused across them.
+    The compiler cannot fuse operations across separately compiled parts.
     """
 
     code = "CG313"
     words = ("multiple devices",)
 
     def message(self, group: EventGroup) -> str:
-        told = group.data["reason"].partition("multiple devices: ")[2]
-        which = f" ({told})" if told else ""
-        return f"{group.function} works on several devices{which}: it is not captured"
+        devices = group.data["reason"].partition("multiple devices: ")[2]
+        which = f" ({devices})" if devices else ""
+        return (
+            f"{group.function} uses several devices{which}: torch does not capture it"
+        )
 
     def cause(self, group: EventGroup) -> str:
         return "a CUDA graph is recorded on one device"
 
     def fix(self, group: EventGroup) -> str:
-        return "compile the part on each device by itself, or keep all on one device"
+        return "compile the part on each device separately, or use only one device"
 
 
 class UncapturableOperator(Skip):
-    """An operation that CUDA graphs cannot hold keeps its whole graph out.
+    """A graph contains an operation that a CUDA graph cannot hold.
 
     ## Why
-    Some operations read a value on the host, allocate by what the data says, or branch:
-    a recording cannot repeat that.
+    Some operations read a value on the host, allocate memory depending on the data, or
+    branch. A replay cannot repeat that, so torch does not capture the whole graph.
 
     ## Bad
         y = torch.cond(x.sum() > 0, grow, shrink, (x,))
@@ -194,8 +199,8 @@ class UncapturableOperator(Skip):
         y = torch.where(x.sum() > 0, grow(x), shrink(x))
 
     ## Fix safety
-    `torch.where` computes both sides: neither may fail or be costly for values that the
-    other side is meant for.
+    `torch.where` computes both sides: neither may fail, or be expensive, for values
+    that belong to the other side.
     """
 
     code = "CG314"
@@ -208,8 +213,8 @@ class UncapturableOperator(Skip):
 
     def message(self, group: EventGroup) -> str:
         return (
-            f"{_at(group)} cannot be part of a CUDA graph{self._named(group)}: the"
-            " graph it is in is not captured"
+            f"{_at(group)} cannot be part of a CUDA graph{self._named(group)}: torch"
+            " does not capture its graph"
         )
 
     def cause(self, group: EventGroup) -> str:
@@ -222,16 +227,16 @@ class UncapturableOperator(Skip):
         )
 
     def _named(self, group: EventGroup) -> str:
-        found = _OPERATION.search(group.data["reason"])
-        return f" ({found[1] or found[2]})" if found else ""
+        match = _OPERATION.search(group.data["reason"])
+        return f" ({match[1] or match[2]})" if match else ""
 
 
 class DynamicGraphSkipped(Skip):
-    """Graphs whose sizes vary are not captured, as the configuration says.
+    """The configuration excludes graphs with dynamic sizes from CUDA graphs.
 
     ## Why
-    `torch._inductor.config.triton.cudagraph_skip_dynamic_graphs` is on: a graph that is
-    compiled for varying sizes runs without CUDA graphs, at every call.
+    `torch._inductor.config.triton.cudagraph_skip_dynamic_graphs` is True: a graph that
+    is compiled for dynamic sizes runs without CUDA graphs, in every call.
 
     ## Bad
         torch._inductor.config.triton.cudagraph_skip_dynamic_graphs = True
@@ -240,21 +245,21 @@ class DynamicGraphSkipped(Skip):
         torch._inductor.config.triton.cudagraph_capture_sizes = (1, 8, 64)
 
     ## Fix safety
-    Each size that is captured takes memory of its own.
+    Each captured size takes its own memory.
     """
 
     code = "CG315"
     words = ("graph with symbolic shapes", "override_cudagraphs annotation")
 
     def message(self, group: EventGroup) -> str:
-        return f"{group.function} is not captured: the program says so"
+        return f"torch does not capture {group.function}: the configuration excludes it"
 
     def cause(self, group: EventGroup) -> str:
         return shorten(group.data["reason"], 120)
 
     def fix(self, group: EventGroup) -> str:
         return (
-            "leave it so if its sizes vary widely; else capture the sizes that matter"
+            "keep it if the sizes vary widely; otherwise capture the sizes that matter"
             " with torch._inductor.config.triton.cudagraph_capture_sizes, or pad inputs"
         )
 
@@ -266,11 +271,11 @@ class DynamicGraphSkipped(Skip):
 
 
 class PendingBackward(Skip):
-    """Outputs that still wait for a backward keep graphs from being replayed.
+    """Outputs with a pending backward prevent replays of CUDA graphs.
 
     ## Why
-    Memory of a graph is used again when the next step begins. As long as an output of
-    an earlier step may yet need its backward, no step can begin, and graphs stay in
+    Torch reuses the memory of a graph when the next step begins. While an output of an
+    earlier step may still need its backward, no step can begin. The graphs stay in
     warm-up, where they are slower than without CUDA graphs.
 
     ## Bad
@@ -283,7 +288,7 @@ class PendingBackward(Skip):
                 losses.append(model(batch).item())
 
     ## Fix safety
-    Without gradients a later `backward()` through these outputs is no longer possible.
+    Without gradients, a later `backward()` through these outputs is not possible.
     """
 
     code = "CG316"
@@ -291,8 +296,8 @@ class PendingBackward(Skip):
 
     def message(self, group: EventGroup) -> str:
         return (
-            f"{group.function} is never replayed: outputs of earlier steps still wait"
-            " for their backward"
+            f"{group.function} is never replayed: outputs of earlier steps still need"
+            " their backward"
         )
 
     def cause(self, group: EventGroup) -> str:
@@ -303,18 +308,19 @@ class PendingBackward(Skip):
 
     def fix(self, group: EventGroup) -> str:
         return (
-            "call it under torch.no_grad() where no backward follows, detach what is"
-            " kept, or call torch.compiler.cudagraph_mark_step_begin() before each step"
+            "call it under torch.no_grad() if no backward follows, detach the outputs"
+            " that you keep, or call torch.compiler.cudagraph_mark_step_begin() before"
+            " each step"
         )
 
 
 class RerecordLimit(Skip):
-    """A graph was recorded so often that torch gives up on capturing it.
+    """A graph was recorded so often that torch no longer captures it.
 
     ## Why
-    A recording fits only while its inputs stay at their addresses and the same tensors
-    are alive. After 128 recordings that did not fit again, torch runs the graph without
-    CUDA graphs for the rest of the program.
+    A recording is valid only while its inputs keep their addresses and the same tensors
+    are alive. After 128 recordings of one graph, torch runs it without CUDA graphs for
+    the rest of the program.
 
     ## Bad
         model.cache = torch.zeros_like(model.cache)      # another address at each step
@@ -323,30 +329,31 @@ class RerecordLimit(Skip):
         model.cache.zero_()
 
     ## Fix safety
-    In place, other holders of the tensor see the change as well.
+    An in-place change is visible to every holder of the tensor.
     """
 
     code = "CG317"
     words = ("re-recording limit", "re-recording threshold")
 
     def message(self, group: EventGroup) -> str:
-        return f"{group.function} was recorded too often: it is no longer captured"
+        return f"{group.function} was recorded too often: torch no longer captures it"
 
     def cause(self, group: EventGroup) -> str:
         return shorten(group.data["reason"].partition("due to ")[2], 160)
 
     def fix(self, group: EventGroup) -> str:
         return (
-            "keep inputs of the graph at their addresses: write new values into the"
-            " same tensors with copy_ instead of replacing the tensors"
+            "keep the inputs of the graph at the same addresses: write new values into"
+            " the same tensors with copy_ instead of replacing the tensors"
         )
 
 
 class OtherSkip(Skip):
-    """A graph is not captured, for a reason that no other rule knows.
+    """Torch does not capture a graph, for a reason that no other rule covers.
 
     ## Why
-    CUDA graphs were asked for, and torch found something that keeps this graph out.
+    The program asked for CUDA graphs, but torch found a reason not to capture this
+    graph.
 
     ## Bad
         expanded = torch.ones(1, 8).expand(8, 8)     # rows that share their memory
@@ -366,7 +373,7 @@ class OtherSkip(Skip):
 
     def message(self, group: EventGroup) -> str:
         why = shorten(group.data["reason"], 80)
-        return f"{group.function} is not captured in a CUDA graph: {why}"
+        return f"torch does not capture {group.function} in a CUDA graph: {why}"
 
     def cause(self, group: EventGroup) -> str:
         return f"torch says: {shorten(group.data['reason'], 160)}"
@@ -374,13 +381,13 @@ class OtherSkip(Skip):
     def fix(self, group: EventGroup) -> str:
         reason = group.data["reason"]
         if "overlap" in reason:
-            return "hand in tensors whose elements do not share memory: .contiguous()"
+            return "pass tensors whose elements do not share memory: .contiguous()"
         if "cpp" in reason and "wrapper" in reason:
-            return "switch off torch._inductor.config.cpp_wrapper where graphs matter"
-        return "remove what torch names, or leave CUDA graphs off for this function"
+            return "to use CUDA graphs, switch off torch._inductor.config.cpp_wrapper"
+        return "remove the reason that torch names, or do not use CUDA graphs here"
 
 
-# The first rule that matches takes a skip.
+# The first rule that matches reports a skip.
 SKIPS: tuple[Skip, ...] = (
     MutatedInput(),
     CpuTensor(),

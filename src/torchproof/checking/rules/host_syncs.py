@@ -1,4 +1,4 @@
-"""HS9xx: lines at which a program with CUDA graphs waits for the device."""
+"""HS90x: lines where a program with CUDA graphs waits for the device."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 from torchproof.checking.rules.rule import EventGroup, Facts, Rule, plural
 from torchproof.records import Severity, place_of
 
-_OFTEN = 3  # the first calls compile, tune and record, and wait while they do
+_OFTEN = 3  # the first calls compile, tune and record, which waits anyway
 
 
 class HostSync(Rule):
-    """Base of the rules about waits of a program that asks for CUDA graphs."""
+    """Base class of the rules for host syncs of a program that asks for CUDA graphs."""
 
     kind = "host_sync"
 
@@ -28,7 +28,7 @@ class HostSync(Rule):
                 yield EventGroup((event,), where, facts, event.data["count"])
 
     def severity(self, group: EventGroup) -> Severity:
-        """Low where the graph breaks as well: that finding says how to mend it."""
+        """Low if the graph also breaks there: that finding has the fix."""
         broken = {
             (frame.file, frame.line)
             for event in group.facts.events("graph_break")
@@ -52,9 +52,9 @@ class ValueRead(HostSync):
     """A value is read from the device inside a compiled call.
 
     ## Why
-    `.item()`, `.cpu()`, `nonzero`, printing a tensor and copies of pageable memory wait
-    until the device has done all its work. Nothing is launched meanwhile, and no CUDA
-    graph can hold it.
+    `.item()`, `.cpu()`, `nonzero`, printing a tensor and copies from pageable memory
+    wait until the device has finished its work. Meanwhile the host launches nothing,
+    and a CUDA graph cannot contain the wait.
 
     ## Bad
         @torch.compile(mode="reduce-overhead")
@@ -68,7 +68,7 @@ class ValueRead(HostSync):
         history.append(loss.detach().clone())        # read all of them at the end
 
     ## Fix safety
-    The value is known later: what depends on it at once must stay.
+    The value is available later. Code that needs it at once must stay.
     """
 
     code = "HS901"
@@ -91,8 +91,8 @@ class ExplicitWait(HostSync):
     """`torch.cuda.synchronize()` is called inside a compiled call.
 
     ## Why
-    The host waits for all work of the device, and launches nothing meanwhile. A CUDA
-    graph cannot hold it.
+    The host waits for all work of the device and launches nothing meanwhile. A CUDA
+    graph cannot contain the wait.
 
     ## Bad
         def forward(self, x):
@@ -103,7 +103,7 @@ class ExplicitWait(HostSync):
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
 
     ## Fix safety
-    Streams that the program orders by itself must wait for each other by events.
+    Streams that depended on the synchronisation must wait for each other with events.
     """
 
     code = "HS902"
@@ -115,16 +115,16 @@ class ExplicitWait(HostSync):
         return "torch.cuda.synchronize() waits until all work of the device is done"
 
     def fix(self, group: EventGroup) -> str:
-        return "leave it out; to time the device, record events around the call"
+        return "remove it; to time the device, record events around the call"
 
 
 class WaitBetweenCalls(HostSync):
     """The program waits for the device after each compiled call.
 
     ## Why
-    A replayed graph costs the host next to nothing, so the host could run ahead and
-    have the next step ready. Where it reads a value after each call, the device idles
-    from then until the next launch.
+    Replaying a graph costs the host almost nothing, so the host could prepare the next
+    step meanwhile. If it reads a value after each call, the device is idle from then
+    until the next launch.
 
     ## Bad
         for batch in batches:
@@ -136,8 +136,8 @@ class WaitBetweenCalls(HostSync):
         print(total.item())
 
     ## Fix safety
-    The value is known later. To read a loss every hundred steps costs nothing to speak
-    of.
+    The value is available later. Reading a loss every hundred steps costs almost
+    nothing.
     """
 
     code = "HS903"
@@ -153,8 +153,9 @@ class WaitBetweenCalls(HostSync):
 
     def fix(self, group: EventGroup) -> str:
         return (
-            "read values every so many steps, or sum them up on the device and read"
-            " them at the end; copy inputs from pinned memory with non_blocking=True"
+            "read values only every hundred steps or so, or sum them on the device and"
+            " read the sum at the end; copy inputs from pinned memory with"
+            " non_blocking=True"
         )
 
     def severity(self, group: EventGroup) -> Severity:

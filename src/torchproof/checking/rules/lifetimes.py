@@ -1,7 +1,7 @@
-"""CG30x: tensors that outlive the memory they live in.
+"""CG30x: tensors that are used after their memory was reused.
 
-Comes in: events `dead_read` and `dead_held`, one for each tensor. What one line
-produced is one finding.
+Takes events `dead_read` and `dead_held`, one per tensor. All tensors that one line
+produced make one finding.
 """
 
 from __future__ import annotations
@@ -20,38 +20,38 @@ from torchproof.records import (
     source_line,
 )
 
-_SHOWN = 3  # holders, in a message
+_SHOWN = 3  # holders named in a message
 _SCALARS = {"_local_scalar_dense", "item", "tolist", "numpy", "equal", "is_nonzero"}
 _INDEX = re.compile(r"(\[[^]]*\])+$")
 _GRAPH, _BACKWARD = "a compiled graph", "the backward"
 
 
 def event_groups(facts: Facts) -> Iterator[EventGroup]:
-    """What one line produced and how it was used, in the order of the first use."""
+    """One group per producing line and kind of use, in the order of first use."""
     groups: dict[tuple[object, ...], list[Event]] = {}
     for event in facts.events("dead_read", "dead_held"):
         line = event.frames[-1:] or (event.function,)
         groups.setdefault((line, event.data["role"], _saved(event)), []).append(event)
     for events in groups.values():
-        used = [event for event in events if event.kind == "dead_read"]
-        told = tuple(used or events)
-        calls = {event.call for event in told if event.call is not None}
-        times = sum(event.data["times"] for event in told)
+        reads = [event for event in events if event.kind == "dead_read"]
+        shown = tuple(reads or events)
+        calls = {event.call for event in shown if event.call is not None}
+        times = sum(event.data["times"] for event in shown)
         yield EventGroup(
-            told, _place(told[0]), facts, count=times, steps=len(calls) or None
+            shown, _place(shown[0]), facts, count=times, steps=len(calls) or None
         )
 
 
 def _saved(event: Event) -> bool:
-    """Whether it was saved for the backward and is used by nobody else."""
+    """Whether it was saved for the backward, and nothing else uses it."""
     read = event.data["operation"] == _BACKWARD
     return bool(read and event.data["role"] == "output")
 
 
 def _place(event: Event) -> Place:
-    """The line to change: where it is kept, else where it was produced.
+    """The line to change: where the tensor is kept, else where it was produced.
 
-    For a backward that comes too late, where a step begins before it.
+    For a backward that comes too late, the line where a step begins before it.
     """
     first = event.data["overwriter"] if _saved(event) else event.data["stored"]
     for frames in (first, event.frames):
@@ -61,8 +61,8 @@ def _place(event: Event) -> Place:
     return place_of((definition(event.function),) if event.function else ())
 
 
-class Outlived(Rule):
-    """What the rules about dead memory share."""
+class LifetimeRule(Rule):
+    """Base class of the rules for tensors that outlive their memory."""
 
     kind = "cudagraph_lifetime"
 
@@ -83,14 +83,14 @@ class Outlived(Rule):
             yield f"and {(group.count or 0) - _SHOWN} more"
 
 
-class OutputRead(Outlived):
+class OutputRead(LifetimeRule):
     """An output of a CUDA graph is read after a later call has overwritten it.
 
     ## Why
-    Outputs of a graph live in memory that the next step writes to again. While torch
-    warms up and records, such a read raises "accessing tensor output of CUDAGraphs that
-    has been overwritten"; in replays nothing is raised and the values are of another
-    call.
+    The outputs of a CUDA graph live in memory that the next step writes to again. While
+    torch warms up and records, such a read raises "accessing tensor output of
+    CUDAGraphs that has been overwritten". During replays nothing is raised, and the
+    read returns the values of another call.
 
     ## Bad
         outs = [compiled(x) for x in batches]
@@ -100,7 +100,7 @@ class OutputRead(Outlived):
         outs = [compiled(x).clone() for x in batches]
 
     ## Fix safety
-    A clone gives the same values and costs one copy of what is kept.
+    A clone has the same values and costs one copy of each output that you keep.
     """
 
     code = "CG301"
@@ -111,16 +111,16 @@ class OutputRead(Outlived):
     def message(self, group: EventGroup) -> str:
         reader = _at(group.data["reader"], short=True)
         return (
-            f"{_holders(group)} {_is(group)} read after the memory is gone"
+            f"{_holders(group)} {_is(group)} read after the memory was reused"
             + (f", at {reader}" if reader else "")
             + f": {_by(group)}"
         )
 
     def cause(self, group: EventGroup) -> str:
         fed = group.data["operation"] == _GRAPH
-        kept = "is handed to the next compiled call" if fed else "is kept"
+        use = "is handed to the next compiled call" if fed else "is kept"
         return (
-            f"{_produced(group)} is memory of a CUDA graph, which {kept} past the"
+            f"{_produced(group)} is memory of a CUDA graph, which {use} past the"
             " step it belongs to; torch raises while it warms up and records, and reads"
             " other values silently once it replays"
         )
@@ -128,30 +128,30 @@ class OutputRead(Outlived):
     def fix(self, group: EventGroup) -> str:
         if all(event.data["operation"] in _SCALARS for event in group.events):
             return (
-                "consume it now: take the number (.item() or float()) before the next"
-                " compiled call, and keep that; or clone what must stay a tensor"
+                "consume it now: read the number (.item() or float()) before the next"
+                " compiled call, and keep the number; or clone the tensor"
             )
-        kept = _keeper(group)
+        holder = _keeper(group)
         if group.data["operation"] == _GRAPH:
             return (
-                f"clone at the boundary: hand `.clone()` of the output{kept} to the"
-                " next call, or compile the chained calls as one function, so that"
-                " nothing crosses. State of a fixed size can be a buffer, written with"
-                " copy_()"
+                f"clone at the boundary: pass `.clone()` of the output{holder} to the"
+                " next call, or compile the chained calls as one function, so that no"
+                " tensor crosses a boundary. State of a fixed size can be a buffer that"
+                " you write with copy_()"
             )
         return (
-            f"clone at the boundary: keep `.clone()` of the output{kept}, not the"
+            f"clone at the boundary: keep `.clone()` of the output{holder}, not the"
             " output itself. Or consume it before the next compiled call"
         )
 
 
-class GradientKept(Outlived):
+class GradientKept(LifetimeRule):
     """`.grad` is memory of a CUDA graph, and the next step overwrites it.
 
     ## Why
-    Where `.grad` is None, autograd keeps the tensor that the compiled backward returns
-    instead of copying it. The next step writes there again, so what is accumulated or
-    read later is wrong.
+    If `.grad` is None, autograd stores the tensor that the compiled backward returns
+    instead of copying it. The next step writes to that memory again, so gradients that
+    you accumulate or read later are wrong.
 
     ## Bad
         for batch in batches:
@@ -163,8 +163,8 @@ class GradientKept(Outlived):
             compiled(batch).backward()
 
     ## Fix safety
-    Setting gradients to None before each step changes nothing where each step uses its
-    own. To accumulate over steps, `.grad` must be memory of its own.
+    Setting gradients to None before each step changes nothing if each step uses its own
+    gradients. To accumulate over steps, `.grad` needs its own memory.
     """
 
     code = "CG302"
@@ -174,7 +174,7 @@ class GradientKept(Outlived):
 
     def message(self, group: EventGroup) -> str:
         return (
-            f"{_holders(group)} {_is(group)} used after the memory is gone:"
+            f"{_holders(group)} {_is(group)} used after the memory was reused:"
             f" {_by(group)}"
         )
 
@@ -186,20 +186,20 @@ class GradientKept(Outlived):
 
     def fix(self, group: EventGroup) -> str:
         return (
-            "consume gradients within their step: optimizer.step(), then"
+            "use gradients within their step: call optimizer.step(), then"
             " optimizer.zero_grad(set_to_none=True) before the next forward. To"
-            " accumulate over several steps, give each .grad memory of its own first:"
+            " accumulate over several steps, first give each .grad its own memory:"
             " p.grad = torch.zeros_like(p), or clone it after the first backward"
         )
 
 
-class BackwardTooLate(Outlived):
-    """A backward runs after the memory of what its forward saved is gone.
+class BackwardTooLate(LifetimeRule):
+    """A backward runs after the memory of its saved tensors was reused.
 
     ## Why
-    A forward in a CUDA graph saves its activations in the graph's memory. A mark, or
-    another forward after some backward has run, begins a new step and gives that memory
-    away, although this backward is still to come.
+    A forward in a CUDA graph saves its activations in the graph's memory. A step begins
+    at cudagraph_mark_step_begin(), or at another forward after some backward has run.
+    It reuses that memory, although this backward has not run yet.
 
     ## Bad
         loss = compiled(x)
@@ -211,7 +211,7 @@ class BackwardTooLate(Outlived):
         compiled(x).backward()
 
     ## Fix safety
-    Another order of the same calls gives the same values; running the forward again
+    The same calls in another order give the same values. Running the forward again
     costs a forward, and draws other random numbers.
     """
 
@@ -222,11 +222,11 @@ class BackwardTooLate(Outlived):
 
     def message(self, group: EventGroup) -> str:
         reader = _at(group.data["reader"], short=True)
-        where = f" at {reader}" if reader else ""  # none where torchproof calls it
+        where = f" at {reader}" if reader else ""  # empty if torchproof calls it
         what = plural(group.count or 0, "tensor")
         return (
             f"the backward{where} reads {what} that the forward"
-            f" {_produced(group)} saved, and whose memory is gone: {_by(group)}"
+            f" {_produced(group)} saved, after their memory was reused: {_by(group)}"
         )
 
     def cause(self, group: EventGroup) -> str:
@@ -238,26 +238,27 @@ class BackwardTooLate(Outlived):
     def fix(self, group: EventGroup) -> str:
         return (
             "run backward() before the next step begins: move"
-            " cudagraph_mark_step_begin() and other compiled calls behind it. Where"
-            " that is not possible, run the forward again right before its backward;"
-            " a clone of the loss does not help, since what was saved is gone"
+            " cudagraph_mark_step_begin() and other compiled calls after it. If that is"
+            " not possible, run the forward again right before its backward; a clone of"
+            " the loss does not help, because the saved tensors are overwritten"
         )
 
 
-class OutputHeld(Outlived):
-    """An output of a CUDA graph is held after its memory is gone, and not read.
+class OutputHeld(LifetimeRule):
+    """An output of a CUDA graph is kept after its memory was reused, but not read.
 
     ## Why
-    Nothing is wrong yet. Whoever reads it gets an error or the values of another call.
+    Nothing is wrong yet. A later read raises an error or returns the values of another
+    call.
 
     ## Bad
-        self.last_scores = compiled(x)          # and nobody looks at it again
+        self.last_scores = compiled(x)          # and nothing reads it again
 
     ## Good
         self.last_scores = compiled(x).clone()  # or do not keep it
 
     ## Fix safety
-    A clone gives the same values and costs one copy of what is kept.
+    A clone has the same values and costs one copy of each output that you keep.
     """
 
     code = "CG304"
@@ -270,7 +271,7 @@ class OutputHeld(Outlived):
 
     def message(self, group: EventGroup) -> str:
         return (
-            f"{_holders(group)} {_is(group)} held after the memory is gone, and"
+            f"{_holders(group)} {_is(group)} kept after the memory was reused, and"
             f" not read in this run: {_by(group)}"
         )
 
@@ -286,7 +287,7 @@ class OutputHeld(Outlived):
         return "clone it if it will be read, or do not keep it"
 
 
-LIFETIMES: tuple[Outlived, ...] = (
+LIFETIMES: tuple[LifetimeRule, ...] = (
     BackwardTooLate(),
     OutputRead(),
     GradientKept(),
@@ -295,7 +296,7 @@ LIFETIMES: tuple[Outlived, ...] = (
 
 
 def _keeper(group: EventGroup) -> str:
-    """` in history` for `history['x'][3]`; nothing where nobody is known."""
+    """` in history` for `history['x'][3]`; empty if no holder is known."""
     named = [event.data["holder"] for event in group.events]
     first = next(filter(None, named), None)
     return f" in `{_INDEX.sub('', first)}`" if first else ""
@@ -312,7 +313,7 @@ def _holders(group: EventGroup) -> str:
 
 
 def _produced(group: EventGroup) -> str:
-    """The call that produced it, in the program's own words."""
+    """The expression that produced it."""
     frame = place_of(group.first.frames).frame
     if frame is None:
         function = group.first.function
@@ -331,7 +332,7 @@ def _by(group: EventGroup) -> str:
 
 
 def _at(frames: Iterable[Frame], *, short: bool = False) -> str:
-    """`model.py:12`, and the line itself where there is room for it."""
+    """`model.py:12`, followed by the source line unless `short`."""
     frame = place_of(tuple(frames)).frame
     if frame is None:
         return ""

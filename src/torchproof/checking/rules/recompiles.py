@@ -290,9 +290,8 @@ class Recompile(Rule):
         cut: Frame | None = group.data["cut"]
         if cut is None and guard.source != BEFORE_THE_BREAK:
             return self.remedy(guard, group)
-        where = (
-            f"at {place_in_text(cut)}" if cut else "before this line, or in its callees"
-        )
+        above = "before this line, or in a function that it calls"
+        where = f"at {place_in_text(cut)}" if cut else above
         return (
             f"remove the graph break {where}; its own finding says how. Because of the"
             f" break, {group.compiled} is compiled in parts, and each part has guards"

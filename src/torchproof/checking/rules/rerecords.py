@@ -1,4 +1,4 @@
-"""CG32x: graphs that are cut, and graphs that are recorded again and again."""
+"""CG318, CG32x: CUDA graphs that are split, or recorded again and again."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from torchproof.checking.rules.cudagraphs import place
 from torchproof.checking.rules.rule import EventGroup, Facts, Rule, plural, shorten
 from torchproof.records import Event, Severity
 
-# torch itself warns of more input sizes than this.
+# torch itself warns if there are more input sizes than this.
 _MANY_SIZES = 8
-_SOME_SIZES = 2  # a batch and the rest of the data
-# Recordings again of what was recorded before: a change or two settles.
+_SOME_SIZES = 2  # full batches, and the smaller last one
+# Repeated recordings of one graph: one or two changes are normal.
 _FEW_AGAIN = 2
 _MANY_AGAIN = 8
-_WARM_UPS = 3  # of one size; one is as it should be, and graphs before it add theirs
+_WARM_UPS = 3  # of one size; one is normal, and earlier graphs cause more
 _SHOWN = 12
 
 
 class Capture(Rule):
-    """Base of the rules about what was captured, and how often."""
+    """Base class of the rules for what was captured, and how often."""
 
     kind = "cudagraph_rerecord"
 
@@ -33,7 +33,7 @@ def _about(event: Event, facts: Facts, count: int) -> EventGroup:
 
 
 def _recorded(facts: Facts) -> Iterator[Event]:
-    """Graphs, but for backwards where the forward says the same."""
+    """The recorded graphs, without a backward if its forward is among them."""
     forward = [e for e in facts.events("cudagraph") if e.data["phase"] != "backward"]
     seen = {event.compile_id for event in forward}
     yield from forward
@@ -52,16 +52,16 @@ def _replays(graph: Mapping[str, Any]) -> int:
 
 def _pool(graph: Mapping[str, Any]) -> str:
     mebibytes = graph["pool_bytes"] / 2**20
-    return f"warming it up and recording it took {mebibytes:.1f} MiB of the pool"
+    return f"its warm-ups and recordings took {mebibytes:.1f} MiB of the pool"
 
 
 class ManySizes(Capture):
     """One CUDA graph is recorded for each input size.
 
     ## Why
-    A recording holds addresses and launch sizes of one input size. A graph compiled for
-    varying sizes is run plainly once and recorded once for each of them, and each
-    recording keeps memory.
+    A recording holds the addresses and launch sizes of one input size. Torch runs a
+    graph with dynamic sizes once and records it once for each size, and each recording
+    keeps memory.
 
     ## Bad
         compiled = torch.compile(model, mode="reduce-overhead", dynamic=True)
@@ -73,7 +73,7 @@ class ManySizes(Capture):
         torch._inductor.config.triton.cudagraph_capture_sizes = (64, 128, 256)
 
     ## Fix safety
-    Padding must not change the answer: mask what was added, and cut it off.
+    Padding must not change the output: mask the added values, and cut them off.
     """
 
     code = "CG321"
@@ -86,7 +86,7 @@ class ManySizes(Capture):
     def message(self, group: EventGroup) -> str:
         graph = group.data
         return (
-            f"{group.function} is recorded anew for each of {graph['distinct']} input"
+            f"{group.function} is recorded again for each of {graph['distinct']} input"
             f" sizes; {_replays(graph)} of {plural(_runs(graph), 'run')} were replays"
         )
 
@@ -97,7 +97,7 @@ class ManySizes(Capture):
         return (
             "pad inputs to a few bucket sizes (torchproof.graph plans and pads them),"
             " capture the sizes that matter with torch._inductor.config.triton"
-            ".cudagraph_capture_sizes, or leave graphs of varying sizes out with"
+            ".cudagraph_capture_sizes, or exclude graphs with dynamic sizes with"
             " torch._inductor.config.triton.cudagraph_skip_dynamic_graphs = True"
         )
 
@@ -118,12 +118,12 @@ class ManySizes(Capture):
 
 
 class MovedInput(Capture):
-    """A graph is recorded again because a parameter is at another address.
+    """A graph is recorded again because a parameter has another address.
 
     ## Why
-    Parameters, buffers and tensors marked as static are not copied before a replay: the
-    recording holds their addresses. Another tensor in their place, even of the same
-    values, is recorded anew.
+    Torch does not copy parameters, buffers and tensors marked as static before a
+    replay: the recording holds their addresses. If another tensor takes their place,
+    even with the same values, torch records the graph again.
 
     ## Bad
         model.weight = torch.nn.Parameter(average)         # at each step
@@ -134,7 +134,7 @@ class MovedInput(Capture):
             model.weight.copy_(average)
 
     ## Fix safety
-    In place, other holders of the tensor see the change as well.
+    An in-place change is visible to every holder of the tensor.
     """
 
     code = "CG322"
@@ -156,8 +156,8 @@ class MovedInput(Capture):
 
     def fix(self, group: EventGroup) -> str:
         return (
-            "write new values into the same tensor (copy_ under torch.no_grad()), do"
-            " not replace it; load_state_dict without assign=True does so"
+            "write new values into the same tensor (copy_ under torch.no_grad())"
+            " instead of replacing it; load_state_dict without assign=True does this"
         )
 
     def severity(self, group: EventGroup) -> Severity:
@@ -171,23 +171,23 @@ class MovedInput(Capture):
 
 
 class OtherRecording(Capture):
-    """A graph is recorded again because what ran or lived before it differs.
+    """A graph is recorded again because earlier graphs or live outputs differ.
 
     ## Why
-    A recording follows the one before it and knows which outputs of that were alive. In
-    another order of calls, or with other outputs kept, it does not fit.
+    A recording follows the one before it, and depends on which outputs of that one were
+    alive. After another order of calls, or with other live outputs, it is not valid.
 
     ## Bad
         outputs = compiled(x)
         if step % 2:
-            kept = outputs         # alive at every other step when the next begins
+            kept = outputs         # alive in every second step when the next one begins
 
     ## Good
         kept = outputs.clone() if step % 2 else None
         del outputs
 
     ## Fix safety
-    Same values; a clone takes memory of its own.
+    The values are the same. A clone takes its own memory.
     """
 
     code = "CG323"
@@ -202,23 +202,23 @@ class OtherRecording(Capture):
     def message(self, group: EventGroup) -> str:
         again = plural(group.count or 0, "time")
         return (
-            f"{group.function} was recorded again {again}: what ran or was alive"
-            " before it differs from call to call"
+            f"{group.function} was recorded again {again}: the graphs that run before"
+            " it, or their live outputs, differ from call to call"
         )
 
     def cause(self, group: EventGroup) -> str:
-        told = {
+        causes_in_words = {
             "inputs": "an output of an earlier graph comes in at another address",
             "liveness": "other outputs of earlier graphs are still alive",
             "path": "other graphs ran before it in the step",
         }
         again = group.data["again"]
         causes = [cause for cause in again if cause != "moved"]
-        return "; ".join(told.get(cause, cause) for cause in causes)
+        return "; ".join(causes_in_words.get(cause, cause) for cause in causes)
 
     def fix(self, group: EventGroup) -> str:
         return (
-            "call compiled functions in the same order at each step, drop or clone"
+            "call compiled functions in the same order at each step, delete or clone"
             " their outputs at the same point, and mark where steps begin with"
             " torch.compiler.cudagraph_mark_step_begin()"
         )
@@ -231,7 +231,7 @@ class OtherRecording(Capture):
 
 
 def _again(group: EventGroup) -> Severity:
-    """What settles is low: a change or two, or more runs since than recordings."""
+    """Low if it settles: one or two changes, or more runs since than recordings."""
     graph, count = group.data, group.count or 0
     if graph["since"] >= (1 if count <= _FEW_AGAIN else graph["turns"]["recorded"]):
         return "low"
@@ -240,11 +240,12 @@ def _again(group: EventGroup) -> Severity:
 
 
 class PartlyCaptured(Capture):
-    """An operation is left out of a CUDA graph, which is cut in two there.
+    """An operation is excluded from a CUDA graph, which splits the graph in two.
 
     ## Why
-    An operation that cannot be recorded runs by itself, between two recordings. That
-    costs a launch and a copy or two; where it reads from the device, also a wait.
+    An operation that torch cannot record runs separately, between two recordings. This
+    costs a launch and a few copies. If the operation reads from the device, the host
+    also waits.
 
     ## Bad
         scale = torch.tensor(0.5)             # on the CPU, copied at each call
@@ -254,7 +255,7 @@ class PartlyCaptured(Capture):
         scale = torch.tensor(0.5, device=x.device)
 
     ## Fix safety
-    Same values.
+    The values are the same.
     """
 
     code = "CG318"
@@ -274,11 +275,11 @@ class PartlyCaptured(Capture):
 
     def message(self, group: EventGroup) -> str:
         at = f"`{group.expression}`" if group.expression else group.function
-        return f"{at} is left out of the CUDA graph, which is cut in two there"
+        return f"{at} is excluded from the CUDA graph, which is split in two there"
 
     def cause(self, group: EventGroup) -> str:
-        told = [(e.data["reason"], e.data["operation"]) for e in group.events]
-        reasons, operations = map(dict.fromkeys, zip(*told, strict=True))
+        pairs = [(e.data["reason"], e.data["operation"]) for e in group.events]
+        reasons, operations = map(dict.fromkeys, zip(*pairs, strict=True))
         return f"{', '.join(reasons)}: {shorten(', '.join(operations), 100)}"
 
     def fix(self, group: EventGroup) -> str:
@@ -301,10 +302,10 @@ class NeverReplayed(Capture):
     """A graph is warmed up again and again, and never recorded.
 
     ## Why
-    The first run of a graph warms it up, the second records it. While outputs of an
-    earlier warm-up are alive in the same step, the next run warms up as well: without a
-    point at which a step begins, no graph is ever recorded, and warming up is slower
-    than running without CUDA graphs.
+    The first run of a graph is a warm-up, and the second is recorded. While outputs of
+    an earlier warm-up are alive in the same step, the next run is a warm-up too. If no
+    step ever begins, torch never records the graph. Warm-ups are slower than running
+    without CUDA graphs.
 
     ## Bad
         outputs = [compiled(x) for x in batches]      # gradients, and no step begins
@@ -315,18 +316,18 @@ class NeverReplayed(Capture):
             compiled(x).sum().backward()
 
     ## Fix safety
-    What is kept across the mark must be cloned before it.
+    Clone the outputs that you keep before the next mark.
     """
 
     code = "CG324"
     kind = "cudagraph_skip"
 
     def event_groups(self, facts: Facts) -> Iterator[EventGroup]:
-        known = {event.compile_id for event in facts.events("cudagraph_skip")}
+        skipped = {event.compile_id for event in facts.events("cudagraph_skip")}
         for event in _recorded(facts):
             runs = max(sum(each.values()) for _, each in event.data["sizes"])
             stuck = event.data["turns"].keys() == {"warmed_up"}
-            if stuck and runs > _WARM_UPS and event.compile_id not in known:
+            if stuck and runs > _WARM_UPS and event.compile_id not in skipped:
                 yield _about(event, facts, runs)
 
     def message(self, group: EventGroup) -> str:
@@ -340,8 +341,8 @@ class NeverReplayed(Capture):
 
     def fix(self, group: EventGroup) -> str:
         return (
-            "call torch.compiler.cudagraph_mark_step_begin() where a step begins, under"
-            " torch.no_grad() where no backward follows, and clone what is kept"
+            "call torch.compiler.cudagraph_mark_step_begin() where a step begins, use"
+            " torch.no_grad() if no backward follows, and clone the outputs you keep"
         )
 
     def severity(self, group: EventGroup) -> Severity:

@@ -1,10 +1,12 @@
-"""What every rule is: a class whose docstring is its documentation."""
+"""The base class of all rules, and the events and facts that a rule gets.
+
+A rule is a class. Its docstring is the documentation that `torchproof rule` prints.
+"""
 
 from __future__ import annotations
 
 import functools
 import inspect
-import os
 import re
 import textwrap
 from collections.abc import Iterable, Iterator
@@ -22,6 +24,7 @@ from torchproof.records import (
     Status,
     definition,
     qualified_name,
+    shown,
     source_line,
     user_frame,
     whose,
@@ -32,7 +35,7 @@ SECTIONS = ("Why", "Bad", "Good", "Fix safety")
 
 @dataclass(frozen=True)
 class Facts:
-    """What rules may know of the whole run."""
+    """What rules may use of the whole run."""
 
     observation: Observation
 
@@ -42,7 +45,7 @@ class Facts:
 
     @property
     def complete(self) -> bool:
-        """Whether the program ran to its end: else what is missing says nothing."""
+        """Whether the program ran to its end; else an absent event proves nothing."""
         return self.observation.ending == "finished" and not self.observation.error
 
     def events(self, *kinds: str) -> list[Event]:
@@ -50,7 +53,7 @@ class Facts:
 
     @functools.cached_property
     def compiled_callables(self) -> dict[tuple[str, int, str], Frame]:
-        """What each code object that stands around a compiled function stands for."""
+        """The compiled function behind each code object that wraps one."""
         return {
             _code(around): event.function
             for event in self.events("wrapper")
@@ -60,12 +63,12 @@ class Facts:
 
     @functools.cached_property
     def compile_arguments(self) -> dict[str, str]:
-        """The arguments of torch.compile, where all its calls agree on them."""
-        seen = [w.data["arguments"] for w in self.events("wrapper")]
+        """The arguments of torch.compile on which all its calls agree."""
+        calls = [w.data["arguments"] for w in self.events("wrapper")]
         return {
             k: v
-            for k, v in (seen[0] if seen else {}).items()
-            if all(s.get(k) == v for s in seen)
+            for k, v in (calls[0] if calls else {}).items()
+            if all(arguments.get(k) == v for arguments in calls)
         }
 
 
@@ -78,7 +81,7 @@ def _code(frame: Frame) -> tuple[str, int, str]:
 
 @dataclass(frozen=True)
 class EventGroup:
-    """The events that make one finding: one cause at one place."""
+    """The events of one finding: one cause at one place."""
 
     events: tuple[Event, ...]
     place: Place
@@ -101,9 +104,10 @@ class EventGroup:
 
     @property
     def expression(self) -> str:
-        """The code at the place: what the traceback underlines.
+        """The code that the traceback underlines at the place.
 
-        Where only torch's own code is involved there is no place, and it is torch's.
+        If only torch's own code is involved, there is no place; then it is torch's
+        code.
         """
         frames = self.first.frames
         frame = self.frame or (frames[-1] if frames else None)
@@ -111,7 +115,7 @@ class EventGroup:
 
     @property
     def function(self) -> str:
-        """The user's function at the place, qualified."""
+        """The qualified name of the user's function at the place."""
         if self.frame is not None:
             return qualified_name(self.frame)
         compiled = {event.data["name"] for event in self.facts.events("wrapper")}
@@ -121,7 +125,7 @@ class EventGroup:
 
     @property
     def compiled(self) -> str:
-        """The function whose graph it is about, by the name its author gave it."""
+        """The function whose graph it is, by the name its author gave it."""
         function = self.first.function
         if function is None:
             return self.function
@@ -131,7 +135,7 @@ class EventGroup:
         return qualified_name(definition(entry or function))
 
     def _beside(self, function: Frame) -> str:
-        """The function that generated code, or torch's own, calls or is called by."""
+        """The nearest readable function that calls, or is called by, generated code."""
         frames = self.first.frames
         own = [i for i, f in enumerate(frames) if f.file == function.file]
         start = own[0] if own else 0
@@ -146,7 +150,7 @@ class EventGroup:
 
     @property
     def often(self) -> str:
-        """How often it happened, as far as it was counted."""
+        """How often it happened, if it was counted."""
         calls = self.facts.calls
         if self.steps is None or not calls:
             return ""
@@ -158,11 +162,11 @@ class EventGroup:
 
 
 class Rule:
-    """Knows one bad pattern. Subclasses say when it matches and what to do."""
+    """Recognises one bad pattern; a subclass defines the match and the texts."""
 
     code: ClassVar[str]
     kind: ClassVar[str]
-    reference: ClassVar[str] = ""  # PyTorch's page; empty: the one of its kind
+    reference: ClassVar[str] = ""  # PyTorch's page; empty: the page of its kind
 
     def matches(self, group: EventGroup) -> bool:
         raise AssertionError(f"{type(self).__name__} does not say when it matches")
@@ -195,7 +199,7 @@ class Rule:
             message=self.message(group),
             cause=self.cause(group),
             fix=self.fix(group),
-            file=_shown(frame.file) if frame else None,
+            file=shown(frame.file) if frame else None,
             line=frame.line if frame else None,
             function=group.function if frame else None,
             owner=group.place.owner,
@@ -216,12 +220,12 @@ class Rule:
 
     @classmethod
     def page(cls) -> str:
-        """Where PyTorch's own documentation speaks of it."""
+        """The page of the PyTorch documentation about it."""
         return cls.reference or torch_pages.OF_KIND[cls.kind]
 
     @classmethod
     def section(cls, name: str) -> str:
-        """A section of the documentation, without its heading and indent."""
+        """A section of the documentation, without its heading and indentation."""
         text = inspect.cleandoc(cls.__doc__ or "")
         _, _, rest = f"{text}\n".partition(f"\n## {name}\n")
         return textwrap.dedent(rest.partition("\n## ")[0]).strip("\n")
@@ -236,15 +240,15 @@ class Rule:
 
 
 def _call_site(group: EventGroup) -> Iterator[str]:
-    """Where the user's code calls what the finding is about, if it is not theirs."""
+    """The user's line that calls the library code of a finding."""
     caller = user_frame(group.first.callers)
     if group.place.owner != "user" and caller is not None:
-        where = f"{_shown(caller.file)}:{caller.line} {caller.function}"
+        where = f"{shown(caller.file)}:{caller.line} {caller.function}"
         yield f"called at {where}: {caller.code}"
 
 
 def _columns(frame: Frame | None) -> tuple[int | None, int | None]:
-    """Columns in the file (1-based, end exclusive); a record's are without indent."""
+    """Columns in the file (1-based, end exclusive); a frame's columns ignore indent."""
     if frame is None or frame.columns is None:
         return None, None
     text = source_line(frame.file, frame.line)
@@ -254,17 +258,11 @@ def _columns(frame: Frame | None) -> tuple[int | None, int | None]:
     return indent + frame.columns[0] + 1, indent + frame.columns[1] + 1
 
 
-def _shown(file: str) -> str:
-    """Relative to where the user stands if it is below, else as it is."""
-    here = os.getcwd() + os.sep
-    return file.removeprefix(here)
-
-
 def expression_of(frame: Frame) -> str:
-    """What a frame's line underlines; brackets that close further down are closed."""
-    words = frame.expression or frame.code
-    closing = {"(": ")", "[": "]", "{": "}"}.get(words[-1:], "")
-    return shorten(f"{words}...{closing}" if closing else words)
+    """The code that a frame underlines; adds brackets that close on a later line."""
+    code = frame.expression or frame.code
+    closing = {"(": ")", "[": "]", "{": "}"}.get(code[-1:], "")
+    return shorten(f"{code}...{closing}" if closing else code)
 
 
 def shorten(text: str, limit: int = 70) -> str:
@@ -273,7 +271,7 @@ def shorten(text: str, limit: int = 70) -> str:
 
 
 def sentence(text: str) -> str:
-    """First letter small, no full stop: to be put inside another sentence."""
+    """Without capital and full stop, for use inside another sentence."""
     text = re.sub(r"\.$", "", text.strip())
     return text[:1].lower() + text[1:] if text[1:2].islower() else text
 

@@ -1,7 +1,7 @@
-"""SP50x: steps that compiling makes slower, or no faster.
+"""SP50x: compiled steps that are slower than eager, or no faster.
 
-The numbers come in with the events; nothing here measures. A ratio is eager time over
-compiled time, so 0.5 is twice as slow.
+The events carry the measured numbers; the rules measure nothing. A ratio is eager time
+over compiled time, so 0.5 is twice as slow.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from torchproof.records import (
     source_line,
 )
 
-# Less is within what two honest measurements of one program differ by.
+# Two correct measurements of one program can differ by this much.
 _NOTICEABLE = 0.05
 _MOST_GAIN = 1.10
 _MANY_GRAPHS = 4
-_TELLING = 0.25  # of what is lost explains the loss
+_EXPLAINS = 0.25  # the share of the lost time that counts as an explanation
 
 
 class Speed(Rule):
-    """Base of the rules about what was measured."""
+    """Base class of the rules for measured times and memory."""
 
     kind = "slowdown"
 
@@ -37,7 +37,7 @@ class Speed(Rule):
         raise AssertionError(f"{type(self).__name__} does not say what it is about")
 
     def cost_us(self, group: EventGroup) -> float | None:
-        """What it costs per call, where that was measured."""
+        """The cost per call, if it was measured."""
         return None
 
     def finding(self, group: EventGroup) -> Finding:
@@ -45,13 +45,13 @@ class Speed(Rule):
 
 
 def about(event: Event, facts: Facts, **extra: Any) -> EventGroup:
-    """An event at the function it is about."""
+    """A group of one event, at the function that the event names."""
     frames = (definition(event.function),) if event.function else ()
     return EventGroup((event,), place_of(frames), facts, extra=extra)
 
 
 def duration(seconds: float) -> str:
-    """Three digits, in the unit that suits them."""
+    """A time with three digits, in s, ms or us."""
     for unit, scale in (("s", 1.0), ("ms", 1e-3)):
         if seconds >= scale:
             return f"{seconds / scale:.3g} {unit}"
@@ -66,7 +66,7 @@ def named(group: EventGroup) -> str:
 
 
 def is_judged(data: Any) -> bool:
-    """Whether the times of both are there, and steady enough to be compared."""
+    """Whether both times were measured and are stable enough to compare."""
     return bool(data.get("stable", True)) and data.get("low") is not None
 
 
@@ -76,14 +76,14 @@ def is_slower(data: Any) -> bool:
 
 
 class Reason(NamedTuple):
-    """Why compiled code is slow, and what to do about that."""
+    """Why compiled code is slow, and how to fix it."""
 
     cause: str
     fix: str
 
 
 def _reason(data: Any) -> Reason:
-    """The first explanation that the measured facts carry."""
+    """The first explanation that the measured numbers support."""
     loss_us = (data["compiled_ms"] - data["eager_ms"]) * 1e3
     gaps = data.get("gaps") or []
     if data.get("recompiles_in_steps"):
@@ -91,7 +91,7 @@ def _reason(data: Any) -> Reason:
     if data.get("graphs") == 0:
         return _NOTHING_RUNS
     many = (data.get("graphs") or 0) >= _MANY_GRAPHS
-    if gaps and (many or sum(gap["us"] for gap in gaps) >= _TELLING * loss_us):
+    if gaps and (many or sum(gap["us"] for gap in gaps) >= _EXPLAINS * loss_us):
         return _breaking(data, gaps)
     overhead = data.get("overhead_us")
     if overhead is not None and overhead >= min(0.3 * loss_us, data["eager_ms"] * 1e3):
@@ -105,7 +105,7 @@ def _recompiling(data: Any) -> Reason:
     times = plural(data["recompiles_in_steps"], "time")
     return Reason(
         f"it was compiled again {times} while its steps were timed: it does not settle",
-        "cure what makes it recompile first (the RC findings name it), then measure"
+        "first fix the cause of the recompiles (see the RC findings), then measure"
         " again",
     )
 
@@ -118,13 +118,14 @@ def _breaking(data: Any, gaps: list[Any]) -> Reason:
     cause = f"{total} of each call are spent in graph breaks, between one graph and"
     cause += " the next"
     loss_us = (data["compiled_ms"] - data["eager_ms"]) * 1e3
-    if sum(gap["us"] for gap in gaps) < _TELLING * loss_us:
+    if sum(gap["us"] for gap in gaps) < _EXPLAINS * loss_us:
         lost = duration(loss_us * 1e-6)
         cause += f"; the rest of the {lost} is lost inside the graphs they cut it into"
     return Reason(
         cause,
         f"remove the graph breaks, first the one at line {worst['line']}{what}, which"
-        f" takes {duration(worst['us'] * 1e-6)} a call; until then do not compile this",
+        f" takes {duration(worst['us'] * 1e-6)} per call; until then do not compile"
+        " this",
     )
 
 
@@ -134,8 +135,8 @@ def _small_work(data: Any, overhead_us: float) -> Reason:
         f"the work of one call is too small: eager does it in {work}, and a compiled"
         f" call spends {duration(overhead_us * 1e-6)} on guards, unpacking of arguments"
         " and dispatch besides",
-        "do not compile this by itself: compile a larger region that contains it, or"
-        " batch the work of several calls into one",
+        "do not compile this function alone: compile a larger region that contains it,"
+        " or batch the work of several calls into one",
     )
 
 
@@ -143,16 +144,15 @@ def _many_graphs(data: Any) -> Reason:
     return Reason(
         f"each call runs {data['graphs']} small graphs, and each pays for its guards"
         " and its dispatch",
-        "compile a larger region, so that one graph holds the work, or do not compile"
-        " this",
+        "compile a larger region, so that one graph does all the work, or do not"
+        " compile this",
     )
 
 
 _NOTHING_RUNS = Reason(
     "no compiled code runs: all frames are skipped, and looking for compiled code is"
     " all that was added",
-    "cure what makes Dynamo skip the frames (the GB findings name it), or do not"
-    " compile this",
+    "fix the cause of the skipped frames (see the GB findings), or do not compile this",
 )
 _UNEXPLAINED = Reason(
     "neither breaks, recompilations nor the cost of a call explain it: the generated"
@@ -163,11 +163,11 @@ _UNEXPLAINED = Reason(
 
 
 class SlowerThanEager(Speed):
-    """Compiled, the steps take longer than in eager.
+    """Compiled steps take longer than eager steps.
 
     ## Why
     Compiled code pays for guards and dispatch in every call, and for each graph break.
-    Where a call does little work, or breaks often, that is more than fusion saves.
+    If a call does little work, or breaks often, this costs more than fusion saves.
 
     ## Bad
         add = torch.compile(lambda x: x + 1)       # called on four numbers
@@ -176,7 +176,7 @@ class SlowerThanEager(Speed):
         step = torch.compile(whole_step)           # enough work in one call
 
     ## Fix safety
-    Not compiling gives the values of eager, which were compared.
+    Without compilation you get eager's values, which the check compared.
     """
 
     code = "SP501"
@@ -192,7 +192,7 @@ class SlowerThanEager(Speed):
             duration(data[key] * 1e-3) for key in ("eager_ms", "compiled_ms")
         )
         return (
-            f"{named(group)} takes {compiled} a call compiled and {eager} in eager:"
+            f"{named(group)} takes {compiled} per call compiled and {eager} in eager:"
             f" {1 / data['ratio']:.2f}x slower"
         )
 
@@ -221,25 +221,26 @@ def _timings(data: Any) -> Iterator[str]:
         f" {data['high']:.3f}"
     )
     if data.get("overhead_us") is not None:
-        yield f"outside its graph a call spends {data['overhead_us']:.1f} us (host)"
+        yield f"a call spends {data['overhead_us']:.1f} us outside its graph (host)"
     for gap in data.get("gaps") or ():
-        yield f"break at {gap['file']}:{gap['line']}: {gap['us']:.1f} us a call (host)"
+        where = f"{gap['file']}:{gap['line']}"
+        yield f"break at {where}: {gap['us']:.1f} us per call (host)"
 
 
 class NoGain(Speed):
-    """Compiled, the steps are no faster than in eager.
+    """Compiled steps are no faster than eager steps.
 
     ## Why
-    Compiling took its time and gives none back: no number of steps will pay for it.
+    Compilation takes time and saves none, so it never pays off.
 
     ## Bad
         model = torch.compile(model)     # one large matmul, all in one kernel
 
     ## Good
-        model                            # or a mode that was measured to help
+        model                            # or a mode that measurements show to be faster
 
     ## Fix safety
-    Not compiling gives the values of eager, which were compared.
+    Without compilation you get eager's values, which the check compared.
     """
 
     code = "SP502"
@@ -260,9 +261,9 @@ class NoGain(Speed):
         data = group.data
         return (
             f"{named(group)} is no faster compiled"
-            f" ({duration(data['compiled_ms'] * 1e-3)} a call,"
+            f" ({duration(data['compiled_ms'] * 1e-3)} per call,"
             f" {duration(data['eager_ms'] * 1e-3)} in eager), and its first call takes"
-            f" {duration(data['first_call_s'])}: compiling never pays"
+            f" {duration(data['first_call_s'])}: compiling never pays off"
         )
 
     def cause(self, group: EventGroup) -> str:
@@ -281,7 +282,7 @@ class NoGain(Speed):
             return "remove the graph breaks and measure again, or do not compile this"
         return (
             "do not compile this, or compile a larger region; `torchproof bench"
-            " --modes` measures whether another mode helps"
+            " --modes` shows whether another mode is faster"
         )
 
     def severity(self, group: EventGroup) -> Severity:

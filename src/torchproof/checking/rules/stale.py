@@ -1,4 +1,4 @@
-"""NM41x: compiled code that ignores a change which eager sees."""
+"""NM41x: compiled code that ignores a change that eager sees."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _RESET = "call torch.compiler.reset() after each change"
 
 
 class StaleAnswer(Rule):
-    """Base of the rules about one thing that is read while tracing and then kept."""
+    """Base class of the rules for state that is read while tracing and not guarded."""
 
     kind = "stale_state"
     what: str
@@ -21,7 +21,7 @@ class StaleAnswer(Rule):
         return bool(group.data["what"] == self.what)
 
     def severity(self, group: EventGroup) -> Severity:
-        """A change that the program itself never makes has done no harm yet."""
+        """Medium if only torchproof made the change: the program itself never does."""
         return "medium" if group.data["replayed"] else "high"
 
     def since(self, group: EventGroup) -> str:
@@ -33,27 +33,28 @@ class StaleAnswer(Rule):
             yield "the change was made by torchproof between two runs of the first call"
         else:
             yield (
-                f"the answers differ from eager's {self.since(group)}; compiled anew"
-                " before each call they agree"
+                f"the outputs differ from eager's {self.since(group)}; they agree if"
+                " the code is compiled again before each call"
             )
         for frame in group.first.frames[-4:]:
             yield f"in {frame.file}:{frame.line} {frame.function}: {frame.code}"
 
 
 class FrozenEnvironment(StaleAnswer):
-    """Compiled code keeps the environment variable it read while tracing.
+    """Compiled code ignores changes of an environment variable.
 
     ## Why
-    Dynamo does not guard on os.environ: the value becomes a constant of the graph.
+    Dynamo reads os.environ while tracing and does not guard on it. The value becomes a
+    constant of the graph.
 
     ## Bad
         gain = 2.0 if os.environ.get("GAIN") == "hi" else 1.0      # in forward
 
     ## Good
-        def forward(self, x, gain): ...          # read by the caller
+        def forward(self, x, gain): ...          # the caller reads the variable
 
     ## Fix safety
-    Passing the value is safe; a new value compiles once more.
+    Passing the value is safe. A new value recompiles once.
     """
 
     code = "NM411"
@@ -76,7 +77,7 @@ class FrozenEnvironment(StaleAnswer):
     def fix(self, group: EventGroup) -> str:
         name = group.data["name"]
         return (
-            f"read {name} from os.environ outside of the compiled code and pass the"
+            f"read {name} from os.environ outside the compiled code and pass the"
             f" value as an argument; or {_RESET} of {name}"
         )
 
@@ -86,10 +87,11 @@ def _quoted(value: str | None) -> str:
 
 
 class LateHook(StaleAnswer):
-    """A hook that was registered or removed after compilation has no effect.
+    """A hook that is registered or removed after compilation has no effect.
 
     ## Why
-    Dynamo traces the hooks a module has and, by default, does not guard on them.
+    Dynamo traces the hooks that a module has at that time. By default it does not guard
+    on them.
 
     ## Bad
         compiled(x)
@@ -101,7 +103,8 @@ class LateHook(StaleAnswer):
         compiled(x)
 
     ## Fix safety
-    The hook is then part of the graph, or breaks it if it cannot be traced.
+    The hook becomes part of the graph, or causes a graph break if Dynamo cannot trace
+    it.
     """
 
     code = "NM412"
@@ -110,8 +113,8 @@ class LateHook(StaleAnswer):
 
     def message(self, group: EventGroup) -> str:
         return (
-            f"{group.data['name']}() here comes after the module was compiled:"
-            f" compiled code does not see it, {self.since(group)}"
+            f"{group.data['name']}() is called after the module was compiled:"
+            f" compiled code ignores it, {self.since(group)}"
         )
 
     def cause(self, group: EventGroup) -> str:
@@ -132,7 +135,7 @@ class NumpySeed(StaleAnswer):
     """Compiled code ignores numpy's seed.
 
     ## Why
-    Dynamo turns np.random calls into torch's, which draw from torch's generator.
+    Dynamo replaces np.random calls with torch calls, which draw from torch's generator.
 
     ## Bad
         noise = np.random.randn(3)               # in forward
@@ -141,7 +144,7 @@ class NumpySeed(StaleAnswer):
         noise = torch.randn(3)
 
     ## Fix safety
-    Other random numbers, of the same distribution.
+    The random numbers differ, their distribution is the same.
     """
 
     code = "NM413"
@@ -151,7 +154,7 @@ class NumpySeed(StaleAnswer):
     def message(self, group: EventGroup) -> str:
         return (
             f"{group.function} draws from {group.data['name']}, and compiled code"
-            " ignores np.random.seed: its numbers are not eager's"
+            " ignores np.random.seed: it draws other numbers than eager"
         )
 
     def cause(self, group: EventGroup) -> str:
@@ -163,19 +166,19 @@ class NumpySeed(StaleAnswer):
     def fix(self, group: EventGroup) -> str:
         return (
             "draw with torch (torch.rand, torch.randn; seed with torch.manual_seed or"
-            " pass a generator), or draw with numpy outside of the compiled code and"
+            " pass a generator), or draw with numpy outside the compiled code and"
             " pass the numbers as an argument"
         )
 
     def evidence(self, group: EventGroup) -> Iterable[str]:
-        yield "with another torch.manual_seed the compiled answers change"
+        yield "with another torch.manual_seed the compiled outputs change"
 
 
 class ConstantResult(StaleAnswer):
-    """A function under assume_constant_result does not return a constant.
+    """A function marked assume_constant_result does not return a constant.
 
     ## Why
-    Its result is taken while tracing and never asked for again.
+    Dynamo calls the function once while tracing and never again.
 
     ## Bad
         @torch.compiler.assume_constant_result
@@ -185,7 +188,7 @@ class ConstantResult(StaleAnswer):
         def forward(self, x, gain): ...
 
     ## Fix safety
-    Without the decorator the function is traced and its inputs are guarded.
+    Without the decorator Dynamo traces the function and guards on its inputs.
     """
 
     code = "NM414"
@@ -211,20 +214,20 @@ class ConstantResult(StaleAnswer):
 
 
 class LeftOutGuards(StaleAnswer):
-    """The guard that would have seen a change is not checked.
+    """The guard that would have detected a change is not checked.
 
     ## Why
-    guard_filter_fn and skip_guard_eval_unsafe leave checks out: what they would have
-    caught goes unnoticed.
+    guard_filter_fn and skip_guard_eval_unsafe skip guards, so torch does not notice the
+    changes that these guards would detect.
 
     ## Bad
         options={"guard_filter_fn": torch.compiler.skip_all_guards_unsafe}
 
     ## Good
-        no filter, or one that keeps the guards on what changes
+        options={}               # or a filter that keeps the guards on what changes
 
     ## Fix safety
-    All guards cost some time in each call.
+    Checking all guards takes some time in each call.
     """
 
     code = "NM415"
@@ -233,8 +236,8 @@ class LeftOutGuards(StaleAnswer):
 
     def message(self, group: EventGroup) -> str:
         return (
-            f"with {group.data['name']}, set here, compiled code goes on where it no"
-            f" longer fits, {self.since(group)}"
+            f"with {group.data['name']}, set here, torch runs compiled code that is no"
+            f" longer valid, {self.since(group)}"
         )
 
     def cause(self, group: EventGroup) -> str:
@@ -251,19 +254,19 @@ class LeftOutGuards(StaleAnswer):
 
 
 class OtherStaleState(StaleAnswer):
-    """Compiled code does not notice that something it depends on has changed.
+    """Compiled code does not notice a change of something that it depends on.
 
     ## Why
-    It was read while tracing, and no guard looks at it again.
+    Dynamo read the value while tracing, and no guard checks it again.
 
     ## Bad
-        a value that changes between calls and is neither argument nor attribute
+        scale = config.read()            # in forward; changes between calls
 
     ## Good
-        the same value as an argument
+        def forward(self, x, scale): ...
 
     ## Fix safety
-    Passing a value is safe; a new value may compile once more.
+    Passing a value is safe. A new value may recompile once.
     """
 
     code = "NM419"
@@ -271,8 +274,8 @@ class OtherStaleState(StaleAnswer):
 
     def message(self, group: EventGroup) -> str:
         return (
-            f"{group.function} gives an earlier call's answer when compiled,"
-            f" {self.since(group)}: something has changed that only eager sees"
+            f"{group.function} computes the value of an earlier call when compiled,"
+            f" {self.since(group)}: only eager sees a change"
         )
 
     def cause(self, group: EventGroup) -> str:
@@ -283,8 +286,8 @@ class OtherStaleState(StaleAnswer):
 
     def fix(self, group: EventGroup) -> str:
         return (
-            "pass what changes between the calls as an argument, or keep it in a tensor"
-            f" or a module attribute; or {_RESET}"
+            "pass the value that changes between calls as an argument, or keep it in a"
+            f" tensor or a module attribute; or {_RESET}"
         )
 
 

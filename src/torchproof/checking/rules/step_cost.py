@@ -1,6 +1,6 @@
-"""SP52x, SP53x, SP54x: what compiled steps cost besides their work.
+"""SP52x, SP53x, SP54x: what compiled steps cost in addition to their work.
 
-Guards checked in every call, device memory, and compilations for sizes not seen before.
+Guards checked in every call, device memory, and recompiles for new sizes.
 """
 
 from __future__ import annotations
@@ -31,18 +31,19 @@ class GuardCost(Speed):
     """Guards and dispatch take a large share of each compiled step.
 
     ## Why
-    Before compiled code runs, every condition it was compiled under is checked again:
-    one by one, for each module, attribute and tensor that was read while tracing.
+    Before compiled code runs, torch checks every guard: one for each module, attribute
+    and tensor that Dynamo read while tracing.
 
     ## Bad
-        a decode step of 200 us through 150 small modules
+        decode(token)                # 200 us of work through 150 small modules
 
     ## Good
-        several steps in one call; or guards left out that cannot fail
+        decode_many(tokens)          # several steps in one call
 
     ## Fix safety
-    More work in a call is safe. Guards left out are conditions nobody checks: a change
-    they would have caught gives wrong answers silently.
+    More work per call is safe. Skipping guards is not: nobody checks those conditions
+    any more, and a change that a guard would have caught gives wrong values without an
+    error.
     """
 
     code = "SP541"
@@ -81,10 +82,11 @@ class GuardCost(Speed):
     def fix(self, group: EventGroup) -> str:
         return (
             "do more work in one call: compile a larger region or batch calls. If"
-            " modules and globals never change once it runs, leave their guards out:"
+            " modules and globals never change after the first call, skip their guards:"
             " torch.compile(..., options={'guard_filter_fn':"
             " torch.compiler.skip_guard_on_all_nn_modules_unsafe}); `torchproof bench"
-            " --guards` measures what that saves and lists what is then unchecked"
+            " --guards` measures what this saves and lists the conditions that are no"
+            " longer checked"
         )
 
     def severity(self, group: EventGroup) -> Severity:
@@ -96,11 +98,11 @@ class GuardCost(Speed):
 
 
 class MoreMemory(Speed):
-    """Compiled, the target needs much more device memory than in eager.
+    """The compiled target needs much more device memory than eager.
 
     ## Why
-    CUDA graphs keep a pool of memory for each recorded size, and fused kernels may keep
-    what eager frees. What no longer fits is found in production.
+    CUDA graphs keep a memory pool for each recorded size, and fused kernels may keep
+    tensors that eager frees. The program can then run out of memory in production.
 
     ## Bad
         torch.compile(model, mode="reduce-overhead")    # and ten input sizes
@@ -138,9 +140,9 @@ class MoreMemory(Speed):
 
     def fix(self, group: EventGroup) -> str:
         return (
-            "compile without CUDA graphs (mode='default') where memory is short, pad"
-            " inputs to few sizes, or compile the repeated blocks only; measure each"
-            " with `torchproof bench`"
+            "if memory is short, compile without CUDA graphs (mode='default'), pad"
+            " inputs to a few sizes, or compile only the repeated blocks; measure each"
+            " option with `torchproof bench`"
         )
 
     def severity(self, group: EventGroup) -> Severity:
@@ -149,12 +151,12 @@ class MoreMemory(Speed):
 
 
 class ShapeSweep(Speed):
-    """Other batch sizes or lengths are compiled again.
+    """Other batch sizes or sequence lengths recompile the target.
 
     ## Why
-    A size that is compiled in makes each other size wait for the compiler. Torch
-    notices a size that varies and compiles for any size from then on; where it does
-    not, every size costs a compilation, and after 8 of them it gives up.
+    If a size is a constant of the graph, every other size waits for the compiler. Torch
+    usually detects a size that varies and makes it dynamic. If it does not, every size
+    costs a compilation, and after 8 of them torch stops compiling the function.
 
     ## Bad
         torch.compile(model, dynamic=False)      # and batches of 4, 8, 6, 10
@@ -163,7 +165,8 @@ class ShapeSweep(Speed):
         torch._dynamo.mark_dynamic(x, 0)         # before the first call
 
     ## Fix safety
-    The same values up to rounding; a kernel for any size can be slower than for one.
+    The values are the same up to rounding. A kernel for any size can be slower than one
+    for a fixed size.
     """
 
     code = "SP531"
@@ -174,7 +177,7 @@ class ShapeSweep(Speed):
         for event in facts.events("shape_sweep"):
             again = [row for row in event.data["rows"][1:] if row["recompiles"]]
             if again:
-                # Sizes 0 and 1 get code of their own once, by design.
+                # Torch always compiles sizes 0 and 1 separately.
                 storm = [row for row in again if row["value"] not in (0, 1)]
                 yield about(event, facts, again=again, storm=storm)
 
@@ -183,9 +186,9 @@ class ShapeSweep(Speed):
         values = ", ".join(str(row["value"]) for row in again)
         total = sum(row["recompiles"] for row in again)
         seconds = [row["compile_s"] for row in again if row.get("compile_s")]
-        took = f", {duration(sum(seconds))} in all" if seconds else ""
+        took = f", {duration(sum(seconds))} in total" if seconds else ""
         return (
-            f"{named(group)} was compiled again {plural(total, 'time')} over"
+            f"{named(group)} was recompiled {plural(total, 'time')} for"
             f" {len(data['rows'])} values of {data['dimension']}: at {values}{took}"
         )
 
@@ -205,8 +208,9 @@ class ShapeSweep(Speed):
         axis = {"batch": "0", "sequence": "1"}.get(dimension, "d")
         if len(group.extra["storm"]) <= 1:
             return (
-                f"run each {dimension} size you serve once while warming up, or mark"
-                f" it with torch._dynamo.mark_dynamic(x, {axis}) before the first call"
+                f"warm up with each {dimension} size that you serve, or mark the"
+                f" dimension with torch._dynamo.mark_dynamic(x, {axis}) before the"
+                " first call"
             )
         return (
             f"mark the {dimension} dimension with torch._dynamo.mark_dynamic(x, {axis})"

@@ -1,4 +1,4 @@
-"""PyTorch's own pages about what the rules find: a rule refers to one of them."""
+"""Pages of the PyTorch documentation; every rule refers to one of them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ TUNING = f"{_RECIPES}recipes/tuning_guide.html"
 USE = f"{_DOCS}generated/torch.compile.html"
 WHERE = f"{_MODEL}where_to_apply_compile.html"
 
-# Where torch explains each of its own graph breaks, by their number.
+# Where torch explains each of its graph breaks, by number.
 BREAK_SITES = (
     "https://meta-pytorch.github.io/compile-graph-break-site/",
     "https://meta-pytorch.org/compile-graph-break-site/",

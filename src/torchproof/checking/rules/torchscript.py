@@ -1,24 +1,24 @@
-"""TS1xx: TorchScript and its ways out. Reading the source finds these."""
+"""TS1xx: TorchScript and its replacements. Only source analysis reports these rules."""
 
 from __future__ import annotations
 
 from torchproof.checking.rules import torch_pages
-from torchproof.checking.rules.configuration import ReadOnly
+from torchproof.checking.rules.configuration import SourceRule
 
 
-class TorchScript(ReadOnly):
-    """Base of the rules about torch.jit."""
+class TorchScript(SourceRule):
+    """Base class of the rules for torch.jit."""
 
     reference = torch_pages.TORCHSCRIPT
 
 
 class TracedBranch(TorchScript):
-    """torch.jit.trace keeps one outcome of a branch or value for all inputs.
+    """torch.jit.trace uses one outcome of a branch or value for all inputs.
 
     ## Why
-    The trace has the operations that ran for the example. An `if` on a tensor, or
-    `.item()`, happened in Python and is not among them: other inputs get a wrong
-    answer, and nothing is raised.
+    The trace contains the operations that ran for the example. An `if` on a tensor, or
+    `.item()`, ran in Python and is not part of it. Other inputs get wrong outputs, and
+    no error is raised.
 
     ## Bad
         def gate(x):
@@ -35,7 +35,7 @@ class TracedBranch(TorchScript):
         fast = torch.compile(gate)
 
     ## Fix safety
-    Both sides are computed; answers for inputs unlike the example become right.
+    Both sides are computed. Outputs for inputs unlike the example become right.
     """
 
     code = "TS101"
@@ -45,8 +45,8 @@ class DeprecatedScript(TorchScript):
     """torch.jit is deprecated.
 
     ## Why
-    torch warns on every use of script, trace and freeze. What replaces them
-    needs no special Python.
+    Torch warns on every use of script, trace and freeze. The replacements accept
+    ordinary Python.
 
     ## Bad
         fast = torch.jit.script(model)
@@ -56,20 +56,20 @@ class DeprecatedScript(TorchScript):
         program = torch.export.export(model, (example,))   # to ship without Python
 
     ## Fix safety
-    Same values up to rounding. A program that is loaded from C++ needs torch.export and
-    AOTInductor in place of a TorchScript file.
+    The values are the same up to rounding. A program that is loaded from C++ needs
+    torch.export and AOTInductor instead of a TorchScript file.
     """
 
     code = "TS102"
 
 
 class Unscriptable(TorchScript):
-    """Scripted code has something that torch.jit.script refuses.
+    """Scripted code contains something that torch.jit.script rejects.
 
     ## Why
-    The whole function is read as TorchScript, branches that never run included. try,
-    lambda, generators, inner functions, sets, `:=`, match, imports, *args and **kwargs,
-    and defaults without an annotation are no part of it.
+    TorchScript compiles the whole function, including branches that never run. It does
+    not support try, lambda, generators, inner functions, sets, `:=`, match, imports,
+    *args and **kwargs, or defaults without an annotation.
 
     ## Bad
         @torch.jit.script
@@ -82,18 +82,18 @@ class Unscriptable(TorchScript):
             return x * factor
 
     ## Fix safety
-    The program raised before.
+    The program raised an error before.
     """
 
     code = "TS103"
 
 
 class TracedTraining(TorchScript):
-    """A module is traced in training mode, with its dropout or batch norm.
+    """A module with dropout or batch norm is traced in training mode.
 
     ## Why
-    The trace keeps what the module did in training mode. eval() on the traced module
-    changes nothing of it: dropout goes on dropping, statistics go on moving.
+    The trace contains what the module did in training mode. eval() on the traced module
+    does not change it: dropout stays active, and running statistics keep changing.
 
     ## Bad
         traced = torch.jit.trace(Net(), example)
@@ -102,19 +102,19 @@ class TracedTraining(TorchScript):
         traced = torch.jit.trace(Net().eval(), example)
 
     ## Fix safety
-    Answers become those of eval mode.
+    The outputs become those of eval mode.
     """
 
     code = "TS104"
 
 
 class MixedWithCompile(TorchScript):
-    """torch.compile of TorchScript, or TorchScript of what torch.compile made.
+    """torch.compile is applied to TorchScript, or TorchScript to compiled code.
 
     ## Why
-    Dynamo traces Python, and TorchScript has none. For what is scripted torch raises,
-    or compiles nothing, by version; what is traced runs as it is. torch.jit raises for
-    what is compiled.
+    Dynamo traces Python, and TorchScript has none. For a scripted module torch raises
+    an error or compiles nothing, depending on the version. A traced module runs
+    unchanged. torch.jit raises an error for a compiled module.
 
     ## Bad
         fast = torch.compile(torch.jit.script(model))
@@ -123,7 +123,7 @@ class MixedWithCompile(TorchScript):
         fast = torch.compile(model)
 
     ## Fix safety
-    Same values up to rounding.
+    The values are the same up to rounding.
     """
 
     code = "TS105"

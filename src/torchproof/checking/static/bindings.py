@@ -1,4 +1,4 @@
-"""What each name of a file is bound to, scope by scope, as far as reading shows."""
+"""Finds what each name of a file is bound to, scope by scope."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from torchproof.checking.static.source import Definition, Source
 
 Scope = ast.AST
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.Module, ast.ClassDef)
-_UNREADABLE = ast.Constant(value=None)  # a loop's variable, a parameter, an import
+_UNREADABLE = ast.Constant(value=None)  # the value of a loop variable or a parameter
 
 
 class Bindings:
-    """Names and attributes of `self`, with the expressions they are given."""
+    """Names and attributes of `self`, with the expressions assigned to them."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
@@ -24,14 +24,14 @@ class Bindings:
                 self._bind(target, value, node)
 
     def scope(self, node: ast.AST) -> Scope:
-        """The function, class or module that a node stands in."""
+        """The function, class or module that contains a node."""
         at = self.source.parents.get(node)
         while at is not None and not isinstance(at, _SCOPES):
             at = self.source.parents.get(at)
         return at if at is not None else self.source.tree
 
     def meaning(self, node: ast.expr) -> ast.AST | None:
-        """What a name holds where it is used: the expression, or the definition."""
+        """The expression or definition that a name refers to where it is used."""
         name = self.source.dotted(node) if _is_own(node) else None
         if isinstance(node, ast.Name):
             name = node.id
@@ -52,7 +52,7 @@ class Bindings:
         return None
 
     def values(self, node: ast.expr) -> list[ast.AST]:
-        """Everything that the name is bound to in the scope that binds it."""
+        """All values assigned to the name in the scope that binds it."""
         name = self.source.dotted(node)
         scope: Scope | None = self._start(node)
         while scope is not None and name is not None:
@@ -63,7 +63,7 @@ class Bindings:
         return []
 
     def owner(self, name: ast.Name) -> Scope | None:
-        """The scope that binds a name, seen from where it is used."""
+        """The scope that binds a name at the place where it is used."""
         scope: Scope | None = self._start(name)
         while scope is not None:
             if name.id in self._assignments.get(scope, {}):
@@ -123,7 +123,7 @@ def _bound(node: ast.AST) -> Iterator[tuple[ast.expr | str, ast.AST]]:
 
 
 def _is_own(node: ast.AST) -> bool:
-    """`self.name`."""
+    """Whether a node is `self.name`."""
     return (
         isinstance(node, ast.Attribute)
         and isinstance(node.value, ast.Name)
@@ -132,7 +132,7 @@ def _is_own(node: ast.AST) -> bool:
 
 
 def _last(assignments: list[tuple[int, ast.AST]], line: int | None) -> ast.AST | None:
-    """The binding in force on a line; None where it cannot be read."""
+    """The last value assigned before a line; None if the source does not show it."""
     before = [value for at, value in assignments if line is None or at < line]
     value_in_force = before[-1] if before else None
     return None if value_in_force is _UNREADABLE else value_in_force

@@ -1,4 +1,4 @@
-"""Where a file compiles, with which arguments, and how DDP or FSDP lies to it."""
+"""Lists where a file calls torch.compile, with its arguments and the DDP/FSDP order."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from torchproof.records import CompileSite
 _OTHERS = ("torchproof.compile",)
 _PARTIAL = ("functools.partial", "partial")
 _PARALLEL = (*parallel.DDP, *parallel.FSDP, *parallel.SHARD, "DataParallel")
-# Whose objects have a method `compile()` that is not nn.Module's.
+# Libraries whose objects have a method `compile()` that is not nn.Module's.
 _NOT_MODULES = ("keras", "tensorflow", "sqlalchemy", "jinja2", "jax")
 
 
 def of(source: Source) -> Iterator[CompileSite]:
-    """Each call, and each decorator, in the order of the file."""
+    """Every call and every decorator, in the order of the file."""
     if "compile" not in source.text:
         return
     sites = []
@@ -41,7 +41,7 @@ def of(source: Source) -> Iterator[CompileSite]:
 
 
 def _called(node: ast.Call, source: Source) -> str | None:
-    """What a call compiles, in the source's words; None where it compiles nothing."""
+    """The source text of what a call compiles; None if it compiles nothing."""
     dotted = source.dotted(node.func) or ""
     if dotted in (*COMPILE, *_OTHERS):
         return _subject(node, source)
@@ -55,7 +55,7 @@ def _called(node: ast.Call, source: Source) -> str | None:
 
 
 def _in_place(node: ast.Call, source: Source) -> bool:
-    """`model.compile(...)`: of others only where the arguments are torch.compile's."""
+    """Whether `x.compile(...)` is nn.Module's, judged by its arguments."""
     assert isinstance(node.func, ast.Attribute)
     if node.args or source.dotted(node.func.value) in ("re", "regex", "builtins"):
         return False
@@ -97,7 +97,7 @@ def _site(node: ast.expr, subject: str, source: Source) -> CompileSite:
 
 
 def _order(node: ast.expr, subject: str, source: Source) -> tuple[str | None, str]:
-    """Whether DDP or FSDP wrapped the model before this or after, and what of it."""
+    """Whether the call comes before or after DDP or FSDP, and the consequence."""
     if not any(word in source.text for word in _PARALLEL):
         return None, ""
     file = compiled.of(source)
@@ -107,17 +107,17 @@ def _order(node: ast.expr, subject: str, source: Source) -> tuple[str | None, st
             name = _name(wrapping, source)
             return "after", _AFTER["DDP" if name in parallel.DDP else "FSDP"]
     later = _wraps_later(node, subject, source)
-    return ("before", f"wrapped by {later} afterwards") if later else (None, "")
+    return ("before", f"{later} wraps it afterwards") if later else (None, "")
 
 
 _AFTER = {
-    "DDP": "after DDP: its graphs are cut at the buckets of gradients",
-    "FSDP": "after FSDP: the hooks of sharded modules break its graphs",
+    "DDP": "after DDP: the graphs are split at the gradient buckets",
+    "FSDP": "after FSDP: the hooks of sharded modules break the graphs",
 }
 
 
 def _wraps_later(node: ast.expr, subject: str, source: Source) -> str | None:
-    """The name of what wraps the compiled model further down in the same function."""
+    """The name of the wrapper applied to the compiled model later in the function."""
     parent = source.parents.get(node)
     if isinstance(parent, ast.Call) and _name(parent, source) in _PARALLEL:
         return _name(parent, source)

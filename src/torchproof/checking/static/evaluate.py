@@ -1,4 +1,4 @@
-"""What each expression of a function gives, from what its names hold at that point."""
+"""Computes the kind of each expression from the kinds of the names at that point."""
 
 from __future__ import annotations
 
@@ -10,13 +10,27 @@ from torchproof.checking.static.kinds import Kind, join
 from torchproof.checking.static.program import Program
 from torchproof.checking.static.source import Function, Source, walk
 
-# Calls whose answer is known while Dynamo traces.
+# Calls that return a fixed value while Dynamo traces.
 _TRUE = {"is_compiling", "is_dynamo_compiling", "is_torchdynamo_compiling"}
-_FALSE = {"is_scripting", "is_tracing", "is_in_onnx_export", "is_torch_fx_proxy"}
-_FALSE |= {"is_exporting", "is_torchdynamo_exporting", "is_jit_tracing"}
+_FALSE = {
+    "is_scripting",
+    "is_tracing",
+    "is_in_onnx_export",
+    "is_torch_fx_proxy",
+    "is_exporting",
+    "is_torchdynamo_exporting",
+    "is_jit_tracing",
+}
 _NUMBERS = ("int", "float", "len", "abs", "round", "min", "max", "sum", "pow", "divmod")
-_PLAIN = {"str", "repr", "isinstance", "hasattr", "getattr", "type", "range", "id"}
-_PLAIN |= {
+_PLAIN = {
+    "str",
+    "repr",
+    "isinstance",
+    "hasattr",
+    "getattr",
+    "type",
+    "range",
+    "id",
     "list",
     "tuple",
     "bool",
@@ -30,7 +44,7 @@ _PLAIN |= {
 
 
 class Values:
-    """The environment of a walk, and the kind of each node it has evaluated."""
+    """The kinds of the names in scope, and of each node evaluated so far."""
 
     def __init__(
         self,
@@ -52,14 +66,14 @@ class Values:
                 if kind in (Kind.UNKNOWN, Kind.NONE) and name in looks:
                     kind = Kind.TENSOR
             if name in settings and kind.is_tensor:
-                kind = Kind.PYTHON  # whatever its annotation says
+                kind = Kind.PYTHON  # the default value outweighs the annotation
             self.environment[name] = kind
 
     def copy(self) -> dict[str, Kind]:
         return dict(self.environment)
 
     def merge(self, other: Mapping[str, Kind]) -> None:
-        """With what another way to this point holds."""
+        """Joins the environment of another path that reaches this point."""
         names = {**self.environment, **other}
         self.environment = {
             name: join(self.environment.get(name, kind), other.get(name, kind))
@@ -91,7 +105,7 @@ class Values:
                 self.environment[dotted] = Kind.UNKNOWN if starred else inner
 
     def bind_element(self, target: ast.expr, iterable: ast.expr) -> None:
-        """A loop's variable."""
+        """Binds the variable of a loop to an element of the iterable."""
         source = self.function.source
         if isinstance(iterable, ast.Call):
             called = source.dotted(iterable.func)
@@ -135,13 +149,13 @@ class Values:
         return {name: self.environment.get(name, Kind.UNKNOWN) for name in names}
 
     def narrow(self, test: ast.expr, *, holds: bool = True) -> None:
-        """What a test says about names where it holds, or where it does not."""
+        """Applies what the test implies for names when it holds or does not hold."""
         self.environment |= _narrowed(test, self.function.source, holds=holds)
 
-    # -- what is known of a test -------------------------------------------------------
+    # -- tests -------------------------------------------------------------------------
 
     def truth(self, test: ast.expr) -> bool | None:
-        """The answer that a test has while Dynamo traces, where reading shows it."""
+        """The value of a test while Dynamo traces; None if it is unknown."""
         if isinstance(test, ast.Constant):
             return bool(test.value)
         if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
@@ -157,7 +171,7 @@ class Values:
             dotted = self.function.source.dotted(test.func) or ""
             called = dotted.rpartition(".")[2]
             if called == "is_tracing" and not dotted.startswith("torch."):
-                return True  # a library's own, which knows Dynamo too
+                return True  # a library's own function, which also covers Dynamo
             return True if called in _TRUE else False if called in _FALSE else None
         if isinstance(test, ast.Name) and test.id not in self.environment:
             if test.id == "TYPE_CHECKING":
@@ -196,7 +210,7 @@ class Values:
         if base.is_tensor:
             return kinds.ATTRIBUTES.get(node.attr, Kind.UNKNOWN)
         if node.attr == "shape" and base is Kind.UNKNOWN:
-            return Kind.SIZES  # in a forward, of a tensor or an array
+            return Kind.SIZES  # in a forward, `.shape` belongs to a tensor or an array
         dotted = self.function.source.dotted(node)
         if dotted is not None and dotted in self.environment:
             return self.environment[dotted]
@@ -234,7 +248,7 @@ class Values:
         if (kind := kinds.of_torch(dotted)) is not None:
             on_tensors = any(self._of(argument).is_tensor for argument in node.args)
             if dotted in _ARITHMETIC and not on_tensors:
-                return Kind.UNKNOWN  # of Python numbers, tracing knows the result
+                return Kind.UNKNOWN  # on Python numbers, tracing computes the result
             named = dotted.rpartition(".")[2]
             return self._method(node, named, 1) if kind is Kind.TENSOR else kind
         if dotted in _NUMBERS or dotted in _PLAIN:
@@ -289,7 +303,7 @@ class Values:
         return Kind.SIZE if name != "float" else Kind.PYTHON
 
     def _user_function(self, node: ast.Call) -> Kind:
-        """A function that can be read: what it promises, else what it returns."""
+        """What a function in the sources returns, by its annotation or its body."""
         callee = self.program.callee(node, self.function)
         if callee is None:
             return Kind.UNKNOWN
@@ -318,7 +332,7 @@ class Values:
 
     def _boolop(self, node: ast.BoolOp) -> Kind:
         if self._of(node.values[-1]) is Kind.CONDITION:
-            return Kind.CONDITION  # those before it are decided while tracing
+            return Kind.CONDITION  # tracing decides the operands before it
         kind = Kind.NONE
         for each in node.values:
             kind = join(kind, self._of(each))
@@ -353,21 +367,30 @@ class Values:
         return Kind.UNKNOWN
 
 
-_ARITHMETIC = {f"torch.{n}" for n in ("add", "sub", "mul", "div", "ceil", "floor")}
-_ARITHMETIC |= {"torch.floor_divide", "torch.true_divide", "torch.remainder"}
+_ARITHMETIC = {
+    "torch.add",
+    "torch.sub",
+    "torch.mul",
+    "torch.div",
+    "torch.ceil",
+    "torch.floor",
+    "torch.floor_divide",
+    "torch.true_divide",
+    "torch.remainder",
+}
 _LISTS = (ast.Tuple, ast.List)
 _ORDERS = (ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE)
 
 
 def _element(kind: Kind) -> Kind:
-    """What indexing or iterating gives."""
+    """The kind of an element, by indexing or iteration."""
     if kind.is_tensor:
         return kind
     return {Kind.TENSORS: Kind.TENSOR, Kind.SIZES: Kind.LENGTH}.get(kind, Kind.UNKNOWN)
 
 
 def _combined(left: Kind, right: Kind) -> Kind:
-    """What an arithmetic operation gives."""
+    """The kind of the result of an arithmetic operation."""
     if left is right and left in (Kind.MASK, Kind.SIZE, Kind.LENGTH, Kind.NUMBER):
         return left
     if left.is_tensor or right.is_tensor:
@@ -385,7 +408,7 @@ _TENSOR_TESTS = ("torch.is_tensor", "torch.overrides.is_tensor_like")
 
 
 def _narrowed(test: ast.expr, source: Source, *, holds: bool) -> dict[str, Kind]:
-    """Names whose kind is another one where the test holds, or does not."""
+    """The names whose kind the test narrows, if it holds or if it does not."""
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
         return _narrowed(test.operand, source, holds=not holds)
     if isinstance(test, ast.BoolOp):
@@ -394,7 +417,8 @@ def _narrowed(test: ast.expr, source: Source, *, holds: bool) -> dict[str, Kind]
             narrowed_kinds |= _narrowed(operand, source, holds=holds)
         if holds is isinstance(test.op, ast.And):
             return narrowed_kinds
-        return dict.fromkeys(narrowed_kinds, Kind.UNKNOWN)  # one of them, or another
+        # Only one operand decides, and the source does not show which.
+        return dict.fromkeys(narrowed_kinds, Kind.UNKNOWN)
     if not isinstance(test, ast.Call) or not test.args:
         return {}
     name, called = source.dotted(test.args[0]), source.dotted(test.func)

@@ -1,8 +1,8 @@
-"""Tensors that are expanded over the batch and then cross a graph break.
+"""Finds tensors that are expanded over the batch and then cross a graph break.
 
-Over a batch of several rows the expanded dimension has stride 0, over a batch of one it
-has another. Inside a graph nothing asks; what is compiled after a break takes it
-as an input, and guards its strides.
+The expanded dimension has stride 0 for a batch of several rows, and another stride for
+a batch of one. Inside a graph this does not matter. After a graph break, the next graph
+takes the tensor as an input and guards its strides.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torchproof.checking.static.suspicion import Suspicion
 
 @dataclass(frozen=True, eq=False)
 class Expansion:
-    """`name = x.expand(batch, ...)`, where the name is read, and who is given it."""
+    """`name = x.expand(batch, ...)`, the lines that read it, and where it is passed."""
 
     node: ast.Assign
     text: str
@@ -33,7 +33,8 @@ class Expansion:
 class StrideFlip(Pattern):
     """An expanded tensor that crosses a graph break."""
 
-    code, kind = "RC204", "recompile"
+    code = "RC204"
+    kind = "recompile"
     nodes = ()
     severity = "low"
     shown_by = ("RC204",)
@@ -41,7 +42,7 @@ class StrideFlip(Pattern):
 
 
 class Expansions:
-    """Collects while regions are walked; what became of each is known at the end."""
+    """Collects expansions during the walk; `matches` reports them at the end."""
 
     def __init__(self) -> None:
         self._open: dict[tuple[Function, str], Expansion] = {}
@@ -56,7 +57,7 @@ class Expansions:
                 expansion.reads.append(node.lineno)
 
     def passed(self, call: ast.Call, callee: Function, at: Flow) -> None:
-        """What a function that can be read is called with."""
+        """Notes which expanded tensors a call passes to a function in the sources."""
         for argument in (*call.args, *(k.value for k in call.keywords)):
             if isinstance(argument, ast.Name):
                 expansion = self._open.get((at.function, argument.id))
@@ -77,7 +78,7 @@ class Expansions:
     def matches(
         self, suspicions: Iterable[Suspicion]
     ) -> Iterator[tuple[PatternMatch, Expansion]]:
-        """Those that are read behind a place where the graph would be split."""
+        """The expansions that are read after a suspected graph break."""
         splits: dict[tuple[str | None, str | None], list[int]] = {}
         for each in suspicions:
             if each.finding.suspects == "graph_break":
@@ -98,12 +99,12 @@ def _splits(
 
 
 def _expands(value: ast.expr, at: Flow) -> bool:
-    """`x.expand(batch, ...)` with a length first, on what is a tensor."""
+    """Whether a value is `x.expand(batch, ...)` of a tensor, with a size first."""
     if not isinstance(value, ast.Call) or not isinstance(value.func, ast.Attribute):
         return False
     if value.func.attr != "expand" or not value.args:
         return False
-    # `2 * batch` is never 1, nor are most other results of arithmetic.
+    # `2 * batch` is never 1, and neither are most other results of arithmetic.
     plain = isinstance(value.args[0], ast.Name | ast.Subscript | ast.Call)
     tensor = at.kind(value.func.value).is_tensor
     return plain and tensor and at.kind(value.args[0]) is Kind.LENGTH
@@ -112,11 +113,12 @@ def _expands(value: ast.expr, at: Flow) -> bool:
 def _match(expansion: Expansion) -> PatternMatch:
     return PatternMatch(
         expansion.node,
-        f"`{expansion.text}` has other strides where the batch is 1, and a part of"
-        f" {expansion.function.name} would be compiled again for them",
+        f"`{expansion.text}` has different strides for a batch of 1, and part of"
+        f" {expansion.function.name} would recompile for them",
         "the expanded dimension has stride 0 over several rows and another over one;"
         " the tensor crosses a graph break, and what is compiled behind it guards its"
         " strides",
-        "cure the graph break; or make the rows real: .expand(...).contiguous(), or"
-        f" repeat, or leave `{expansion.name}` without a batch and let it broadcast",
+        "fix the graph break; or copy the rows with .expand(...).contiguous() or"
+        f" repeat; or keep `{expansion.name}` without a batch dimension and let it"
+        " broadcast",
     )

@@ -1,4 +1,4 @@
-"""Suspicions and what a run showed, as one list of findings."""
+"""Merges the suspicions from the source with the findings of a run."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from torchproof.checking.static.suspicion import Suspicion
 from torchproof.records import Finding
 
 _BREAKS = {"graph_break", "skipped_frame"}
-_UNDER_FULLGRAPH = "CE704"  # a break, which fullgraph=True makes an error
-# What a run places on its line. All else belongs to the function as a whole.
+_UNDER_FULLGRAPH = "CE704"  # a graph break that fullgraph=True turns into an error
+# Kinds that a run reports on a line. All others belong to the whole function.
 _PLACED = {
     *_BREAKS,
     "compile_error",
@@ -23,11 +23,11 @@ _PLACED = {
 
 @dataclass(frozen=True)
 class RunEvidence:
-    """What a run can say about lines of source; files are absolute paths.
+    """What a run shows about lines of source. Files are absolute paths.
 
-    `traced` is None where nothing was observed. `stopped` are lines at which tracing
-    ended for good. `unseen` names, for codes that this run could not have shown, the
-    part of a check that would have.
+    `traced` is None if nothing was observed. `stopped` are the lines where tracing
+    ended for good. `unseen` maps codes that this run could not show to the part of the
+    check that would show them.
     """
 
     traced: Mapping[str, frozenset[int]] | None = None
@@ -38,7 +38,7 @@ class RunEvidence:
 
 @dataclass(frozen=True)
 class Joined:
-    """All findings, and the suspicions that the run left open."""
+    """All findings, and the suspicions that the run did not decide."""
 
     findings: tuple[Finding, ...]
     undecided: tuple[Suspicion, ...] = ()
@@ -47,10 +47,10 @@ class Joined:
 def join(
     suspicions: Iterable[Suspicion], findings: Iterable[Finding], run: RunEvidence
 ) -> Joined:
-    """One finding for what the source suggests and the run shows.
+    """Merges each suspicion with the finding of the run that confirms it.
 
-    What the run refutes is left out. What it could not decide is a hazard that says
-    why, of low severity: nothing has gone wrong.
+    Drops a suspicion that the run refutes. A suspicion that the run could not decide
+    becomes a hazard of low severity whose message gives the reason.
     """
     merged, hazards, undecided = list(findings), [], []
     places = [each.file and absolute(each.file) for each in merged]
@@ -71,7 +71,7 @@ def join(
 
 
 def without_run(suspicions: Iterable[Suspicion]) -> Joined:
-    """The findings where nothing was run: as the source gives them."""
+    """The findings of the source, if nothing was run."""
     every = tuple(suspicions)
     return Joined(_once(s.finding for s in every), every)
 
@@ -81,7 +81,7 @@ def _once(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 
 
 def _shows(finding: Finding, suspicion: Suspicion) -> bool:
-    """Whether a finding in the same file is what was suspected there."""
+    """Whether a finding in the same file confirms the suspicion."""
     suspected, codes = suspicion.finding, suspicion.shown_by
     if suspected.suspects in _BREAKS:
         codes = (*codes, _UNDER_FULLGRAPH)
@@ -99,9 +99,9 @@ def _lines(suspicion: Suspicion) -> range:
 
 
 def _confirmed(finding: Finding, suspicion: Suspicion) -> Finding:
-    """What was measured stays; what the source alone tells is added as evidence."""
+    """The finding of the run, with the suspicion added as evidence."""
     suspected = suspicion.finding
-    evidence = f"read in the source: {suspected.message} ({suspected.code})"
+    evidence = f"also found in the source: {suspected.message} ({suspected.code})"
     more = (
         ()
         if suspected.code == finding.code or evidence in finding.evidence
@@ -111,25 +111,25 @@ def _confirmed(finding: Finding, suspicion: Suspicion) -> Finding:
 
 
 def _undecided(suspicion: Suspicion, run: RunEvidence) -> str | None:
-    """Why the run says nothing about a suspicion; None where it refutes it."""
+    """Why the run does not decide a suspicion; None if it refutes the suspicion."""
     suspected = suspicion.finding
     if run.traced is None or suspected.file is None:
-        return "nothing was run that would show it"
+        return "no run has checked it"
     file, lines = absolute(suspected.file), _lines(suspicion)
     if part := _missing_part(suspicion.shown_by, run.unseen):
-        return f"part {part}, which would show it, was not done"
+        return f"not confirmed: part {part} of the check was not run"
     if run.traced.get(file, frozenset()).isdisjoint(lines):
-        return "this run did not compile this line"
+        return "not confirmed: this run did not compile this line"
     if any((file, line) in run.stopped for line in lines):
-        return "this run stopped compiling on this line for another reason"
+        return "not confirmed: this run stopped compiling here for another reason"
     if (run.calls or 0) < suspicion.calls:
         calls = "1 call" if run.calls == 1 else f"{run.calls or 0} calls"
-        return f"this run made {calls}, it takes {suspicion.calls} to show"
+        return f"not confirmed: this run made {calls}, it needs {suspicion.calls}"
     return None
 
 
 def _missing_part(shown_by: tuple[str, ...], unseen: Mapping[str, str]) -> str | None:
-    """The part that was not done, if every code that would show it needs one."""
+    """The part that was not run, if every code that would confirm it needs one."""
     parts = []
     for shown in shown_by:
         named = [p for code, p in unseen.items() if shown.startswith(code)]

@@ -1,4 +1,4 @@
-"""Files that are read together: whose method a call means, and what is compiled."""
+"""Resolves names, methods and calls over several files, and finds what is compiled."""
 
 from __future__ import annotations
 
@@ -13,27 +13,34 @@ from torchproof.checking.static.source import Class, Function, Source, Unreadabl
 
 COMPILE = ("torch.compile", "torch.compiler.compile")
 _DISABLED = (
-    *("torch.compiler.disable", "torch._dynamo.disable", "torch._disable_dynamo"),
-    *("torch.jit.ignore", "torch.jit.unused", "torch.compiler.allow_in_graph"),
-    *("torch.jit.script", "torch.library.custom_op", "triton.jit"),
-    *("torch.compiler.assume_constant_result", "torch._dynamo.allow_in_graph"),
+    "torch.compiler.disable",
+    "torch._dynamo.disable",
+    "torch._disable_dynamo",
+    "torch.jit.ignore",
+    "torch.jit.unused",
+    "torch.compiler.allow_in_graph",
+    "torch.jit.script",
+    "torch.library.custom_op",
+    "triton.jit",
+    "torch.compiler.assume_constant_result",
+    "torch._dynamo.allow_in_graph",
 )
-_CALLS = (ast.List, ast.ListComp, ast.BinOp)  # as a list of calls is written
+_CALLS = (ast.List, ast.ListComp, ast.BinOp)  # forms of a list of calls
 _OTHER_FORWARDS = ("torch.autograd.Function", "torch.autograd.function.Function")
 
 
 class Program:
-    """Sources by path. With `follows`, imports of files beside them are read too."""
+    """Sources by path. With `follows`, also reads the files that they import."""
 
     def __init__(self, sources: Iterable[Source], *, follows: bool = False) -> None:
         self.sources = {source.path: source for source in sources}
         self._follows = follows
-        self.returned: dict[Function, Kind] = {}  # as far as it was looked for
-        self.depth = 0  # of looking for it
+        self.returned: dict[Function, Kind] = {}  # a cache of `flow.returned`
+        self.depth = 0  # of nested calls of `flow.returned`
         self._attributes: dict[Class, dict[str, Kind]] = {}
         self._assigned: dict[Class, dict[str, list[ast.expr]]] = {}
 
-    # -- what names mean ---------------------------------------------------------------
+    # -- name resolution ---------------------------------------------------------------
 
     def find(self, dotted: str, source: Source) -> Class | Function | None:
         """The class or function of a dotted name, in this file or one it imports."""
@@ -45,7 +52,7 @@ class Program:
         if owner in source.classes:
             return self.method(source.classes[owner], name)
         if not self._follows or not owner or owner.partition(".")[0] == "torch":
-            return None  # torch's own code is compiled as torch means it
+            return None  # do not check the code of torch itself
         for path in _candidates(owner, source.path):
             other = self._load(path)
             if other is not None and name in other.classes:
@@ -63,7 +70,7 @@ class Program:
         return self.sources[path]
 
     def lineage(self, cls: Class) -> Iterator[Class]:
-        """A class and its bases, as far as they can be read."""
+        """A class and its bases, as far as the sources contain them."""
         visited: set[Class] = set()
         waiting = [cls]
         while waiting:
@@ -84,7 +91,7 @@ class Program:
         return None
 
     def is_module(self, cls: Class) -> bool:
-        """Whether instances are modules: by their bases, else by having a forward."""
+        """Whether instances are modules: by their bases, or because of a forward."""
         bases = [base for each in self.lineage(cls) for base in each.bases]
         if any(base in _OTHER_FORWARDS for base in bases):
             return False
@@ -93,7 +100,7 @@ class Program:
         return bool(bases) and self.method(cls, "forward") is not None
 
     def attribute(self, cls: Class, name: str) -> Kind:
-        """What `self.name` is, as the class and its bases set it."""
+        """The kind of `self.name`, as the class and its bases set it."""
         for each in self.lineage(cls):
             if each not in self._attributes:
                 self._attributes[each] = dict(_attributes(each))
@@ -102,7 +109,7 @@ class Program:
         return Kind.UNKNOWN
 
     def instance(self, cls: Class, name: str) -> Class | None:
-        """The class of `self.name`, where it is made by calling one that is read."""
+        """The class of `self.name`, if it is an instance of a class in the sources."""
         for each in self.lineage(cls):
             values = self._set_in(each).get(name, [])
             constructors = {
@@ -116,7 +123,7 @@ class Program:
         return None
 
     def assigned(self, cls: Class, name: str) -> list[ast.expr]:
-        """Every value that the class and its bases give to `self.name`."""
+        """Every value that the class and its bases assign to `self.name`."""
         return [v for c in self.lineage(cls) for v in self._set_in(c).get(name, [])]
 
     def _set_in(self, cls: Class) -> dict[str, list[ast.expr]]:
@@ -125,7 +132,7 @@ class Program:
         return self._assigned[cls]
 
     def callee(self, call: ast.Call, function: Function) -> Function | None:
-        """The function that a call means, where that can be read."""
+        """The called function, if the sources contain it."""
         dotted = function.source.dotted(call.func)
         if dotted is None:
             return self._of_super(call, function)
@@ -158,24 +165,25 @@ class Program:
                 return each.methods[attribute.attr]
         return None
 
-    # -- what is compiled --------------------------------------------------------------
+    # -- compiled functions ------------------------------------------------------------
 
     def roots(self, source: Source) -> list[Function]:
-        """The forward of each module, and what is compiled or handed out by name."""
+        """Each module's forward, compiled functions, and those a factory returns."""
         roots = []
         for cls in source.classes.values():
             forward = cls.methods.get("forward")
             if forward and forward.is_bound and self.is_module(cls):
                 roots += [] if _compiles_parts(cls) else [forward]
         compiled = list(_compiled(source))
-        # A file that compiles by itself hands out what it does not compile as a whole.
+        # A file that calls torch.compile itself returns functions that are not
+        # compiled as a whole.
         compiles = any(f"{name}(" in source.text for name in COMPILE)
         roots += compiled if compiles else [*compiled, *_factory_functions(source)]
         return [f for f in dict.fromkeys(roots) if not is_disabled(f)]
 
 
 def _compiles_parts(cls: Class) -> bool:
-    """Whether a class compiles what it is made of: its own forward then is not."""
+    """Whether a class compiles its submodules, so that its own forward is not."""
     if "compile" not in cls.source.text:
         return False
     for method in cls.methods.values():
@@ -193,7 +201,7 @@ def _compiles_parts(cls: Class) -> bool:
 
 
 def is_disabled(function: Function) -> bool:
-    """Whether Dynamo does not go into it, as its decorators say."""
+    """Whether a decorator keeps Dynamo out of the function."""
     return any(name in _DISABLED for name in function.decorators)
 
 
@@ -215,7 +223,7 @@ def _compiled(source: Source) -> Iterator[Function]:
 
 
 def _factory_functions(source: Source) -> Iterator[Function]:
-    """What a factory returns to be called: the `fn` of `return fn, calls`."""
+    """The functions that factories return to be called: `fn` in `return fn, calls`."""
     for node in source.nodes:
         if not isinstance(node, ast.Return) or not isinstance(node.value, ast.Tuple):
             continue
@@ -232,7 +240,7 @@ def _factory_functions(source: Source) -> Iterator[Function]:
 
 
 def _attributes(cls: Class) -> Iterator[tuple[str, Kind]]:
-    """What the class sets on its instances; the first assignment counts."""
+    """The attributes that the class sets on its instances."""
     for child in cls.node.body:
         if isinstance(child, ast.AnnAssign) and isinstance(child.target, ast.Name):
             yield child.target.id, kinds.of_annotation(child.annotation)
@@ -249,7 +257,7 @@ def _attributes(cls: Class) -> Iterator[tuple[str, Kind]]:
 
 
 def _assignments(cls: Class) -> dict[str, list[ast.expr]]:
-    """The values that the methods of a class give to `self.name`."""
+    """The values that the methods of a class assign to `self.name`."""
     values: dict[str, list[ast.expr]] = {}
     for method in cls.methods.values():
         for node in walk(method.node):
@@ -298,7 +306,7 @@ def _assigned(value: ast.expr, source: Source, method: Function) -> Kind:
 
 @functools.lru_cache(maxsize=4096)
 def _candidates(module: str, beside: Path) -> tuple[Path, ...]:
-    """The files that a module's name may mean, seen from a file. None is imported."""
+    """The files that a module name may refer to from a file, without importing."""
     dots = len(module) - len(module.lstrip("."))
     words = [word for word in module.lstrip(".").split(".") if word]
     if dots:

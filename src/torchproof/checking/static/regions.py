@@ -1,4 +1,4 @@
-"""Looks through everything that compiled functions reach, for every pattern."""
+"""Searches all code that compiled functions reach for every pattern."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _BY_NODE = by_node(PATTERNS)
 
 
 class Regions:
-    """Walks from function to function, each once, with what its callers give it."""
+    """Walks each reachable function once, with the kinds of its callers' arguments."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
@@ -34,7 +34,7 @@ class Regions:
         self._waiting: dict[Function, dict[str, Kind]] = {}
         self._done: dict[Function, dict[str, Kind]] = {}
         self._expansions = Expansions()
-        self.too_deep: list[Path] = []  # files in which something was left out
+        self.too_deep: list[Path] = []  # files with code that was skipped
 
     def walk(self, roots: Iterable[Function]) -> list[Suspicion]:
         self._waiting = {root: {} for root in roots}
@@ -50,7 +50,7 @@ class Regions:
         return [*every, *self._flips(every)]
 
     def _flips(self, every: list[Suspicion]) -> Iterator[Suspicion]:
-        """A run sees these in the function that is given the tensor."""
+        """Stride changes. A run reports them in the function that takes the tensor."""
         for hit, expansion in self._expansions.matches(every):
             source, name = expansion.function.source, expansion.function.name
             result = suspicion(StrideFlip(), hit, source, name)
@@ -74,7 +74,7 @@ class Regions:
             self._reach(node, at)
 
     def _reach(self, call: ast.Call, at: Flow) -> None:
-        """The called function is compiled too, with what it is given here."""
+        """Queues the called function, with the kinds of these arguments."""
         callee = self.program.callee(call, at.function)
         if callee is None or is_disabled(callee):
             return
@@ -101,7 +101,7 @@ def _arguments(call: ast.Call, callee: Function, at: Flow) -> dict[str, Kind]:
 
 
 def of_file(source: Source) -> Iterator[Suspicion]:
-    """What the patterns of whole files see."""
+    """What the patterns for whole files find."""
     for pattern in FILE_PATTERNS:
         for hit in pattern.read(source):
             inside = source.function_at(hit.node)
@@ -116,7 +116,7 @@ def suspicion(
     source: Source,
     function: str | None,
 ) -> Suspicion | None:
-    """A hit as a finding; None where the source says that it is meant so."""
+    """The suspicion for a match; None if a comment in the source ignores it."""
     node = hit.node
     assert isinstance(node, ast.expr | ast.stmt | ast.excepthandler)
     last = node.end_lineno or node.lineno
@@ -143,7 +143,13 @@ def suspicion(
         source=line,
     )
     shown_by = pattern.shown_by or (pattern.code,)
-    return Suspicion(finding, last, shown_by, pattern.calls, certain)
+    return Suspicion(
+        finding=finding,
+        last_line=last,
+        shown_by=shown_by,
+        calls=pattern.calls,
+        certain=certain,
+    )
 
 
 def _column(line: str, offset: int) -> int:
@@ -154,7 +160,7 @@ def _column(line: str, offset: int) -> int:
 def compiled_functions(
     program: Program, roots: Mapping[str, Iterable[str]]
 ) -> list[Function]:
-    """The functions that are compiled, by file and qualified name."""
+    """Looks compiled functions up by file and qualified name."""
     selected = []
     for file, names in roots.items():
         source = program.sources.get(Path(file))

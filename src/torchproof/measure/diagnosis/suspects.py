@@ -123,7 +123,7 @@ class _Instrumented:
         """Blames what is wrong though all that led to it is right."""
         _set_random_states(states)
         replay = _Replay(self.plain)
-        with torch.no_grad(), float64_mode.Recording() as record:
+        with torch.no_grad(), float64_mode.DrawRecorder() as record:
             replay.run(*[_cloned(value) for value in inputs])
         _set_random_states(states)
         exact = _exact_values(self.plain, inputs, record.draws)
@@ -183,7 +183,7 @@ def _exact_values(
     """The values in double precision, where that can be computed."""
     replay = _Replay(gm)
     try:
-        with torch.no_grad(), float64_mode.double_precision(draws):
+        with torch.no_grad(), float64_mode.float64_computation(draws):
             replay.run(*[float64_mode.wider(_cloned(value)) for value in inputs])
     except Exception:
         return None

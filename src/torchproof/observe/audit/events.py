@@ -30,7 +30,7 @@ def events(entries: Entries) -> tuple[Event, ...]:
 
 
 def counts(entries: Entries) -> dict[str, Any]:
-    """The watchers' counts, for the run's `counts`; None for what nobody counted."""
+    """The watchers' counts, for the run's `counts`; None for what was not counted."""
     return outcomes.counts(entries)
 
 

@@ -115,12 +115,12 @@ class Lifetimes:
         self._local.run = None
         if self._off:
             return
-        if graph.asks and graph not in self._graphs:
+        if graph.wants_cudagraph and graph not in self._graphs:
             self._graphs.add(graph)
             self._write("graph_asked", mode=graph.mode, simulated=graph.simulated)
         keys = [cudagraph_trees.memory_key(each) for each in inputs]
         path = {output.memory.key for output in self._generations.path}
-        owns = graph.asks and all(keys[i] in path for i in graph.changes)
+        owns = graph.wants_cudagraph and all(keys[i] in path for i in graph.mutates)
         if owns:
             number, marked = cudagraph_trees.generation()
             expired = self._generations.begin_run(number, marked=marked)
@@ -138,7 +138,7 @@ class Lifetimes:
     def ends(self, graph: Graph, outputs: Any) -> None:
         foreign: list[Memory] | None = self._local.run
         if foreign is None:
-            if graph.asks and graph.mode == "backward":
+            if graph.wants_cudagraph and graph.mode == "backward":
                 self.ran_backward()
             return
         self._runs += 1

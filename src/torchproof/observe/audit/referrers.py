@@ -22,7 +22,7 @@ import torch
 from torch.optim import Optimizer
 
 from torchproof.observe.audit import stacks
-from torchproof.observe.audit.stacks import is_theirs
+from torchproof.observe.audit.stacks import is_program_code
 from torchproof.torch_private import cudagraph_trees
 
 _LEVELS = 8  # how far referrers are followed: a tensor in a module in a list...
@@ -97,9 +97,9 @@ class _Names:
         self.modules = {
             id(module.__dict__): name
             for name, module in list(sys.modules.items())
-            if is_theirs(getattr(module, "__file__", None) or "<none>")
+            if is_program_code(getattr(module, "__file__", None) or "<none>")
         }
-        for frame in stacks.running():
+        for frame in stacks.running_frames():
             for name, number in _variables(frame):
                 earlier = self.locals.get(number)
                 # The caller's name for an object is more specific than `self`.
@@ -189,7 +189,7 @@ def _is_object(value: Any) -> bool:
     home = sys.modules.get(type(value).__module__)
     if isinstance(value, torch.nn.Module):
         return type(value).__name__ != "OptimizedModule"
-    return is_theirs(getattr(home, "__file__", None) or "<none>")
+    return is_program_code(getattr(home, "__file__", None) or "<none>")
 
 
 def _path(referrer: Any, step: _Step) -> str | None:
@@ -234,8 +234,8 @@ def _contents(cell: types.CellType) -> Any:
 def _closure(function: types.FunctionType, step: _Step) -> str | None:
     """The path to a variable that a function encloses."""
     cells = function.__closure__
-    theirs = is_theirs(function.__code__.co_filename)
-    if theirs and cells is not None and step.value is cells:
+    is_program_function = is_program_code(function.__code__.co_filename)
+    if is_program_function and cells is not None and step.value is cells:
         index = re.match(r"\[(\d+)\]", step.path)
         if index is None:
             return None
@@ -246,7 +246,7 @@ def _closure(function: types.FunctionType, step: _Step) -> str | None:
 
 def _of_generator(generator: Any, step: _Step) -> str | None:
     frame = generator.gi_frame
-    if frame is None or not is_theirs(frame.f_code.co_filename):
+    if frame is None or not is_program_code(frame.f_code.co_filename):
         return None
     names = [n for n, number in _variables(frame) if number == id(step.value)]
     return f".{names[0]}{step.path}" if names else None

@@ -54,7 +54,7 @@ class Output:
 
 
 class Reporter:
-    """Reports each output once; one reported as held again if it is read later."""
+    """Reports each output once, and again if one reported as held is read later."""
 
     def __init__(self, write: Callable[..., None]) -> None:
         self._write = write

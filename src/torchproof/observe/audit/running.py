@@ -54,7 +54,8 @@ def watchers(write: Write) -> list[Watcher]:
 
 
 def main(arguments: list[str]) -> int:
-    job, stream = json.loads(arguments[0]), Stream(arguments[1])
+    job = json.loads(arguments[0])
+    stream = Stream(arguments[1])
     target = Target(**{**job["target"], "arguments": tuple(job["target"]["arguments"])})
     with contextlib.ExitStack() as hooks:
         try:
@@ -136,7 +137,7 @@ def _compiled(fn: Callable[..., Any], job: dict[str, Any]) -> Any:
     compiles_itself = job["as_written"] or calls.claims(fn, "compiles_itself")
     if compiles_itself or torch_private.is_compiled(fn):
         return fn
-    if not cudagraph_trees.asks_for_graphs(job["compile"]):
+    if not cudagraph_trees.uses_cudagraphs(job["compile"]):
         return None
     return torch.compile(fn, **job["compile"])
 

@@ -34,8 +34,8 @@ _STATIC_KINDS = frozenset({"config", "hazard"})
 class FailureSignature:
     """One failure of one target.
 
-    `oracle` names the file of `repro/oracles` that recognises it. `expected` is data that
-    the oracle compares: JSON without paths or names of the user's program.
+    `oracle` names the file of `repro/oracles` that recognises it. The oracle compares
+    `expected`: JSON without paths or names of the user's program.
     """
 
     kind: str  # a kind of finding, or "hang"

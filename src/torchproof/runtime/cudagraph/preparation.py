@@ -194,7 +194,7 @@ class Regional(Blocks):
         with contextlib.ExitStack() as stack:
             stack.enter_context(step_capture.many_shapes())
             for block, compiled in zip(self.blocks, self._compiled, strict=True):
-                stack.enter_context(step_capture.compiled_self(block, compiled))
+                stack.enter_context(step_capture.replaced_call(block, compiled))
             yield self.body(self.step)
 
     @contextlib.contextmanager

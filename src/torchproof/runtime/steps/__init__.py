@@ -335,7 +335,7 @@ step = _Steps()
 
 def _assert_nothing_pending(thread: _Thread, place: Place) -> None:
     if thread.pending():
-        trees.release_unused_outputs()  # those that only the CUDA graphs reference
+        trees.release_unused_outputs()  # frees what only the CUDA graphs reference
     for forward in thread.pending():
         raise StepError(
             f"a step cannot begin at {text(place)}: {forward}, and a new step reuses"

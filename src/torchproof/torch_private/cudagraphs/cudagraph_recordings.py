@@ -1,8 +1,8 @@
-"""CUDA graphs as Inductor makes them: which are skipped, recorded, replayed, cut.
+"""Reports which of Inductor's CUDA graphs are skipped, split, recorded and replayed.
 
-Comes in: a receiver with one method for each kind of event. Goes out: its calls, in the
-process and at the time they happen. Nothing here needs a GPU to be installed, so what
-torch decides while it compiles can be seen without one.
+Takes a receiver with one method for each kind of event, and calls it when the event
+happens. The hooks can be installed without a GPU, to see what torch decides while it
+compiles.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import torch
 from torchproof.torch_private.hooks import patched
 
 PROBES: dict[str, tuple[str, ...]] = {
-    "CUDA graphs that are skipped": (
+    "skipped CUDA graphs with reasons": (
         "torch._inductor.cudagraph_utils:log_cudagraph_skip_and_bump_counter",
         "torch._inductor.cudagraph_trees:log_cudagraph_skip_and_bump_counter",
         "torch._inductor.cudagraph_trees:check_for_mutation",
@@ -30,7 +30,7 @@ PROBES: dict[str, tuple[str, ...]] = {
         "torch._dynamo.backends.cudagraphs:log_cudagraph_skip_and_bump_counter",
         "torch._guards:CompileContext.current_compile_id",
     ),
-    "CUDA graphs that are recorded and replayed": (
+    "recordings and replays of CUDA graphs": (
         "torch._inductor.cudagraph_trees:CUDAGraphTreeManager.run",
         "torch._inductor.cudagraph_trees:CUDAGraphTreeManager.run_eager",
         "torch._inductor.cudagraph_trees:CUDAGraphTreeManager.record_function",
@@ -45,7 +45,7 @@ PROBES: dict[str, tuple[str, ...]] = {
         "torch._inductor.scheduler:FusedSchedulerNode",
         "torch._inductor.virtualized:V",
     ),
-    "caches of compiled graphs": (
+    "graph caches": (
         "torch._inductor.config:fx_graph_cache",
         "torch._functorch.config:enable_autograd_cache",
     ),
@@ -60,21 +60,22 @@ _SKIPPERS = (
     "torch._inductor.compile_fx",
     "torch._dynamo.backends.cudagraphs",
 )
-_STEPS = {
+_OUTCOMES = {
     "record_function": "recorded",
     "execute_node": "replayed",
     "run_eager": "warmed_up",
 }
-# What the scheduler answers for graphs that are not to be captured at all.
-_NOT_ASKED_FOR = "partition includes all ops when cudagraphs is disabled"
-_local = threading.local()  # backward runs in threads of its own
+# The scheduler's reason for all operations of a graph without CUDA graphs.
+_DISABLED = "partition includes all ops when cudagraphs is disabled"
+_local = threading.local()  # backward runs in other threads
 
 
 @dataclass(frozen=True)
 class Skip:
-    """A graph that runs without CUDA graphs, in torch's words.
+    """A graph that runs without a CUDA graph, with torch's reason.
 
-    Those quote one line; `stacks` are all of them where inputs are changed in place.
+    The reason quotes one line. `stacks` has all lines that mutate inputs, if these are
+    the reason.
     """
 
     reason: str
@@ -84,7 +85,7 @@ class Skip:
 
 @dataclass(frozen=True)
 class Split:
-    """An operation left out of a CUDA graph, which is cut in two there."""
+    """An operation that is left out of a CUDA graph and splits it in two."""
 
     reason: str
     operation: str
@@ -94,7 +95,7 @@ class Split:
 
 @dataclass(frozen=True)
 class MovedInput:
-    """A static input that a recorded graph knows at another address."""
+    """A static input whose address changed since the graph was recorded."""
 
     name: str
     stack: str | None
@@ -106,17 +107,17 @@ How = Literal["ungraphed", "warmed_up", "recorded", "replayed"]
 
 @dataclass
 class GraphRun:
-    """One run of a graph that is to be a CUDA graph.
+    """One run of a graph that requests a CUDA graph.
 
-    `graph` is the same for all input sizes of one compiled graph. `mismatches` says why
-    recordings of this very size did not fit.
+    `graph` is the same for all input sizes of one compiled graph. `mismatches` are the
+    reasons why existing recordings of this size did not fit.
     """
 
     graph: int
     phase: str  # forward, backward, inference
     compile_id: str | None
-    sizes: tuple[int, ...]  # those that may vary
-    shapes: tuple[tuple[int, ...], ...]  # of inputs that are copied in
+    sizes: tuple[int, ...]  # dynamic sizes
+    shapes: tuple[tuple[int, ...], ...]  # of inputs that are copied into the graph
     how: How = "ungraphed"
     mismatches: tuple[str, ...] = ()
     moved: tuple[MovedInput, ...] = ()
@@ -128,22 +129,22 @@ class GraphRun:
 class Receiver(Protocol):
     def skipped(self, skip: Skip) -> None: ...
     def split(self, split: Split) -> None: ...
-    def ran(self, turn: GraphRun) -> None: ...
+    def ran(self, graph_run: GraphRun) -> None: ...
 
 
 @contextlib.contextmanager
 def watched(receiver: Receiver) -> Iterator[None]:
-    """All that becomes of CUDA graphs, told to the receiver."""
+    """Reports all events about CUDA graphs to the receiver."""
     with contextlib.ExitStack() as hooks:
         hooks.enter_context(_mutations())
-        for hook in (_skips, _silent_skips, _splits, _pending, _turns):
+        for hook in (_skips, _silent_skips, _splits, _pending, _runs):
             hooks.enter_context(hook(receiver))
         yield
 
 
 @contextlib.contextmanager
 def without_graph_caches() -> Iterator[None]:
-    """A graph from a cache quotes lines of the program that it was compiled for."""
+    """Turns the graph caches off: cached graphs quote lines of another program."""
     inductor = importlib.import_module("torch._inductor.config")
     autograd = importlib.import_module("torch._functorch.config")
     with (
@@ -155,8 +156,8 @@ def without_graph_caches() -> Iterator[None]:
 
 def is_recording() -> bool:
     """Whether this thread is warming up or recording a CUDA graph."""
-    turn = getattr(_local, "turn", None)
-    return turn is not None and turn.how in {"warmed_up", "recorded"}
+    graph_run = getattr(_local, "graph_run", None)
+    return graph_run is not None and graph_run.how in {"warmed_up", "recorded"}
 
 
 def _compile_id() -> str | None:
@@ -170,9 +171,9 @@ def _compile_id() -> str | None:
 
 @contextlib.contextmanager
 def _skips(receiver: Receiver) -> Iterator[None]:
-    """Every module that has the function under its own name.
+    """Patches the logging function in every module that imports it by name.
 
-    All are imported first: one that comes later would take over what is patched.
+    All modules are imported first. One imported later would keep the patched function.
     """
     modules = [importlib.import_module(name) for name in _SKIPPERS]
     with contextlib.ExitStack() as patches:
@@ -190,10 +191,10 @@ def _noting_skip(
 ) -> Callable[[str], None]:
     @functools.wraps(original)
     def note(msg: str) -> None:
-        turn = getattr(_local, "turn", None)
-        compile_id = turn.compile_id if turn else _compile_id()
-        stacks = _local.stacks if turn and "mutated inputs" in msg else ()
-        _local.told = True
+        graph_run = getattr(_local, "graph_run", None)
+        compile_id = graph_run.compile_id if graph_run else _compile_id()
+        stacks = _local.stacks if graph_run and "mutated inputs" in msg else ()
+        _local.reported = True
         receiver.skipped(Skip(msg, compile_id, stacks))
         original(msg)
 
@@ -202,7 +203,7 @@ def _noting_skip(
 
 @contextlib.contextmanager
 def _mutations() -> Iterator[None]:
-    """Keeps the lines that change inputs, for the skip that follows."""
+    """Stores the lines that mutate inputs, for the skip that follows."""
     trees = importlib.import_module("torch._inductor.cudagraph_trees")
     original = trees.check_for_mutation
 
@@ -212,8 +213,8 @@ def _mutations() -> Iterator[None]:
         changed = [
             i for i in func.mutated_input_idxs if i not in func.static_input_idxs
         ]
-        about = [func.placeholders[i] for i in changed if not recorded(inputs[i])]
-        stacks = [each.mutating_use_stack_trace for each in about]
+        mutated = [func.placeholders[i] for i in changed if not recorded(inputs[i])]
+        stacks = [each.mutating_use_stack_trace for each in mutated]
         _local.stacks = tuple(dict.fromkeys(filter(None, stacks))) if reason else ()
         return reason
 
@@ -223,15 +224,15 @@ def _mutations() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _silent_skips(receiver: Receiver) -> Iterator[None]:
-    """Where a graph is cut up and nothing of it can be captured, torch says nothing."""
+    """Reports partitioned graphs of which nothing is captured; torch logs no reason."""
     module = importlib.import_module("torch._inductor.output_code")
     original = module.cudagraph_partition_post_compile
 
     @functools.wraps(original)
     def wrap(inputs: Any, graph: Any, cudagraphs: Any, *args: Any, **kw: Any) -> Any:
-        _local.told = False
+        _local.reported = False
         answer = original(inputs, graph, cudagraphs, *args, **kw)
-        if not cudagraphs and not _local.told and "cuda" in graph.device_types:
+        if not cudagraphs and not _local.reported and "cuda" in graph.device_types:
             failed = graph.cudagraph_info.cudagraph_fail_reasons
             reason = ", ".join(failed) or NOTHING_TO_CAPTURE
             receiver.skipped(Skip(reason, _compile_id()))
@@ -243,9 +244,10 @@ def _silent_skips(receiver: Receiver) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _pending(receiver: Receiver) -> Iterator[None]:
-    """A graph that never gets past warming up."""
+    """Reports graphs that are warmed up again and again, and never recorded."""
     trees = importlib.import_module("torch._inductor.cudagraph_trees")
-    owner, name = trees.CUDAGraphTreeManager, "check_warn_on_unable_to_start_executing"
+    owner = trees.CUDAGraphTreeManager
+    name = "check_warn_on_unable_to_start_executing"
     original = getattr(owner, name)
 
     @functools.wraps(original)
@@ -274,10 +276,17 @@ def _splits(receiver: Receiver) -> Iterator[None]:
     def decide(self: Any, node: Any, *args: Any, **kwargs: Any) -> Any:
         reason = original(self, node, *args, **kwargs)
         fused = isinstance(node, scheduler.FusedSchedulerNode)
-        is_split = reason and reason != _NOT_ASKED_FOR and not fused
+        is_split = reason and reason != _DISABLED and not fused
         if is_split and "cuda" in graphs.graph.device_types:
             operation, stack = _traced(node.node)
-            receiver.split(Split(reason, operation, stack, _compile_id()))
+            receiver.split(
+                Split(
+                    reason=reason,
+                    operation=operation,
+                    stack=stack,
+                    compile_id=_compile_id(),
+                )
+            )
         return reason
 
     with patched(scheduler.Scheduler, "should_partition", decide):
@@ -285,16 +294,17 @@ def _splits(receiver: Receiver) -> Iterator[None]:
 
 
 def _traced(operation: Any) -> tuple[str, str | None]:
-    """The operation as the program has it, and the nearest line that it serves.
+    """The name of an operation, and the stack of the nearest node that has one.
 
-    Nodes that the compiler adds have no line: what they are made for has one.
+    Nodes that the compiler adds have no stack, but their users have.
     """
     origins = sorted(getattr(operation, "origins", None) or (), key=str)
     named = getattr(operation, "op_overload", None) or (
         origins[0].target if origins else type(operation).__name__
     )
-    visited, nearest = set(origins), list(origins)
-    for node in nearest:  # grows as it goes
+    visited = set(origins)
+    nearest = list(origins)
+    for node in nearest:  # the list grows meanwhile
         if node.stack_trace:
             return str(named), node.stack_trace
         nearest += [user for user in node.users if user not in visited]
@@ -306,12 +316,12 @@ def _traced(operation: Any) -> tuple[str, str | None]:
 
 
 @contextlib.contextmanager
-def _turns(receiver: Receiver) -> Iterator[None]:
+def _runs(receiver: Receiver) -> Iterator[None]:
     trees = importlib.import_module("torch._inductor.cudagraph_trees")
     manager, node = trees.CUDAGraphTreeManager, trees.CUDAGraphNode
     with contextlib.ExitStack() as patches:
         patches.enter_context(patched(manager, "run", _run(manager.run, receiver)))
-        for name, how in _STEPS.items():
+        for name, how in _OUTCOMES.items():
             step = _step(getattr(manager, name), how)
             patches.enter_context(patched(manager, name, step))
         check = _check(node.check_invariants)
@@ -322,17 +332,17 @@ def _turns(receiver: Receiver) -> Iterator[None]:
 def _run(original: Callable[..., Any], receiver: Receiver) -> Callable[..., Any]:
     @functools.wraps(original)
     def run(self: Any, new_inputs: list[Any], function_id: Any) -> Any:
-        if getattr(_local, "turn", None) is not None:  # it begins anew at a root
+        if getattr(_local, "graph_run", None) is not None:  # the run restarts at a root
             return original(self, new_inputs, function_id)
-        _local.turn = turn = _begin(self, new_inputs, function_id)
+        _local.graph_run = graph_run = _begin(self, new_inputs, function_id)
         try:
             return original(self, new_inputs, function_id)
         finally:
-            _local.turn = None
-            if turn.how in {"recorded", "warmed_up"}:
-                turn.pool = tuple(self.cuda_graphs_thread_pool)
-                turn.pool_bytes = _pool_bytes(turn.pool)
-            receiver.ran(turn)
+            _local.graph_run = None
+            if graph_run.how in {"recorded", "warmed_up"}:
+                graph_run.pool = tuple(self.cuda_graphs_thread_pool)
+                graph_run.pool_bytes = _pool_bytes(graph_run.pool)
+            receiver.ran(graph_run)
 
     return run
 
@@ -363,13 +373,15 @@ def _pool_bytes(pool: Any) -> int:
 def _step(original: Callable[..., Any], how: Any) -> Callable[..., Any]:
     @functools.wraps(original)
     def step(self: Any, *args: Any, **kwargs: Any) -> Any:
-        turn = getattr(_local, "turn", None)
-        if turn is not None:
-            turn.how = how
-            if how == "recorded":  # inputs are let go while it is recorded
-                turn.mismatches = tuple(dict.fromkeys(str(s) for _, s in turn.checks))
-                turn.moved = tuple(_moved(turn.checks, args[0]))
-            turn.checks.clear()
+        graph_run = getattr(_local, "graph_run", None)
+        if graph_run is not None:
+            graph_run.how = how
+            if how == "recorded":  # recording frees the inputs
+                graph_run.mismatches = tuple(
+                    dict.fromkeys(str(s) for _, s in graph_run.checks)
+                )
+                graph_run.moved = tuple(_moved(graph_run.checks, args[0]))
+            graph_run.checks.clear()
         return original(self, *args, **kwargs)
 
     return step
@@ -379,9 +391,9 @@ def _check(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def check(self: Any, inputs: list[Any]) -> Any:
         status, logger = original(self, inputs)
-        turn = getattr(_local, "turn", None)
-        if turn is not None and status.name != "SUCCESS":
-            turn.checks.append((self, status))
+        graph_run = getattr(_local, "graph_run", None)
+        if graph_run is not None and status.name != "SUCCESS":
+            graph_run.checks.append((self, status))
         return status, logger
 
     return check
@@ -390,12 +402,12 @@ def _check(original: Callable[..., Any]) -> Callable[..., Any]:
 def _moved(
     checks: Sequence[tuple[Any, Any]], inputs: Sequence[Any]
 ) -> Iterator[MovedInput]:
-    """Static inputs that the latest recording knows elsewhere."""
+    """The static inputs whose address differs from the latest recording's."""
     utils = importlib.import_module("torch._inductor.cudagraph_utils")
     for node, _ in checks[-1:]:
         for index in node.non_managed_static_input_idxs:
             address = inputs[index].data_ptr()
             if address != node.static_input_data_ptrs[index]:
-                about = node.wrapped_function.placeholders[index]
-                stack = utils.get_placeholder_stack_trace(about)
-                yield MovedInput(about.name, stack, address)
+                placeholder = node.wrapped_function.placeholders[index]
+                stack = utils.get_placeholder_stack_trace(placeholder)
+                yield MovedInput(placeholder.name, stack, address)

@@ -1,7 +1,7 @@
-"""CUDA graph trees: the graphs that run in them, and the memory of what they return.
+"""CUDA graph trees: the runs of their graphs, and the memory of the outputs.
 
-On CUDA the real trees run. Elsewhere a graph that asks for CUDA graphs runs as
-captured, no code being generated, and `Runs` are told of it as if a tree had run it.
+On CUDA the real trees run. Elsewhere the trees are simulated: a graph that requests
+CUDA graphs runs uncompiled, and `RunListener` is called as if a tree had run it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torchproof.torch_private.hooks import patched
 from torchproof.torch_private.operations import without_modes
 
 PROBES: dict[str, tuple[str, ...]] = {
-    "modes that ask for CUDA graphs": (
+    "modes with CUDA graphs": (
         "torch._inductor:list_mode_options",
         "torch._inductor.config:triton.cudagraphs",
         "torch._inductor.config:triton.cudagraph_skip_dynamic_graphs",
@@ -38,7 +38,7 @@ PROBES: dict[str, tuple[str, ...]] = {
         "torch._inductor.cudagraph_trees:"
         "CUDAGraphTreeManager.dealloc_current_path_weakrefs",
     ),
-    "graphs run as captured": (
+    "graphs that run uncompiled": (
         "torch:_TorchCompileInductorWrapper.__call__",
         "torch:_TorchCompileWrapper.__call__",
         "torch._inductor.compile_fx:compile_fx",
@@ -50,32 +50,38 @@ PROBES: dict[str, tuple[str, ...]] = {
     ),
 }
 
-_WARNINGS = ("_set_storage_access_error_msg", "_set_storage_data_ptr_access_error_msg")
+_SET_ERRORS = (
+    "_set_storage_access_error_msg",
+    "_set_storage_data_ptr_access_error_msg",
+)
 Mode = Literal["inference", "forward", "backward"]
 
 
 @dataclass(frozen=True)
 class Graph:
-    """One compiled graph, as a tree knows it. `changes` are inputs it writes to."""
+    """One compiled graph.
+
+    `mutates` are the indices of the inputs that it mutates.
+    """
 
     mode: Mode
-    asks: bool
-    changes: frozenset[int] = frozenset()
+    wants_cudagraph: bool
+    mutates: frozenset[int] = frozenset()
     simulated: bool = True
 
 
-class Runs(Protocol):
-    """Told of each run of a graph. Inputs must not be kept: the run may free them."""
+class RunListener(Protocol):
+    """Called at each run of a graph. It must not keep inputs: the run may free them."""
 
     def begins(self, graph: Graph, inputs: Sequence[Any]) -> None: ...
 
     def ends(self, graph: Graph, outputs: Any) -> None: ...
 
-    def ran_backward(self) -> None: ...  # not as a CUDA graph, but a tree was told
+    def ran_backward(self) -> None: ...  # a backward ran, but not as a CUDA graph
 
 
-def asks_for_graphs(arguments: Mapping[str, Any]) -> bool:
-    """Whether torch.compile with these arguments would use CUDA graphs on CUDA."""
+def uses_cudagraphs(arguments: Mapping[str, Any]) -> bool:
+    """Whether torch.compile with these arguments uses CUDA graphs on CUDA."""
     config = importlib.import_module("torch._inductor.config")
     inductor = importlib.import_module("torch._inductor")
     if arguments.get("backend", "inductor") != "inductor":
@@ -87,7 +93,7 @@ def asks_for_graphs(arguments: Mapping[str, Any]) -> bool:
 
 
 def generation() -> tuple[int, bool]:
-    """The number of the generation that runs, and whether the program marks them."""
+    """The number of the current generation, and whether the program marks steps."""
     trees = importlib.import_module("torch._inductor.cudagraph_trees")
     guard = importlib.import_module("torch._dynamo.mutation_guard")
     marks = trees.MarkStepBox.mark_step_counter
@@ -96,7 +102,7 @@ def generation() -> tuple[int, bool]:
 
 @contextlib.contextmanager
 def marks(note: Callable[[], None]) -> Iterator[None]:
-    """`note()` where the program says that a step begins."""
+    """Calls `note()` when the program marks the beginning of a step."""
     trees = importlib.import_module("torch._inductor.cudagraph_trees")
     original = trees.mark_step_begin
 
@@ -112,24 +118,24 @@ def marks(note: Callable[[], None]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def graph_runs(runs: Runs) -> Iterator[None]:
-    """Tells of runs in real trees, and of those that only look like it."""
+def graph_runs(listener: RunListener) -> Iterator[None]:
+    """Calls `listener` for the graphs of real and of simulated trees."""
     with contextlib.ExitStack() as hooks:
-        hooks.enter_context(_captured_runs(runs))
+        hooks.enter_context(_captured_runs(listener))
         if torch.cuda.is_available():
-            hooks.enter_context(_tree_runs(runs))
+            hooks.enter_context(_tree_runs(listener))
         yield
 
 
 @contextlib.contextmanager
-def _captured_runs(runs: Runs) -> Iterator[None]:
-    """Without CUDA tensors, Inductor's graphs run as AOTAutograd captured them."""
+def _captured_runs(listener: RunListener) -> Iterator[None]:
+    """Runs Inductor's graphs as AOTAutograd captured them, without CUDA tensors."""
     original = torch._TorchCompileInductorWrapper.__call__
     other = torch._TorchCompileWrapper.__call__
     functorch = importlib.import_module("torch._functorch.config")
 
     def inner(gm: Any, example_inputs: Any, **kwargs: Any) -> Any:
-        return _boxed(gm, _graph(gm, kwargs), runs)
+        return _boxed(gm, _graph(gm, kwargs), listener)
 
     def compile_graph(self: Any, model_: Any, inputs_: Sequence[Any]) -> Any:
         if _on_cuda(inputs_):
@@ -162,26 +168,26 @@ def _on_cuda(inputs: Sequence[Any]) -> bool:
 def _graph(gm: Any, kwargs: Mapping[str, Any]) -> Graph:
     config = importlib.import_module("torch._inductor.config")
     boxed = kwargs.get("cudagraphs")
-    asks = bool(config.triton.cudagraphs if boxed is None else boxed)
-    if config.triton.cudagraph_skip_dynamic_graphs and _has_sizes(gm):
-        asks = False
+    wants_cudagraph = bool(config.triton.cudagraphs if boxed is None else boxed)
+    if config.triton.cudagraph_skip_dynamic_graphs and _has_symbolic_sizes(gm):
+        wants_cudagraph = False
     mode: Mode = "forward"
     if kwargs.get("is_backward"):
         mode = "backward"
     elif kwargs.get("is_inference"):
         mode = "inference"
     static = frozenset(kwargs.get("static_input_idxs") or ())
-    return Graph(mode, asks, _written(gm) - static)
+    return Graph(mode, wants_cudagraph, mutates=_mutated_inputs(gm) - static)
 
 
-def _has_sizes(gm: Any) -> bool:
-    """Whether sizes are among the inputs of a graph, as they are where they vary."""
+def _has_symbolic_sizes(gm: Any) -> bool:
+    """Whether the graph has symbolic sizes as inputs, as dynamic graphs do."""
     inputs = (node for node in gm.graph.nodes if node.op == "placeholder")
     return any(isinstance(node.meta.get("val"), torch.SymInt) for node in inputs)
 
 
-def _written(gm: Any) -> frozenset[int]:
-    """The inputs that a captured graph writes its results back to."""
+def _mutated_inputs(gm: Any) -> frozenset[int]:
+    """The inputs that a captured graph mutates."""
     inputs = [node for node in gm.graph.nodes if node.op == "placeholder"]
     written = {
         node.args[0]
@@ -193,14 +199,14 @@ def _written(gm: Any) -> frozenset[int]:
     return frozenset(i for i, node in enumerate(inputs) if node in written)
 
 
-def _boxed(gm: Any, graph: Graph, runs: Runs) -> Callable[[list[Any]], Any]:
+def _boxed(gm: Any, graph: Graph, listener: RunListener) -> Callable[[list[Any]], Any]:
     def call(args: list[Any]) -> Any:
-        runs.begins(graph, args)
+        listener.begins(graph, args)
         inputs = tuple(args)
-        args.clear()  # as compiled code does: its caller must not keep them alive
+        args.clear()  # as compiled code does, to free them early
         with without_modes(), torch.no_grad():
             outputs = gm(*inputs)
-        runs.ends(graph, outputs)
+        listener.ends(graph, outputs)
         return outputs
 
     call._boxed_call = True  # type: ignore[attr-defined]
@@ -208,51 +214,52 @@ def _boxed(gm: Any, graph: Graph, runs: Runs) -> Callable[[list[Any]], Any]:
 
 
 @contextlib.contextmanager
-def _tree_runs(runs: Runs) -> Iterator[None]:
-    """Runs of real trees."""
+def _tree_runs(listener: RunListener) -> Iterator[None]:
+    """Calls `listener` for the graphs of real trees."""
     trees = importlib.import_module("torch._inductor.cudagraph_trees")
     manager = trees.CUDAGraphTreeManager
     local = threading.local()
-    original, aside = manager.run, manager.set_to_running_backward
+    original = manager.run
+    set_to_running_backward = manager.set_to_running_backward
 
     @functools.wraps(original)
     def watched(self: Any, new_inputs: list[Any], function_id: Any) -> Any:
-        if getattr(local, "inside", False):  # a run that starts over at a root
+        if getattr(local, "inside", False):  # the run restarts at a root
             return original(self, new_inputs, function_id)
         function = self.ids_to_funcs[function_id]
         mode = self.id_to_mode[function_id].name.lower()
-        changes = frozenset(function.mutated_input_idxs)
-        changes -= frozenset(function.static_input_idxs)
-        graph = Graph(mode, True, changes, simulated=False)
-        runs.begins(graph, new_inputs)
+        mutates = frozenset(function.mutated_input_idxs)
+        mutates -= frozenset(function.static_input_idxs)
+        graph = Graph(mode, True, mutates=mutates, simulated=False)
+        listener.begins(graph, new_inputs)
         local.inside = True
         try:
             with without_modes():
                 outputs = original(self, new_inputs, function_id)
         finally:
             local.inside = False
-        runs.ends(graph, outputs)
+        listener.ends(graph, outputs)
         return outputs
 
     def ran_backward(self: Any) -> None:
-        aside(self)
-        runs.ran_backward()
+        set_to_running_backward(self)
+        listener.ran_backward()
 
     with (
         patched(manager, "run", watched),
         patched(manager, "set_to_running_backward", ran_backward),
-        _quiet_trees(),
+        _independent_outputs(),
     ):
         yield
 
 
 @contextlib.contextmanager
-def _quiet_trees() -> Iterator[None]:
-    """Each run returns tensors of its own, and dead ones can be read.
+def _independent_outputs() -> Iterator[None]:
+    """Makes each run return new tensors, and lets freed tensors be read.
 
-    Torch hands out the same tensor in each replay of a graph, so that nobody could tell
-    which run a holder's tensor is of. What a tree frees stays readable, as it is in
-    replays: else the first error of a warm-up would hide all that follows.
+    Torch returns the same tensor in each replay of a graph, so that a tensor would not
+    show which run it is from. Freed tensors stay readable as they are in replays:
+    otherwise an error in the warm-up would hide all later reads.
     """
     trees = importlib.import_module("torch._inductor.cudagraph_trees")
     manager, node = trees.CUDAGraphTreeManager, trees.CUDAGraphNode
@@ -260,7 +267,7 @@ def _quiet_trees() -> Iterator[None]:
 
     def freed(self: Any) -> None:
         with contextlib.ExitStack() as silent:
-            for name in _WARNINGS:  # only builds for CUDA have them
+            for name in _SET_ERRORS:  # only CUDA builds have these functions
                 silenced = patched(torch._C, name, lambda *args: None)
                 silent.enter_context(silenced)
             free(self)
@@ -279,18 +286,18 @@ def _quiet_trees() -> Iterator[None]:
 
 
 class Memory:
-    """A tensor's memory, known without being kept alive."""
+    """A weak reference to a tensor's memory."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self._ref = StorageWeakRef(tensor.untyped_storage())
-        self.key: int = self._ref.cdata  # of one memory only, while this object lives
+        self.key: int = self._ref.cdata  # unique while this object lives
 
     @property
     def alive(self) -> bool:
         return not self._ref.expired()
 
     def poison(self, dtype: torch.dtype) -> None:
-        """Fills floating-point memory with NaN; other values stay as they are."""
+        """Fills floating-point memory with NaN; other dtypes are left unchanged."""
         if not (dtype.is_floating_point or dtype.is_complex) or not self.alive:
             return
         storage = torch.UntypedStorage._new_with_weak_ptr(self.key)
@@ -303,7 +310,7 @@ class Memory:
 
 
 def memory_key(tensor: Any) -> int | None:
-    """What names a tensor's memory; None for one that has none of its own."""
+    """An identifier of a tensor's memory; None if it has no storage."""
     try:
         return int(tensor.untyped_storage()._cdata)
     except (RuntimeError, NotImplementedError, TypeError, AttributeError):

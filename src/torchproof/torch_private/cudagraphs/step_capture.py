@@ -1,4 +1,4 @@
-"""What a recording of a whole step has to ask torch: schemas, limits, frames."""
+"""Private parts of torch that capturing a whole step needs: schemas, limits, frames."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from torch import Tensor, nn
 from torchproof.torch_private.hooks import FrameRequest, frame_callbacks, skip_once
 
 PROBES: dict[str, tuple[str, ...]] = {
-    "how many times a function may be compiled": (
+    "recompile limits": (
         "torch._dynamo.config:recompile_limit",
         "torch._dynamo.config:accumulated_recompile_limit",
         "torch._dynamo.config:patch",
     ),
     "copies in one launch": ("torch:_foreach_copy_", "torch:_foreach_zero_"),
-    "the compiled self of a module": ("torch.nn:Module._compiled_call_impl",),
+    "the compiled call of a module": ("torch.nn:Module._compiled_call_impl",),
 }
-# Operations that write into arguments without saying so.
+# Operations that mutate arguments without declaring it in their schemas.
 _UNDECLARED = dict.fromkeys(
     ("native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm"),
     ("running_mean", "running_var"),
 )
-_SHAPES = 256  # that one function may be compiled for
+_MOST_SHAPES = 256  # for which one function may be compiled
 
 
 @functools.cache
-def written_arguments(operation: Any) -> tuple[tuple[int, str], ...]:
-    """Position and name of the arguments an operation writes into."""
+def mutated_arguments(operation: Any) -> tuple[tuple[int, str], ...]:
+    """The positions and names of the arguments that an operation mutates."""
     undeclared = _UNDECLARED.get(operation.overloadpacket.__name__, ())
     return tuple(
         (position, argument.name)
@@ -46,7 +46,7 @@ def written_arguments(operation: Any) -> tuple[tuple[int, str], ...]:
 
 @torch.no_grad()
 def copy_into(targets: list[Tensor], sources: list[Tensor]) -> None:
-    """Every source into its target, in one launch where they lie on one device."""
+    """Copies each source into its target, in one launch if they are on one device."""
     torch._foreach_copy_(targets, sources, non_blocking=True)
 
 
@@ -57,14 +57,13 @@ def zero_all(tensors: list[Tensor]) -> None:
 
 @contextlib.contextmanager
 def own_workspaces() -> Iterator[None]:
-    """What cuBLAS needs is allocated anew meanwhile, and given up afterwards.
+    """Allocates new cuBLAS workspaces inside, and frees them afterwards.
 
-    So in a capture it lies in the capture's pool. Else a recording would go on using
-    memory that torch frees whenever it clears these workspaces.
+    So a capture has its workspaces in its own pool. Otherwise a recording would use
+    memory that torch frees whenever it clears the workspaces.
     """
-    clear = getattr(
-        torch._C, "_cuda_clearCublasWorkspaces", None
-    )  # in CUDA builds only
+    # Only CUDA builds have this function.
+    clear = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)
     if clear is None:
         yield
         return
@@ -76,18 +75,19 @@ def own_workspaces() -> Iterator[None]:
 
 
 def end_allocation(device: torch.device, pool: Any) -> None:
-    """What is allocated from here on does not belong to a capture that failed."""
-    end = getattr(torch._C, "_cuda_endAllocateToPool", None)  # in CUDA builds only
+    """Stops allocating from the pool of a capture that failed."""
+    # Only CUDA builds have this function.
+    end = getattr(torch._C, "_cuda_endAllocateToPool", None)
     if end is not None:
         with contextlib.suppress(RuntimeError):
             end(device.index, pool)
 
 
 def many_shapes() -> contextlib.AbstractContextManager[None]:
-    """Every shape may have code of its own: each is recorded once."""
+    """Allows one compilation for each shape: each shape is recorded once."""
     config = importlib.import_module("torch._dynamo.config")
     return config.patch(
-        recompile_limit=_SHAPES, accumulated_recompile_limit=16 * _SHAPES
+        recompile_limit=_MOST_SHAPES, accumulated_recompile_limit=16 * _MOST_SHAPES
     )
 
 
@@ -95,9 +95,9 @@ def many_shapes() -> contextlib.AbstractContextManager[None]:
 def only_frames_of(
     codes: Collection[CodeType], blocks: Collection[Any]
 ) -> Iterator[None]:
-    """In this thread, of all frames only those of these functions are compiled.
+    """Compiles only the frames of these functions, in this thread.
 
-    `blocks` are modules with compiled code of their own, whose frames are not touched.
+    `blocks` are modules that are compiled separately; their frames are not affected.
     """
     thread = threading.get_ident()
     inside = [0]
@@ -126,20 +126,22 @@ def _counted(block: nn.Module, inside: list[int]) -> Iterator[None]:
         finally:
             inside[0] -= 1
 
-    with compiled_self(block, call):
+    with replaced_call(block, call):
         yield
 
 
 @contextlib.contextmanager
-def compiled_self(module: nn.Module, compiled: Any) -> Iterator[None]:
-    """The module runs this in place of its own code, as after `module.compile()`."""
-    namespace, name = module.__dict__, "_compiled_call_impl"
-    had, before = name in namespace, namespace.get(name)
+def replaced_call(module: nn.Module, compiled: Any) -> Iterator[None]:
+    """Makes a call of the module run `compiled`, as after `module.compile()`."""
+    namespace = module.__dict__
+    name = "_compiled_call_impl"
+    had_value = name in namespace
+    before = namespace.get(name)
     namespace[name] = compiled
     try:
         yield
     finally:
-        if had:
+        if had_value:
             namespace[name] = before
         else:
             del namespace[name]

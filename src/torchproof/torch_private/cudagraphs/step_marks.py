@@ -1,6 +1,6 @@
-"""Marks of steps, and forwards that await their backward, as CUDA graph trees see them.
+"""Step marks and forwards with a pending backward, as CUDA graph trees count them.
 
-Nothing here loads Inductor: where it is not loaded, there are neither marks nor trees.
+Nothing here loads Inductor: without it there are neither marks nor trees.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import Any
 import torch
 
 _TREES = "torch._inductor.cudagraph_trees"
-_CALLS = "torch._dynamo.mutation_guard"
+_MUTATION_GUARD = "torch._dynamo.mutation_guard"
 _VERSION = tuple(map(int, torch.__version__.split(".")[:2]))
-_SEES_WHAT_IS_SAVED = _VERSION >= (2, 15)
+_KEEPS_SAVED_TENSORS = _VERSION >= (2, 15)
 
 PROBES: dict[str, tuple[str, ...]] = {
-    "marks of steps": (f"{_TREES}:MarkStepBox.mark_step_counter",),
-    "number of compiled calls": (f"{_CALLS}:GenerationTracker.generation",),
-    "forwards that await their backward": (
+    "step marks": (f"{_TREES}:MarkStepBox.mark_step_counter",),
+    "number of compiled calls": (f"{_MUTATION_GUARD}:GenerationTracker.generation",),
+    "forwards with a pending backward": (
         f"{_TREES}:get_manager",
         f"{_TREES}:CUDAGraphTreeManager.set_to_running_backward",
         f"{_TREES}:CUDAGraphTreeManager.current_node",
@@ -35,22 +35,22 @@ PROBES: dict[str, tuple[str, ...]] = {
 
 
 def marks() -> int:
-    """How often a step was marked in this process, by whomever."""
+    """How often a step was marked in this process, by any code."""
     trees = sys.modules.get(_TREES)
-    # Counted downwards, and apart from torch's own count of compiled calls.
+    # The counter starts at 0 and decreases, unlike torch's count of compiled calls.
     return 0 if trees is None else -trees.MarkStepBox.mark_step_counter
 
 
 def compiled_calls() -> int:
-    """How many outermost calls of compiled functions there were in this process."""
-    guard = sys.modules.get(_CALLS)
+    """The number of outermost calls of compiled functions in this process."""
+    guard = sys.modules.get(_MUTATION_GUARD)
     return 0 if guard is None else int(guard.GenerationTracker.generation)
 
 
 def pending_forward() -> Any:
-    """The last graph, where it is a forward whose backward is still to come.
+    """The last graph, if it is a forward whose backward is pending; else None.
 
-    A forward whose outputs and saved tensors are all gone awaits nothing.
+    A forward whose outputs and saved tensors are all freed is not pending.
     """
     manager = _manager()
     if manager is None or not manager.running_forwards_with_pending_backwards:
@@ -59,7 +59,7 @@ def pending_forward() -> Any:
     if node is None:
         return None
     release_unused_outputs()
-    # Before 2.15 torch takes what only autograd has saved for dead.
+    # Before 2.15 torch treats tensors that only autograd has saved as dead.
     saved = any(
         tensor is not None and tensor._use_count() > 1
         for each in node._path_from_root
@@ -69,19 +69,19 @@ def pending_forward() -> Any:
 
 
 def release_unused_outputs() -> None:
-    """Autograd graphs that live only because a recorded graph holds its last outputs.
+    """Detaches outputs that only a recorded graph holds from their autograd graph.
 
-    It hands out the same tensors at each replay, which take their place in autograd
-    with them. One that nobody else holds leaves it here.
+    A recorded graph returns the same tensors at each replay. Its reference to them
+    would keep the autograd graph of the last replay alive.
     """
     manager = _manager()
     for node in [] if manager is None else _recorded(manager):
         outputs = node.cached_tensor_outputs
         for i in range(len(outputs)):
-            # Two references: the list's, and that of the question.
-            alone = sys.getrefcount(outputs[i]) == 2
+            # Two references: the list's, and the argument of getrefcount().
+            unused = sys.getrefcount(outputs[i]) == 2
             if (
-                alone
+                unused
                 and outputs[i]._use_count() == 1
                 and outputs[i].grad_fn is not None
             ):
@@ -89,20 +89,20 @@ def release_unused_outputs() -> None:
 
 
 def may_overwrite_saved_tensors() -> bool:
-    """Whether graphs have run that take what only autograd has saved for free memory.
+    """Whether CUDA graphs have run that may overwrite tensors saved by autograd.
 
-    Before 2.15 torch may record the next graph over it.
+    Before 2.15 torch treats tensors that only autograd has saved as free memory.
     """
-    return not _SEES_WHAT_IS_SAVED and _manager() is not None
+    return not _KEEPS_SAVED_TENSORS and _manager() is not None
 
 
 def no_saved_tensor_hooks() -> bool:
-    """Whether no hooks pack what is saved: to ask for that would unpack it."""
+    """Whether no saved-tensor hooks are active: reading a tensor would unpack it."""
     return torch._C._autograd._top_saved_tensors_default_hooks(True) is None
 
 
 def place_of(node: Any) -> tuple[str, int] | None:
-    """A line of the function a graph was made from, if torch has kept one."""
+    """A line of the function that a graph was compiled from; None if unknown."""
     for trace in filter(None, getattr(node, "stack_traces", None) or ()):
         if lines := re.findall(r'File "(.+?)", line (\d+)', trace):
             file, line = lines[-1]
@@ -111,12 +111,12 @@ def place_of(node: Any) -> tuple[str, int] | None:
 
 
 def _recorded(manager: Any) -> Iterator[Any]:
-    """Every graph that was recorded."""
-    todo = [node for nodes in manager.roots.values() for node in nodes]
-    while todo:
-        node = todo.pop()
+    """All recorded graphs."""
+    queue = [node for nodes in manager.roots.values() for node in nodes]
+    while queue:
+        node = queue.pop()
         yield node
-        todo += [child for nodes in node.children.values() for child in nodes]
+        queue += [child for nodes in node.children.values() for child in nodes]
 
 
 def _manager() -> Any:

@@ -48,12 +48,12 @@ def replace_backends(run: Backend) -> Iterator[None]:
         yield
 
 
-def qualified(target: Any) -> str:
+def qualified_name(target: Any) -> str:
     """The dotted name of a function that a graph calls."""
     return importlib.import_module("torch.fx.node")._get_qualified_name(target)
 
 
-def higher_order(target: Any) -> str | None:
+def higher_order_name(target: Any) -> str | None:
     """The name of a higher-order operator; None for any other target."""
     kind = importlib.import_module("torch._ops").HigherOrderOperator
     return target.name() if isinstance(target, kind) else None
@@ -75,7 +75,7 @@ def is_wrapped(tensor: Any) -> bool:
     return bool(functorch.is_functorch_wrapped_tensor(tensor))
 
 
-def minified(
+def minify(
     gm: fx.GraphModule,
     inputs: Sequence[Any],
     fails: Callable[[fx.GraphModule, Sequence[Any]], bool],

@@ -1,13 +1,12 @@
-"""Guards on classes: compiled code is left when a method it was traced through changes.
+"""Guards on classes: compiled code is invalid after a method that it inlined changes.
 
-Dynamo guards the type of an object and the attributes of the instance. It takes the
-methods of a class for granted, and so do `module.compile()` and `torch.compile`.
-`record_inlined()` collects the functions that Dynamo inlines, and `add_guards()` adds to the
-guards of what was compiled from them:
-- for each class, its order of bases, that it still has these functions where they were
-  found, that no class before it has one of the same name, and the code of each;
-- that the hooks on all modules are those that were there;
-- that forward-mode differentiation is off, for which AOTAutograd has no code.
+Dynamo guards the type of an object and the attributes of the instance, but not the
+methods of its class. `record_inlined()` collects the functions that Dynamo inlines, and
+`add_guards()` adds guards to the code compiled from them:
+- for each class: its bases and their order, that the base which had each function still
+  has it, that no earlier base has that name, and the code of the function;
+- that the global module hooks are the same;
+- that forward-mode differentiation is off, which AOTAutograd does not support.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ PROBES: dict[str, tuple[str, ...]] = {
         "torch._C._dynamo.guards:GuardManager.add_dict_version_guard",
         "torch._C._dynamo.guards:GuardManager.add_dict_length_check_guard",
     ),
-    "hooks on all modules": (
+    "global module hooks": (
         "torch.nn.modules.module:_global_forward_hooks",
         "torch.nn.modules.module:_global_forward_pre_hooks",
         "torch.nn.modules.module:_global_backward_hooks",
@@ -55,21 +54,21 @@ _GLOBAL_HOOKS = (
     "_global_backward_hooks",
     "_global_backward_pre_hooks",
 )
-# Python calls these of an object, whether or not it had them when it was traced.
+# Python calls these methods implicitly, also if they are added after tracing.
 _IMPLICIT = ("__getattribute__", "__getattr__")
 _IMPLICIT_OF_MODULES = (*_IMPLICIT, "__call__", "_wrapped_call_impl", "_call_impl")
-_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: a class whose attributes can be set
+_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: the attributes of the class can be set
 
 
 class InlinedFunctions:
-    """Functions that were traced, and the classes of what they are methods of."""
+    """Functions that Dynamo inlined, and the classes of the objects they belong to."""
 
     def __init__(self) -> None:
         self.functions: set[FunctionType] = set()
         self.kinds: dict[type, None] = {}
 
     def note(self, function: Any, arguments: Iterable[Any]) -> None:
-        """Takes Dynamo's own record of a function, and of the arguments of its call."""
+        """Adds a function; takes Dynamo's variables for it and for its arguments."""
         plain = getattr(function, "fn", None)
         if isinstance(plain, FunctionType):
             self.functions.add(plain)
@@ -81,9 +80,9 @@ class InlinedFunctions:
 
 
 def _value_of(variable: Any) -> Any:
-    """What a variable of Dynamo stands for, without making Dynamo look at it."""
+    """The value of a Dynamo variable, without realising a lazy one."""
     fields = getattr(variable, "__dict__", {})
-    if "_cache" in fields:  # one that Dynamo has not looked at yet
+    if "_cache" in fields:  # a lazy variable
         return getattr(fields["_cache"], "value", None)
     return fields.get("value")
 
@@ -95,7 +94,7 @@ _inlined: contextvars.ContextVar[InlinedFunctions | None] = contextvars.ContextV
 
 @contextlib.contextmanager
 def record_inlined() -> Iterator[InlinedFunctions]:
-    """What Dynamo inlines inside of it, in this thread."""
+    """Records the functions that Dynamo inlines inside, in this thread."""
     _install()
     inlined = InlinedFunctions()
     token = _inlined.set(inlined)
@@ -107,7 +106,7 @@ def record_inlined() -> Iterator[InlinedFunctions]:
 
 @functools.cache
 def _install() -> None:
-    """Stays in place, for every thread; it acts only inside of `record_inlined`."""
+    """Patches Dynamo for good; only acts inside of `record_inlined`."""
     home = importlib.import_module("torch._dynamo.symbolic_convert")
     original = home.InliningInstructionTranslator.__dict__["inline_call"].__func__
 
@@ -115,21 +114,21 @@ def _install() -> None:
     def inline(cls: Any, parent: Any, func: Any, *args: Any, **kwargs: Any) -> Any:
         inlined = _inlined.get()
         if inlined is not None:
-            # Of all arguments, the first is the object of `Base.method(self, ...)`.
+            # The first argument is the object of `Base.method(self, ...)`.
             inlined.note(func, args[0][:1] if args else ())
         return original(cls, parent, func, *args, **kwargs)
 
     home.InliningInstructionTranslator.inline_call = classmethod(inline)
 
 
-def differentiates_forward() -> bool:
-    """Whether the caller is inside of `forward_ad.dual_level()`."""
+def is_forward_ad_on() -> bool:
+    """Whether forward-mode differentiation is on (`forward_ad.dual_level()`)."""
     level: int = forward_ad._current_level
     return level >= 0
 
 
 def add_guards(guard_manager: Any, inlined: InlinedFunctions) -> None:
-    """Adds to the guards of compiled code what they leave out about classes."""
+    """Adds the guards on classes to the guards of compiled code."""
     objects: dict[str, Any] = {}
     guards = _Guards(guard_manager.root, objects)
     guards.same_level()
@@ -143,7 +142,7 @@ def add_guards(guard_manager: Any, inlined: InlinedFunctions) -> None:
 
 
 def _names(kind: type, functions: set[FunctionType]) -> list[str]:
-    """The attributes of a class that matter to code traced through these functions."""
+    """The attributes of a class that code with these inlined functions depends on."""
     implicit = _IMPLICIT_OF_MODULES if issubclass(kind, nn.Module) else _IMPLICIT
     names = dict.fromkeys(implicit)
     for base in kind.__mro__:
@@ -154,7 +153,7 @@ def _names(kind: type, functions: set[FunctionType]) -> list[str]:
 
 
 def _inside(value: Any) -> Iterator[FunctionType]:
-    """The functions that an attribute of a class may run."""
+    """The functions that an attribute of a class runs, as a property does."""
     if isinstance(value, FunctionType):
         yield value
         return
@@ -172,15 +171,15 @@ def _is_plain(value: Any) -> bool:
 
 
 class _Guards:
-    """Writes guards on objects that are held here, by a path from the root."""
+    """Adds guards on objects, which it keeps alive in a dict below the root guard."""
 
     def __init__(self, root: Any, objects: dict[str, Any]) -> None:
         from torch._dynamo.guards import GuardManagerType
 
         self._type = GuardManagerType.GUARD_MANAGER
         self._objects = objects
-        self._known: set[tuple[int, str]] = set()
-        # Called "globals", it may be any dict: it is looked into at each check.
+        self._guarded: set[tuple[int, str]] = set()
+        # Torch calls it "globals", but accepts any dict and reads it at each check.
         self._root = root.globals_dict_manager(
             f_globals=objects,
             source="torchproof",
@@ -189,13 +188,14 @@ class _Guards:
         )
 
     def same_level(self) -> None:
-        namespace = self._held("forward_ad", forward_ad.__dict__)
+        namespace = self._object_manager("forward_ad", forward_ad.__dict__)
         level = self._child(namespace.dict_getitem_manager, "_current_level", -1)
         _add(level.add_id_match_guard, id(-1), "forward-mode differentiation is on")
 
     def same_hooks(self, name: str) -> None:
         hooks = getattr(torch_modules, name)
-        manager, text = self._held(name, hooks), f"{name} changed"
+        manager = self._object_manager(name, hooks)
+        text = f"{name} changed"
         if hooks:
             _add(manager.add_dict_version_guard, hooks, text)
         else:
@@ -203,19 +203,20 @@ class _Guards:
 
     def same_bases(self, kind: type) -> None:
         mro = kind.__mro__
-        self._objects[f"bases of {_name(kind)}"] = mro  # so that its id stays its own
-        manager = self._held(_name(kind), kind)
+        self._objects[f"bases of {_name(kind)}"] = mro  # so that its id is not reused
+        manager = self._object_manager(_name(kind), kind)
         child = self._child(manager.type_mro_manager, None, mro)
         _add(child.add_id_match_guard, id(mro), f"bases of {kind.__qualname__} changed")
 
     def same_method(self, kind: type, name: str) -> None:
-        """The class finds the same under a name, at the same place, with its code."""
+        """Guards that the class finds the same function, on the same base."""
         for base in kind.__mro__:
             if not base.__flags__ & _HEAP_TYPE:
                 continue
-            is_there, key = name in base.__dict__, (id(base), name)
-            if key not in self._known:
-                self._known.add(key)
+            is_there = name in base.__dict__
+            key = (id(base), name)
+            if key not in self._guarded:
+                self._guarded.add(key)
                 if is_there:
                     self._same_value(base, name)
                 else:
@@ -237,24 +238,28 @@ class _Guards:
         for function in _inside(value):
             manager = child
             if function is not value:
-                manager = self._held(f"{_name(base)}.{name} {id(function)}", function)
+                manager = self._object_manager(
+                    f"{_name(base)}.{name} {id(function)}", function
+                )
             code = self._child(manager.getattr_manager, "__code__", function.__code__)
             _add(code.add_id_match_guard, id(function.__code__), text)
 
     def _attributes(self, base: type) -> Any:
-        manager = self._held(_name(base), base)
+        manager = self._object_manager(_name(base), base)
         return self._child(manager.type_dict_manager, None, dict(base.__dict__))
 
-    def _held(self, name: str, value: Any) -> Any:
+    def _object_manager(self, name: str, value: Any) -> Any:
         self._objects[name] = value
         return self._child(self._root.dict_getitem_manager, name, value)
 
     def _child(self, make: Callable[..., Any], key: Any, example: Any) -> Any:
         keywords = {} if key is None else {_KEYS.get(make.__name__, "key"): key}
         return make(
-            **keywords, source=f"{make.__name__} {key}", example_value=example,
+            **keywords,
+            source=f"{make.__name__} {key}",
+            example_value=example,
             guard_manager_enum=self._type,
-        )  # fmt: skip
+        )
 
 
 _KEYS = {"getattr_manager": "attr"}
@@ -264,9 +269,9 @@ def _name(kind: type) -> str:
     return f"{kind.__module__}.{kind.__qualname__}@{id(kind):x}"
 
 
-def _add(add: Callable[..., None], *arguments: Any) -> None:
-    *arguments, text = arguments  # type: ignore[assignment]
+def _add(add: Callable[..., None], *arguments_and_text: Any) -> None:
+    *arguments, text = arguments_and_text
     try:
         add(*arguments, [text], None)
-    except TypeError:  # torch 2.11 takes no stack
+    except TypeError:  # torch 2.11 has no parameter for the stack
         add(*arguments, [text])

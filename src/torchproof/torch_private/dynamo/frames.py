@@ -1,9 +1,9 @@
-"""The seam between Dynamo and the runtime: each frame that is about to be compiled.
+"""Intercepts each frame that Dynamo is about to compile, for the runtime.
 
-`intercept_conversions(guard)` makes the callables that torch.compile returns inside it ask `guard`
-whenever Dynamo wants to convert a frame: at the first call and at each recompile. The
-guard gets a `Conversion`, which can be carried out in another thread, and answers what
-the frame shall do.
+Inside `intercept_conversions(guard)`, torch.compile returns callables that call `guard`
+whenever Dynamo is about to convert a frame: at the first call and at each recompile.
+The guard takes a `Conversion`, which can run in another thread, and returns Dynamo's
+answer for the frame.
 """
 
 from __future__ import annotations
@@ -49,21 +49,21 @@ PROBES: dict[str, tuple[str, ...]] = {
         "torch._dynamo.config:disable",
         "torch._dynamo.eval_frame:_stance.stance",
     ),
-    "tracing by others": (
+    "tracing by export, jit and FX": (
         "torch.fx._symbolic_trace:is_fx_symbolic_tracing",
         "torch.compiler:is_exporting",
     ),
 }
 
-_FIELDS = ("f_code", "f_locals", "f_globals", "f_builtins", "f_lasti", "f_lineno")
+_FRAME_FIELDS = ("f_code", "f_locals", "f_globals", "f_builtins", "f_lasti", "f_lineno")
 
 
 @dataclass(frozen=True)
 class Conversion:
-    """One frame that Dynamo would convert, with what it knows of earlier ones."""
+    """One frame that Dynamo is about to convert, with its earlier compiled code."""
 
     frame: Any
-    entry: Any  # the newest compiled code of this frame, or None
+    entry: Any  # the newest compiled code of the frame, or None
     state: Any
     callback: Callable[..., Any]
 
@@ -73,16 +73,16 @@ class Conversion:
         return code
 
     def is_trivial(self) -> bool:
-        """Whether Dynamo will leave the frame alone at once, without tracing it."""
+        """Whether Dynamo will skip the frame without tracing it."""
         from torch._dynamo import config, trace_rules
 
         return bool(config.disable) or trace_rules.check(self.code)
 
     def run(self) -> Any:
-        """Dynamo's answer; raises what keeps it from tracing the frame.
+        """Returns Dynamo's answer; raises the error that prevents tracing the frame.
 
-        Dynamo itself would leave the function alone for ever, whatever it is called
-        with later, if for one call only.
+        Dynamo would swallow the error and skip the function for ever, even if only this
+        call cannot be traced.
         """
         _here.swallowed = None
         with class_guards.record_inlined() as inlined:
@@ -95,16 +95,18 @@ class Conversion:
         return answer
 
     def with_frame_copy(self) -> Conversion:
-        """The same with a copy of the frame, which outlives the frame itself."""
+        """The same conversion with a copy of the frame, which outlives the frame."""
         frame = self.frame
         fields = {
-            name: getattr(frame, name) for name in _FIELDS if hasattr(frame, name)
+            name: getattr(frame, name) for name in _FRAME_FIELDS if hasattr(frame, name)
         }
         fields["f_locals"] = dict(frame.f_locals)
         if hasattr(frame, "closure"):
             fields["closure"] = frame.closure
         copy = SimpleNamespace(**fields)
-        return Conversion(copy, self.entry, self.state, self.callback)
+        return Conversion(
+            frame=copy, entry=self.entry, state=self.state, callback=self.callback
+        )
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """The sizes of the tensors among the frame's arguments, by name."""
@@ -112,7 +114,7 @@ class Conversion:
         return {name: tuple(tensor.shape) for name, tensor in tensors.items()}
 
     def reason(self) -> str | None:
-        """Which guard of the code compiled last, or used last, does not hold here."""
+        """The guard of the newest compiled code that fails for this frame."""
         from torch._dynamo.guards import get_guard_fail_reason
 
         if self.entry is None:
@@ -128,23 +130,27 @@ class Conversion:
 
 
 class _GuardedCallback:
-    """Stands where Dynamo's own callback stood, which it asks the guard to use."""
+    """Replaces Dynamo's callback by a call of the guard."""
 
     def __init__(self, callback: Any, guard: Callable[[Conversion], Any]) -> None:
-        # Dynamo follows this name to the backend in each call: the shorter, the faster.
+        # Dynamo follows this attribute to the backend at each call: a short chain is
+        # faster.
         self._torchdynamo_orig_backend = innermost_backend(callback)
         self.hooks = callback.hooks
-        self._callback, self._guard = callback, guard
+        self._callback = callback
+        self._guard = guard
 
     def __call__(self, frame: Any, entry: Any, state: Any) -> Any:
-        return self._guard(Conversion(frame, entry, state, self._callback))
+        return self._guard(
+            Conversion(frame=frame, entry=entry, state=state, callback=self._callback)
+        )
 
 
 _here = threading.local()
 
 
 class _ErrorRecorder:
-    """Dynamo's innermost conversion, whose errors its caller swallows."""
+    """Wraps Dynamo's innermost conversion to record errors that its caller swallows."""
 
     def __init__(self, convert: Any) -> None:
         self._convert = convert
@@ -167,6 +173,7 @@ _guard: contextvars.ContextVar[Callable[[Conversion], Any] | None] = (
 
 @contextlib.contextmanager
 def intercept_conversions(guard: Callable[[Conversion], Any]) -> Iterator[None]:
+    """Callables that torch.compile returns inside ask `guard` about each frame."""
     _install()
     token = _guard.set(guard)
     try:
@@ -177,7 +184,7 @@ def intercept_conversions(guard: Callable[[Conversion], Any]) -> Iterator[None]:
 
 @functools.cache
 def _install() -> None:
-    """Stays in place, for every thread; it acts only inside of `intercept_conversions`."""
+    """Patches Dynamo for good; only acts inside of `intercept_conversions`."""
     from torch._dynamo import convert_frame
 
     original = convert_frame.catch_errors_wrapper
@@ -192,8 +199,8 @@ def _install() -> None:
 
     convert_frame.catch_errors_wrapper = guarded
     os.register_at_fork(after_in_child=thread_state.forget_other_compilers)
-    thread_state.hide_unusable_cuda()  # for a process that was forked before this
-    _pass_checkpoints()
+    thread_state.hide_unusable_cuda()  # in case this process was forked before
+    _install_checkpoints()
 
 
 _check: contextvars.ContextVar[Callable[[], None] | None] = contextvars.ContextVar(
@@ -203,7 +210,7 @@ _check: contextvars.ContextVar[Callable[[], None] | None] = contextvars.ContextV
 
 @contextlib.contextmanager
 def checkpoints(check: Callable[[], None]) -> Iterator[None]:
-    """Calls this between steps of tracing and of passes over graphs; it may raise."""
+    """Calls `check` between steps of tracing and of graph passes; it may raise."""
     token = _check.set(check)
     try:
         yield
@@ -211,7 +218,7 @@ def checkpoints(check: Callable[[], None]) -> Iterator[None]:
         _check.reset(token)
 
 
-def _pass_checkpoints() -> None:
+def _install_checkpoints() -> None:
     from torch._dynamo.symbolic_convert import InstructionTranslatorBase
     from torch.fx import Interpreter
 
@@ -231,10 +238,10 @@ def _checked(step: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def traceable(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, or one of the same name around it that Dynamo does not skip.
+    """The function, or a wrapper with its name that Dynamo does not skip.
 
-    Dynamo has such a wrapper itself, but a single one, and what happens to it happens
-    to all functions that it is around.
+    Dynamo has such a wrapper itself, but only one: all wrapped functions share its
+    compiled code and its skips.
     """
     from torch._dynamo import trace_rules
 
@@ -242,16 +249,16 @@ def traceable(fn: Callable[..., Any]) -> Callable[..., Any]:
     is_function = isinstance(plain, FunctionType)
     if is_function and not trace_rules.check(fn):
         return fn
-    # Others, such as partial ones, are not kept: they may hold a model.
+    # Other callables, such as partials, are not cached: they may hold a model.
     wrapper = _wrapper_of_function if is_function else _wrapper
     code, names = wrapper(plain, getattr(fn, "__qualname__", type(fn).__qualname__))
     return FunctionType(code, names, closure=(CellType(fn),))
 
 
 def _wrapper(plain: Any, name: str) -> tuple[CodeType, dict[str, Any]]:
-    """Code and globals, one for each function: methods of many modules share them.
+    """Code and globals of a wrapper; the methods of many modules share them.
 
-    Compiled code is kept with the code, and finds its graphs among the globals.
+    Dynamo stores compiled code with the code object, and its graphs in the globals.
     """
 
     def around(inner: Any) -> Callable[..., Any]:
@@ -269,8 +276,9 @@ _wrapper_of_function = functools.cache(_wrapper)
 
 
 def refuses_to_be_traced(error: BaseException) -> bool:
-    """Whether a compiled function raised this, before it ran anything, only because
-    torch.jit.trace or FX is tracing the call.
+    """Whether a compiled function raised this only because jit or FX traces the call.
+
+    It raises before it runs anything.
     """
     return isinstance(error, RuntimeError) and str(error).startswith(
         ("Detected that you are using FX to", "Detected that you are using torch.jit")
@@ -278,7 +286,7 @@ def refuses_to_be_traced(error: BaseException) -> bool:
 
 
 def is_traced_elsewhere() -> bool:
-    """Whether torch.export, torch.jit.trace or FX records the operations of a call."""
+    """Whether torch.export, torch.jit.trace or FX is tracing the call."""
     from torch.fx import _symbolic_trace
 
     compiler: Any = torch.compiler
@@ -290,7 +298,7 @@ def is_traced_elsewhere() -> bool:
 
 
 def why_compile_is_disabled() -> str | None:
-    """The switch of torch that keeps Dynamo from compiling anything, if one is on."""
+    """The setting that disables Dynamo; None if none does."""
     from torch._dynamo import config, eval_frame
 
     if os.environ.get("TORCHDYNAMO_DISABLE") == "1":
@@ -311,19 +319,20 @@ def innermost_backend(callback: Any) -> Any:
     return callback
 
 
-# -- answers of a guard ----------------------------------------------------------------
+# -- answers to Dynamo -----------------------------------------------------------------
 
 
 def eager_once(*, inner: bool) -> Any:
-    """This frame runs eager, this time; with `inner`, frames it calls may be compiled.
+    """The answer to run this frame in eager mode, this time only.
 
-    Without it, those use compiled code that exists, and nothing is compiled.
+    With `inner`, frames that it calls may be compiled. Otherwise these only use
+    existing compiled code.
     """
     from torch._dynamo.types import ConvertFrameReturn, FrameAction, FrameExecStrategy
 
-    below = FrameAction.DEFAULT if inner else FrameAction.RUN_ONLY
+    inner_action = FrameAction.DEFAULT if inner else FrameAction.RUN_ONLY
     return ConvertFrameReturn(
-        frame_exec_strategy=FrameExecStrategy(FrameAction.SKIP, below),
+        frame_exec_strategy=FrameExecStrategy(FrameAction.SKIP, inner_action),
         apply_to_code=False,
     )
 
@@ -333,12 +342,12 @@ def is_compiled_code(answer: Any) -> bool:
 
 
 def fits(answer: Any, conversion: Conversion) -> bool:
-    """Whether code that was compiled for another call may run in this frame."""
+    """Whether the guards of code compiled for another call hold for this frame."""
     return bool(answer.guarded_code.guard_manager.check(conversion.frame.f_locals))
 
 
 def invalidate(answer: Any, why: str) -> None:
-    """Compiled code that was handed out is not used again."""
+    """Makes Dynamo stop using compiled code that it has already stored."""
     from torch._dynamo.guards import DeletedGuardManagerWrapper
 
     guards = answer.guarded_code.guard_manager
@@ -348,15 +357,15 @@ def invalidate(answer: Any, why: str) -> None:
 
 
 def call_directly(answer: Any, names: dict[str, Any]) -> None:
-    """Compiled code calls its graph, and no longer what stood in for its first run.
+    """Makes compiled code call its graph, not the wrapper of its first run.
 
-    `names` are the globals of the function, among which Dynamo keeps graphs.
+    `names` are the globals of the function, where Dynamo stores graphs.
     """
     from torch._dynamo import disable
 
     for name in answer.guarded_code.code.co_names:
         value = names.get(name)
-        if not isinstance(value, FunctionType):  # others may be the user's own
+        if not isinstance(value, FunctionType):  # may be the user's object
             continue
         first_run = getattr(value, "_torchdynamo_orig_callable", None)
         if isinstance(first_run, functools.partial) and inspect.isroutine(
@@ -365,12 +374,16 @@ def call_directly(answer: Any, names: dict[str, Any]) -> None:
             names[name] = disable(first_run.func, reason="a compiled graph")
 
 
-# -- what a conversion runs under ------------------------------------------------------
+# -- the configuration of a conversion -------------------------------------------------
 
 
 @contextlib.contextmanager
 def compiler_switches(*, generalise: bool) -> Iterator[None]:
-    """Limits are the runtime's own; hooks added later are seen, not ignored."""
+    """Sets Dynamo's configuration for a conversion by the runtime.
+
+    Recompile limits are off, because the runtime has its own. Hooks that are added to
+    modules later are guarded.
+    """
     from torch._dynamo import config, convert_frame
 
     changed: dict[str, Any] = {
@@ -385,16 +398,16 @@ def compiler_switches(*, generalise: bool) -> Iterator[None]:
             "automatic_dynamic_shapes": True,
             "allow_unspec_int_on_nn_module": True,
         }
-    # torch 2.11 has one configuration for all threads: whoever changed it second would
-    # put back what the first had changed it to, for good.
+    # torch 2.11 has one configuration for all threads. Without the lock, another thread
+    # would save these changes as the original values and restore them.
     with convert_frame.compile_lock, config.patch(changed):
         yield
 
 
 def tensors_of(values: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-    """The tensors among a frame's arguments, by name, those of *args by number.
+    """The tensors among a frame's arguments by name, those of *args by index.
 
-    Without nested ones, which have no sizes to tell.
+    Nested tensors are left out: they have no sizes.
     """
     every = dict(values)
     for name, value in values.items():
@@ -407,8 +420,8 @@ def tensors_of(values: Mapping[str, Any]) -> dict[str, torch.Tensor]:
 
 
 def describe_code(code: CodeType) -> str:
-    """A function as people know it: its name, file and line."""
+    """The name, file and line of a function."""
     if code.co_filename == __file__:
-        return code.co_qualname  # a wrapper around it
+        return code.co_qualname  # a wrapper made by `traceable`
     file = code.co_filename.rpartition("/")[2]
     return f"{code.co_qualname} ({file}:{code.co_firstlineno})"

@@ -1,4 +1,4 @@
-"""Graph compilers as torch.compile would use them, with a say in each backward."""
+"""Backends as torch.compile uses them, with control over each backward graph."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ PROBES: dict[str, tuple[str, ...]] = {
         "torch:_TorchCompileInductorWrapper.apply_options",
         "torch._inductor.output_code:CompiledFxGraph.current_callable",
     ),
-    "what a graph changes": (
+    "inputs that a graph mutates": (
         "torch._functorch._aot_autograd.runtime_wrappers:RuntimeWrapper.post_compile",
         "torch._functorch._aot_autograd.schemas:ViewAndMutationMeta.input_info",
         "torch._functorch._aot_autograd.schemas:InputAliasInfo.mutates_data",
         "torch._functorch._aot_autograd.schemas:InputAliasInfo.mutates_metadata",
     ),
-    "threads that run compilers": (
+    "Inductor's compile threads": (
         "torch._inductor.async_compile:AsyncCompile.pool.cache_info",
     ),
     "the folder of Inductor's cache": (
         "torch._inductor.runtime.cache_dir_utils:cache_dir",
     ),
-    "a device guard without devices": ("torch._C:_ensureCUDADeviceGuardSet",),
-    "requests to trace again": ("torch._dynamo.exc:RestartAnalysis",),
-    "backwards compiled ahead": (
+    "the CUDA device guard": ("torch._C:_ensureCUDADeviceGuardSet",),
+    "restarts of tracing": ("torch._dynamo.exc:RestartAnalysis",),
+    "backward graphs compiled early": (
         "torch._functorch.config:force_non_lazy_backward_lowering",
     ),
 }
@@ -49,11 +49,11 @@ Backward = Callable[[Callable[[], Any], Callable[..., Any]], Any]
 
 
 def compiler(arguments: Mapping[str, Any]) -> Callable[[Any, Any, Backward], Any]:
-    """The backend that these arguments of torch.compile name.
+    """The backend for these arguments of torch.compile.
 
-    It is called with a graph, its inputs and a function `backward(compile, eager)`
-    that Inductor asks for each backward graph: the one compiles it, the other runs it
-    as it is.
+    It takes a graph, its inputs and a function `backward(compile, eager)`. Inductor
+    calls that function for each backward graph: `compile` compiles the graph, `eager`
+    runs it uncompiled.
     """
     backend: Any = graph_compiler(arguments)
     if (arguments.get("backend") or "inductor") != "inductor":
@@ -82,9 +82,10 @@ def before_first_run(
     compiled: Any,
     wrap: Callable[[Callable[..., Any]], tuple[Callable[..., Any], Callable[[], Any]]],
 ) -> None:
-    """Puts something around the first run of a graph that Inductor compiled.
+    """Wraps the first run of a graph that Inductor compiled.
 
-    `wrap` gets what runs, and gives what runs once and who knows what runs after that.
+    `wrap` takes the compiled callable. It returns the callable for the first run, and a
+    function that returns the callable for all later runs.
     """
     run = getattr(compiled, "current_callable", None)
     if run is None:
@@ -103,7 +104,7 @@ def before_first_run(
 def _boxed(graph: Any) -> Callable[..., Any]:
     def run(args: list[Any]) -> Any:
         inputs = tuple(args)
-        args.clear()  # as compiled code does: its caller must not keep them alive
+        args.clear()  # as compiled code does, to free them early
         with torch.no_grad():
             return graph(*inputs)
 
@@ -112,11 +113,11 @@ def _boxed(graph: Any) -> Callable[..., Any]:
 
 
 @contextlib.contextmanager
-def noting_changes(inputs: int) -> Iterator[Callable[[], list[int] | None]]:
-    """Which inputs the graph compiled inside writes to; None if that is not known.
+def record_mutated_inputs(inputs: int) -> Iterator[Callable[[], list[int] | None]]:
+    """Yields a function that returns which inputs the graph compiled inside mutates.
 
-    Known whether AOTAutograd compiles the graph or finds it in its cache. `inputs` is
-    how many the graph has.
+    It returns None if they are unknown. A graph from AOTAutograd's cache is covered
+    too. `inputs` is the number of inputs of the graph.
     """
     _note_runtime_metadata()
     noted: list[Any] = []
@@ -129,7 +130,7 @@ def noting_changes(inputs: int) -> Iterator[Callable[[], list[int] | None]]:
 
 def _changed(noted: Sequence[Any], inputs: int) -> list[int] | None:
     if len(noted) != inputs:
-        return None  # those that share memory became one, and the numbers are others
+        return None  # inputs that share memory were merged, so the numbers differ
     return [
         number
         for number, info in enumerate(noted)
@@ -139,7 +140,7 @@ def _changed(noted: Sequence[Any], inputs: int) -> list[int] | None:
 
 @functools.cache
 def _note_runtime_metadata() -> None:
-    """Stays in place, for every thread; it acts only where someone takes notes."""
+    """Patches AOTAutograd for good; only acts inside of `record_mutated_inputs`."""
     home = "torch._functorch._aot_autograd.runtime_wrappers"
     wrappers = importlib.import_module(home)
     original = wrappers.RuntimeWrapper.post_compile
@@ -154,29 +155,22 @@ def _note_runtime_metadata() -> None:
     wrappers.RuntimeWrapper.post_compile = post_compile
 
 
-def asks_to_trace_again(error: Exception) -> bool:
-    """Whether it is no failure, but Dynamo's way to start over with what it learned."""
+def is_tracing_restart(error: Exception) -> bool:
+    """Whether the error is Dynamo's request to restart tracing, not a failure."""
     from torch._dynamo.exc import RestartAnalysis
 
     return isinstance(error, RestartAnalysis)
 
 
 def backward_ahead() -> Any:
-    """A backward graph is compiled with its forward, not when it first runs."""
+    """Compiles a backward graph with its forward, not at its first run."""
     from torch._functorch import config
 
     return config.patch(force_non_lazy_backward_lowering=True)
 
 
-def uses_eager_random() -> bool:
-    """Whether compiled code draws the random numbers that eager would draw."""
-    from torch._inductor import config
-
-    return bool(config.fallback_random)
-
-
 def pool_threads() -> list[int]:
-    """The threads in which Inductor runs compilers, besides the one that compiles."""
+    """The ids of the threads in Inductor's compile pool."""
     from torch._inductor.async_compile import AsyncCompile
 
     if not AsyncCompile.pool.cache_info().currsize:
@@ -185,22 +179,23 @@ def pool_threads() -> list[int]:
 
 
 def cache_folder() -> str:
-    """Where Inductor keeps what it generates."""
+    """The folder of Inductor's generated code."""
     from torch._inductor.runtime.cache_dir_utils import cache_dir
 
     return str(cache_dir())
 
 
 def prepare_for_threads(*, inductor: bool) -> None:
-    """Loads what is better loaded in the thread that makes a model than in a helper.
+    """Imports the compiler in the thread that creates a model, not in a compile thread.
 
-    A deadline would count it, and an interrupted import leaves modules half loaded.
+    There the import would count against the deadline, and an interrupted import leaves
+    modules half loaded.
     """
     importlib.import_module("torch._dynamo")
     if inductor:
         importlib.import_module("torch._inductor.compile_fx")
-    # Where a CUDA build finds no device, torch 2.11 remembers an object that belongs to
-    # the first thread that traces, and crashes once that thread has ended.
+    # Without a device, a CUDA build of torch 2.11 keeps an object of the first thread
+    # that traces, and crashes after that thread has ended.
     torch._C._ensureCUDADeviceGuardSet()
     if torch.cuda.is_available():
         importlib.import_module("torch._inductor.cudagraph_trees")

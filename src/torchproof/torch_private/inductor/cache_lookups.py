@@ -1,4 +1,4 @@
-"""What torch looks up in its caches of compiled graphs, and by which facts."""
+"""Lookups in torch's caches of compiled graphs, and the facts in their keys."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from typing import Any
 from torchproof.torch_private.hooks import patched
 
 PROBES: dict[str, tuple[str, ...]] = {
-    "lookups of graphs": (
+    "lookups in graph caches": (
         "torch._inductor.codecache:FxGraphCache.load_with_key",
         "torch._functorch._aot_autograd.autograd_cache:AOTAutogradCache._lookup",
         "torch._functorch._aot_autograd.autograd_cache:autograd_cache_key",
         "torch._functorch._aot_autograd.autograd_cache:AOTAutogradCache.try_load",
     ),
-    "folders of caches": (
+    "cache folders": (
         "torch._inductor.runtime.cache_dir_utils:cache_dir",
         "torch._inductor.runtime.cache_dir_utils:default_cache_dir",
     ),
@@ -33,10 +33,10 @@ _LINE = re.compile(r"\[(\w+)\] ([^:]+): (.*)", re.DOTALL)
 
 @dataclass(frozen=True)
 class Lookup:
-    """One lookup: in which cache, by which key, made of which facts, and whether hit.
+    """One lookup in a graph cache.
 
-    `facts` has a hash and a text for each; AOTAutograd tells none. A graph that torch
-    does not cache has no key and says why.
+    `facts` are what the key is made of, each as a hash and a text; AOTAutograd does not
+    report them. If torch does not cache the graph, `key` is None and `why` the reason.
     """
 
     cache: str  # "inductor" or "aot_autograd"
@@ -48,10 +48,11 @@ class Lookup:
 
 @contextlib.contextmanager
 def graph_lookups(note: Callable[[Lookup], None]) -> Iterator[None]:
-    """`note(lookup)` for each graph that any thread of this process looks up."""
+    """Calls `note(lookup)` for each graph lookup in this process, in any thread."""
     graphs = importlib.import_module(_GRAPHS).FxGraphCache
     home = importlib.import_module(_AUTOGRAD)
-    load, key_of = graphs.load_with_key, home.autograd_cache_key
+    load = graphs.load_with_key
+    key_of = home.autograd_cache_key
     look_up = home.AOTAutogradCache._lookup
 
     @functools.wraps(load)
@@ -59,7 +60,14 @@ def graph_lookups(note: Callable[[Lookup], None]) -> Iterator[None]:
         key: str, debug_lines: list[str], *args: Any, **kwargs: Any
     ) -> Any:
         graph, info = load(key, debug_lines, *args, **kwargs)
-        note(Lookup("inductor", key, graph is not None, _facts(debug_lines)))
+        note(
+            Lookup(
+                cache="inductor",
+                key=key,
+                hit=graph is not None,
+                facts=_facts(debug_lines),
+            )
+        )
         return graph, info
 
     @functools.wraps(key_of)
@@ -68,13 +76,20 @@ def graph_lookups(note: Callable[[Lookup], None]) -> Iterator[None]:
             return key_of(*args, **kwargs)
         except Exception as error:
             why = str(error).strip().splitlines()[0][:200] if str(error) else ""
-            note(Lookup("aot_autograd", None, False, why=why or type(error).__name__))
+            note(
+                Lookup(
+                    cache="aot_autograd",
+                    key=None,
+                    hit=False,
+                    why=why or type(error).__name__,
+                )
+            )
             raise
 
     @functools.wraps(look_up)
     def _lookup(key: str, *args: Any, **kwargs: Any) -> Any:
         entry = look_up(key, *args, **kwargs)
-        note(Lookup("aot_autograd", key, entry is not None))
+        note(Lookup(cache="aot_autograd", key=key, hit=entry is not None))
         return entry
 
     with (
@@ -91,28 +106,28 @@ def _facts(lines: list[str]) -> dict[str, tuple[str, str]]:
 
 
 def current_cache_folder() -> str:
-    """Where torch would keep compiled code in this process; nothing is made."""
+    """The folder for compiled code in this process; it is not created."""
     folders = importlib.import_module("torch._inductor.runtime.cache_dir_utils")
     configured = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
     return os.path.abspath(configured or folders.default_cache_dir())
 
 
 def caches_are_on() -> bool:
-    """Whether graphs are looked up at all, as the process is configured."""
+    """Whether the configuration enables the graph caches."""
     config = importlib.import_module("torch._inductor.config")
     return bool(config.fx_graph_cache) and not config.force_disable_caches
 
 
 def nondefault_switches() -> dict[str, str]:
-    """Switches of the compiler that decide what code it generates, as texts.
+    """The compiler switches that differ from their defaults, as text.
 
-    What names a folder or a process is left out, and what is set to nothing.
+    Only booleans, numbers and strings are included.
     """
     switches: dict[str, str] = {}
     for name in ("torch._inductor.config", "torch._functorch.config"):
         config = importlib.import_module(name)
         for switch, value in config.get_config_copy().items():
-            # One that was changed and set back does not count as default any more.
+            # Torch does not report a switch that was changed and set back as default.
             same = config._is_default(switch) or value == config._config[switch].default
             if not same and isinstance(value, bool | int | float | str):
                 switches[f"{name}.{switch}"] = repr(value)

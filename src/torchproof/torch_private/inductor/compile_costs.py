@@ -1,4 +1,4 @@
-"""What compiling cost, where its code came from, and the switches it went by."""
+"""Compile times, compile counts, cache lookups and compiler switches."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ PROBES: dict[str, tuple[str, ...]] = {
 }
 CACHE_MODULE = "torch._inductor.codecache"
 AUTOGRAD_CACHE_MODULE = "torch._functorch._aot_autograd.autograd_cache"
-_UNLIMITED = 1_000_000  # torch keeps the last 64 compilations unless told otherwise
+_UNLIMITED = 1_000_000  # by default torch keeps only the last 64 compilations
 
 
 @dataclass(frozen=True)
 class Compilation:
-    """One compilation, in seconds; each phase without the one it contains."""
+    """One compilation; each phase in seconds, without the phase nested in it."""
 
     dynamo: float
     aot_autograd: float
@@ -97,15 +97,15 @@ def _compilation(entry: Any) -> Compilation:
 
 
 def graph_count() -> int:
-    """Graphs handed to a backend so far."""
+    """How many graphs were passed to a backend so far."""
     utils = importlib.import_module("torch._dynamo.utils")
     return int(utils.counters["stats"]["unique_graphs"])
 
 
 def cache_counts() -> dict[str, int]:
-    """Hits, misses and bypasses as torch counts them, over both caches.
+    """Torch's counts of hits, misses and bypasses, summed over both caches.
 
-    And how many graphs were saved in AOTAutograd's.
+    `saved` is how many graphs were saved in AOTAutograd's cache.
     """
     counters = importlib.import_module("torch._dynamo.utils").counters
     words = {"hits": "hit", "misses": "miss", "bypasses": "bypass"}
@@ -119,10 +119,11 @@ def cache_counts() -> dict[str, int]:
 
 @contextlib.contextmanager
 def cache_lookups(note: Callable[[str, str, bool], None]) -> Iterator[None]:
-    """`note(cache, key, hit)` for each graph looked up in a cache of graphs."""
+    """Calls `note(cache, key, hit)` for each lookup in a graph cache."""
     graphs = importlib.import_module(CACHE_MODULE).FxGraphCache
     autograd = importlib.import_module(AUTOGRAD_CACHE_MODULE).AOTAutogradCache
-    load, look_up = graphs.load_with_key, autograd._lookup
+    load = graphs.load_with_key
+    look_up = autograd._lookup
 
     @functools.wraps(load)
     def load_with_key(key: str, *args: Any, **kwargs: Any) -> Any:
@@ -144,15 +145,15 @@ def cache_lookups(note: Callable[[str, str, bool], None]) -> Iterator[None]:
 
 
 def inductor_defaults() -> dict[str, Any]:
-    """Every switch of Inductor and its value in this process."""
+    """All switches of Inductor with their values in this process."""
     config = importlib.import_module("torch._inductor.config")
     return dict(config.get_config_copy())
 
 
 def changed_switches() -> dict[str, Any]:
-    """Switches of the compiler that are not at torch's default, in this process.
+    """The compiler switches that differ from torch's defaults in this process.
 
-    Read before anything is compiled; nothing is imported for it.
+    Only modules that are already imported are read.
     """
     switches: dict[str, Any] = {}
     for name in ("torch._inductor.config", "torch._dynamo.config"):
@@ -168,7 +169,7 @@ def changed_switches() -> dict[str, Any]:
 
 
 def eager_random() -> contextlib.AbstractContextManager[Any]:
-    """Compiled code draws its random numbers as eager does, while this holds."""
+    """Makes compiled code draw the same random numbers as eager code."""
     config = importlib.import_module("torch._inductor.config")
     context: contextlib.AbstractContextManager[Any] = config.patch(fallback_random=True)
     return context

@@ -1,4 +1,4 @@
-"""Models exported and compiled ahead of time; the values that tensors give Python."""
+"""torch.export, AOTInductor packages, and a mode that sees tensors read as numbers."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 PROBES: dict[str, tuple[str, ...]] = {
-    "ahead-of-time packages": (
+    "AOTInductor packages": (
         "torch._inductor:aoti_compile_and_package",
         "torch._C._aoti:AOTIModelPackageLoader.boxed_run",
         "torch.fx.experimental._config:backed_size_oblivious",
         "torch.export:ExportedProgram",
     ),
-    "values that tensors give to Python": (
+    "tensors read as numbers": (
         "torch.utils._python_dispatch:TorchDispatchMode.__torch_dispatch__",
     ),
 }
@@ -31,10 +31,10 @@ Run = Callable[[list[torch.Tensor]], Sequence[torch.Tensor]]
 
 @dataclass(frozen=True)
 class Exported:
-    """A program, the sizes of its inputs, and what export found to hold for them.
+    """An exported program, the sizes of its inputs, and the constraints on them.
 
-    `bounds` are those of each size that is no number; `conditions` compare sizes,
-    `sizeI_D` for dimension D of input I, and is None where torch's cannot be told so.
+    `bounds` has the range of each symbolic size. `conditions` compare sizes, written as
+    `sizeI_D` for dimension D of input I; None if torch's guards have another form.
     """
 
     program: Any
@@ -51,10 +51,10 @@ def export(
     small: bool,
     insist: bool = False,
 ) -> Exported:
-    """The model, whose forward takes `*inputs`, with these dimensions of each changing.
+    """Exports a model whose forward takes `*inputs`.
 
-    `small`: sizes 0 and 1 are among them. With `insist`, a size that the model turns
-    out to fix is an error, which says why.
+    `changing` lists the dynamic dimensions of each input, `small` whether their sizes
+    include 0 and 1. With `insist`, export raises if the model specialises such a size.
     """
     dim = torch.export.Dim
     kind = dim.DYNAMIC if insist else dim.AUTO
@@ -64,22 +64,27 @@ def export(
         program = torch.export.export(
             model, tuple(inputs), dynamic_shapes=shapes, strict=False
         )
-    named = set(program.graph_signature.user_inputs)
+    inputs_of_user = set(program.graph_signature.user_inputs)
     values = [
         node.meta["val"]
         for node in program.graph.nodes
-        if node.op == "placeholder" and node.name in named
+        if node.op == "placeholder" and node.name in inputs_of_user
     ]
     sizes = tuple(
         tuple(s if isinstance(s, int) else str(s) for s in value.shape)
         for value in values
     )
-    return Exported(program, sizes, dict(_bounds(program)), _conditions(program))
+    return Exported(
+        program=program,
+        sizes=sizes,
+        bounds=dict(_bounds(program)),
+        conditions=_conditions(program),
+    )
 
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Without what torch says of its own use of its own parts."""
+    """Hides torch's deprecation warnings about its own code."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -93,7 +98,7 @@ def _bounds(program: Any) -> Iterator[tuple[str, tuple[int, int | None]]]:
 
 
 def _conditions(program: Any) -> tuple[str, ...] | None:
-    """What export assumed of the sizes, and neither it nor the code will look at."""
+    """The guards on sizes that export assumed; compiled code does not check them."""
     conditions = []
     for guard in program._guards_code or ():
         text = _SIZE.sub(r"size\1_\2", guard)
@@ -110,23 +115,23 @@ def compile_package(program: Any, file: Path) -> None:
 
 
 def load_package(file: Path, device: int) -> Run:
-    """What a package runs; `device` is the index of a CUDA device, or -1.
+    """Loads a package; `device` is the index of a CUDA device, or -1 for the CPU.
 
-    Inductor's own function would import the compiler first, which takes seconds.
+    Inductor's own loader would first import the compiler, which takes seconds.
     """
     loader = importlib.import_module("torch._C._aoti").AOTIModelPackageLoader
     package = loader(str(file), "model", False, 1, device)
 
     def run(tensors: list[torch.Tensor]) -> Sequence[torch.Tensor]:
-        # It empties the list that it is given.
-        answer: Sequence[torch.Tensor] = package.boxed_run(list(tensors))
-        return answer
+        # `boxed_run` empties its argument.
+        outputs: Sequence[torch.Tensor] = package.boxed_run(list(tensors))
+        return outputs
 
     return run
 
 
 class ScalarReads(TorchDispatchMode):
-    """`note(value)` whenever an operation on tensors gives Python a plain value."""
+    """Calls `note(value)` whenever an operation returns a Python number."""
 
     def __init__(self, note: Callable[[Any], None]) -> None:
         super().__init__()

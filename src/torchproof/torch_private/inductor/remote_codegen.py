@@ -1,8 +1,8 @@
-"""Inductor's code generation in another process, built on torch's own wire format.
+"""Runs Inductor's code generation in another process, with torch's wire format.
 
-In the parent, `codegen_in_child(send, kept)` gives each graph to `send` as bytes and
-gets compiled code back as bytes; in the child, `generate` makes the one of the other.
-Caches are looked up, and filled, in the parent.
+In the parent, `codegen_in_child(send, on_local)` passes each graph to `send` as bytes
+and gets compiled code back as bytes. In the child, `generate` turns the first into the
+second. Only the parent reads and writes the caches.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ PROBES: dict[str, tuple[str, ...]] = {
         "torch.fx._graph_pickler:GraphPickler.dumps",
         "torch.fx._graph_pickler:Options",
     ),
-    "what another process lacks": (
+    "graphs that another process cannot compile": (
         "torch._ops:HigherOrderOperator.cacheable",
         "torch._inductor.lowering:lowerings",
         "torch._inductor.config:post_grad_custom_pre_pass",
@@ -48,7 +48,7 @@ PROBES: dict[str, tuple[str, ...]] = {
         "torch._inductor.config:_pre_fusion_custom_pass",
         "torch._inductor.config:_post_fusion_custom_pass",
     ),
-    "state of a process that generates code": (
+    "state of the child process": (
         "torch._inductor.utils:clear_caches",
         "torch._inductor.metrics:reset",
     ),
@@ -56,12 +56,12 @@ PROBES: dict[str, tuple[str, ...]] = {
 
 CACHE_VARIABLES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 
-# Operators that importing Inductor defines. torch's own list has the first two; without
-# prims no graph with dropout or mixed precision could be shipped. Collectives are not
-# here: they ask for process groups, which the child does not have.
-_SHIPPED_NAMESPACES = ("aten", "fbgemm", "prims", "inductor", "quantized", "mkldnn")
+# Operators that exist once Inductor is imported. Torch's own list has only the first
+# two. Without prims, graphs with dropout or mixed precision could not be sent.
+# Collectives are not included: they need process groups, which the child does not have.
+_SENT_NAMESPACES = ("aten", "fbgemm", "prims", "inductor", "quantized", "mkldnn")
 
-# What a user hands to Inductor as Python code, and torch does not ship.
+# Settings with Python code of the user, which torch does not send.
 _USER_CODE = (
     "post_grad_custom_pre_pass",
     "post_grad_custom_post_pass",
@@ -70,13 +70,15 @@ _USER_CODE = (
     "inductor_choices_class",
 )
 
-_GENERATED, _NOT_LOADED = b"+", b"?"
+# The first byte of an answer of the child.
+_GENERATED = b"+"
+_NOT_LOADED = b"?"
 
 
 @dataclass(frozen=True)
 class _Route:
     send: Callable[[bytes], bytes]
-    kept: Callable[[str], None]
+    on_local: Callable[[str], None]
 
 
 _route: contextvars.ContextVar[_Route | None] = contextvars.ContextVar(
@@ -86,16 +88,16 @@ _installing = forks.lock()
 
 
 class _NotLoaded(Exception):
-    """The child cannot load what it was sent."""
+    """The child cannot load the graph."""
 
 
 @contextlib.contextmanager
 def codegen_in_child(
     send: Callable[[bytes], bytes], on_local: Callable[[str], None]
 ) -> Iterator[None]:
-    """Code generation goes through `send`, in this context only.
+    """Generates code through `send`, in this context only.
 
-    `kept(why)` is called before a graph that cannot be shipped is compiled here.
+    Calls `on_local(why)` before a graph that cannot be sent is compiled here.
     """
     _install()
     token = _route.set(_Route(send, on_local))
@@ -106,20 +108,20 @@ def codegen_in_child(
 
 
 def cache_environment() -> dict[str, str]:
-    """The variables that name caches, as far as they are set here."""
+    """The environment variables for cache folders that are set here."""
     return {name: os.environ[name] for name in CACHE_VARIABLES if name in os.environ}
 
 
 def prepare() -> None:
-    """Imports what code generation needs, before the first graph comes."""
+    """Imports what code generation needs, before the first graph arrives."""
     importlib.import_module("torch._inductor.compile_fx_subproc")
     importlib.import_module("torch._inductor.inductor_prims")
-    # The parent's configuration is set as a whole, which the user did not do.
+    # The parent's whole configuration is set, including deprecated settings.
     warnings.filterwarnings("ignore", r"torch\._inductor\.config\.\w+ is deprecated")
 
 
 def generate(payload: bytes, env: Mapping[str, str]) -> bytes:
-    """The child's side: what `send` of `codegen_in_child` has to return."""
+    """Compiles a graph in the child; returns what `send` has to return."""
     ext: Any = importlib.import_module("torch._inductor.compile_fx_ext")
     for name in CACHE_VARIABLES:
         os.environ.pop(name, None)
@@ -129,27 +131,27 @@ def generate(payload: bytes, env: Mapping[str, str]) -> bytes:
     settings, graph = pickle.loads(payload)
     _apply(settings)
     try:
-        output = ext._OutOfProcessFxCompile._run_in_child(_received()(graph))
+        output = ext._OutOfProcessFxCompile._run_in_child(_input_class()(graph))
     except _NotLoaded as error:
         return _NOT_LOADED + str(error).encode()
     return _GENERATED + output.value
 
 
 @functools.cache
-def _received() -> Any:
+def _input_class() -> Any:
     ext: Any = importlib.import_module("torch._inductor.compile_fx_ext")
 
-    class Received(ext._WireProtocolPickledInput):
+    class Input(ext._WireProtocolPickledInput):
         def deserialize(self) -> Any:
             try:
                 return super().deserialize()
             except Exception as error:
                 raise _NotLoaded(f"{type(error).__name__}: {error}") from error
 
-    return Received
+    return Input
 
 
-# What code generation reads of a process besides Inductor's configuration.
+# Process state that code generation reads, besides Inductor's configuration.
 _SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     "threads": (torch.get_num_threads, torch.set_num_threads),
     "default dtype": (torch.get_default_dtype, torch.set_default_dtype),
@@ -159,14 +161,14 @@ _SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
             torch.are_deterministic_algorithms_enabled(),
             torch.is_deterministic_algorithms_warn_only_enabled(),
         ),
-        lambda told: torch.use_deterministic_algorithms(told[0], warn_only=told[1]),
+        lambda value: torch.use_deterministic_algorithms(value[0], warn_only=value[1]),
     ),
-    "precision": (lambda: _precision(), lambda told: _set_precision(*told)),
+    "precision": (lambda: _precision(), lambda value: _set_precision(*value)),
 }
 
 
 def _precision() -> tuple[str, str]:
-    """Whoever sets it by one of torch's two interfaces cannot read the other."""
+    """The matmul precision; torch raises if it was set by the other interface."""
     try:
         return "matmul", torch.get_float32_matmul_precision()
     except RuntimeError:
@@ -196,10 +198,10 @@ def _memory_format(name: str) -> torch.memory_format:
 
 
 def _reduced(memory_format: torch.memory_format) -> tuple[Any, tuple[str]]:
-    """Pickled by its name in torch.
+    """Pickles a memory format by its name in torch.
 
-    Without this, pickle takes the first module it finds that has imported torch, which
-    may be the user's own, and the child would have to import that.
+    Otherwise pickle uses the first module that has imported it, which may be the
+    user's, and the child would have to import that module.
     """
     return _memory_format, (str(memory_format).rpartition(".")[2],)
 
@@ -212,7 +214,9 @@ def _install() -> None:
         if hasattr(compile_fx.fx_codegen_and_compile, "torchproof_original"):
             return
         compile_fx.fx_codegen_and_compile = _routed(compile_fx.fx_codegen_and_compile)
-        ext._WireProtocolInput.serialize = _serialised(ext._WireProtocolInput.serialize)
+        ext._WireProtocolInput.serialize = _with_sent_operators(
+            ext._WireProtocolInput.serialize
+        )
 
 
 def _routed(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -223,17 +227,19 @@ def _routed(original: Callable[..., Any]) -> Callable[..., Any]:
         route = _route.get()
         if route is None or kwargs.get("aot_mode"):
             return original(gm, example_inputs, inputs_to_check, **kwargs)
-        scheme = _scheme_class()(route)
-        # Not known to torch 2.11.
-        scheme.compile_region_name = kwargs.pop("compile_region_name", None)
-        return scheme.codegen_and_compile(gm, example_inputs, inputs_to_check, kwargs)
+        child_compile = _compile_class()(route)
+        # torch 2.11 does not have this argument.
+        child_compile.compile_region_name = kwargs.pop("compile_region_name", None)
+        return child_compile.codegen_and_compile(
+            gm, example_inputs, inputs_to_check, kwargs
+        )
 
     generate_code.torchproof_original = original  # type: ignore[attr-defined]
     return generate_code
 
 
-def _serialised(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Ships the operators this file knows to exist in the child."""
+def _with_sent_operators(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Serialises with the operators that exist in the child."""
 
     @functools.wraps(original)
     def serialise(self: Any) -> Any:
@@ -241,7 +247,7 @@ def _serialised(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
             return original(self)
         ext: Any = importlib.import_module("torch._inductor.compile_fx_ext")
         pickler = importlib.import_module("torch.fx._graph_pickler")
-        options = pickler.Options(ops_filter=_is_shipped)
+        options = pickler.Options(ops_filter=_is_sent)
         return ext._WireProtocolPickledInput(
             pickler.GraphPickler.dumps(self, options=options)
         )
@@ -249,16 +255,16 @@ def _serialised(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return serialise
 
 
-def _is_shipped(operator: str) -> bool:
-    return operator.split(".")[2] in _SHIPPED_NAMESPACES  # torch.ops.aten.add.Tensor
+def _is_sent(operator: str) -> bool:
+    return operator.split(".")[2] in _SENT_NAMESPACES  # torch.ops.aten.add.Tensor
 
 
 @functools.cache
-def _scheme_class() -> Any:
+def _compile_class() -> Any:
     ext: Any = importlib.import_module("torch._inductor.compile_fx_ext")
     compile_fx: Any = importlib.import_module("torch._inductor.compile_fx")
 
-    class Elsewhere(ext._OutOfProcessFxCompile):
+    class ChildCompile(ext._OutOfProcessFxCompile):
         def __init__(self, route: _Route) -> None:
             self._route = route
 
@@ -266,24 +272,24 @@ def _scheme_class() -> Any:
             try:
                 return super().codegen_and_compile(*graph)
             except _NotLoaded as error:
-                self._route.kept(f"the child cannot load it: {error}")
+                self._route.on_local(f"the child cannot load it: {error}")
             local = compile_fx._InProcessFxCompile()
             local.compile_region_name = self.compile_region_name
             return local.codegen_and_compile(*graph)
 
         def serialize_compile(self, gm: Any, *rest: Any) -> Any:
-            why = _reason_to_keep(gm)
+            why = _why_local(gm)
             if why is None:
                 with _pickling_errors() as errors:
                     try:
-                        shipped = super().serialize_compile(gm, *rest)
+                        serialized = super().serialize_compile(gm, *rest)
                     except Exception as error:
-                        shipped = None
+                        serialized = None
                         errors.append(error)
-                if shipped is not None:
-                    return shipped
-                why = f"it cannot be pickled: {_told(errors)}"
-            self._route.kept(why)
+                if serialized is not None:
+                    return serialized
+                why = f"it cannot be pickled: {_last_error(errors)}"
+            self._route.on_local(why)
             return None
 
         def _send_to_child(self, pickled_input: Any) -> Any:
@@ -295,11 +301,11 @@ def _scheme_class() -> Any:
         def _send_to_child_async(self, pickled_input: Any) -> Any:
             raise NotImplementedError
 
-    return Elsewhere
+    return ChildCompile
 
 
-def _reason_to_keep(gm: Any) -> str | None:
-    """Why another process cannot generate the same code for a graph."""
+def _why_local(gm: Any) -> str | None:
+    """Why another process cannot generate the code for a graph; None if it can."""
     config = importlib.import_module("torch._inductor.config")
     for name in _USER_CODE:
         if getattr(config, name, None):
@@ -308,25 +314,25 @@ def _reason_to_keep(gm: Any) -> str | None:
         if not isinstance(module, torch.fx.GraphModule):
             continue
         for node in module.graph.nodes:
-            if node.op == "call_function" and (why := _objection(node.target)):
+            if node.op == "call_function" and (why := _why_local_target(node.target)):
                 return why
     return None
 
 
-def _objection(target: Any) -> str | None:
+def _why_local_target(target: Any) -> str | None:
     lowering = importlib.import_module("torch._inductor.lowering")
     if isinstance(target, torch._ops.HigherOrderOperator):
         name = target.name()
         if name.startswith("triton_kernel_wrapper"):
             return "a Triton kernel of the user's"
-        # Of a region, the code that another process would need is not pickled.
-        ships = target.cacheable() and name != "invoke_subgraph"
-        return None if ships else f"higher-order op {name}"
+        # Torch does not pickle the code of a nested compile region.
+        can_be_sent = target.cacheable() and name != "invoke_subgraph"
+        return None if can_be_sent else f"higher-order op {name}"
     if not isinstance(target, torch._ops.OpOverload):
         return None
     if target.namespace == "_c10d_functional":
         return f"collective {target.name()}"
-    if target.namespace not in _SHIPPED_NAMESPACES:
+    if target.namespace not in _SENT_NAMESPACES:
         return f"custom op {target.name()}"
     lowered_by = getattr(lowering.lowerings.get(target), "__module__", None) or "torch"
     if not lowered_by.startswith("torch"):
@@ -336,23 +342,23 @@ def _objection(target: Any) -> str | None:
 
 @contextlib.contextmanager
 def _pickling_errors() -> Iterator[list[BaseException]]:
-    """What torch would warn of, with a traceback, in this thread."""
+    """Collects errors that torch would log with a traceback in this thread."""
     errors: list[BaseException] = []
     thread = threading.get_ident()
 
-    def keep(record: logging.LogRecord) -> bool:
+    def is_other(record: logging.LogRecord) -> bool:
         if record.thread != thread or not record.exc_info or not record.exc_info[1]:
             return True
         errors.append(record.exc_info[1])
         return False
 
     log = importlib.import_module("torch._inductor.compile_fx").log
-    log.addFilter(keep)
+    log.addFilter(is_other)
     try:
         yield errors
     finally:
-        log.removeFilter(keep)
+        log.removeFilter(is_other)
 
 
-def _told(errors: list[BaseException]) -> str:
+def _last_error(errors: list[BaseException]) -> str:
     return f"{type(errors[-1]).__name__}: {errors[-1]}" if errors else "unknown"

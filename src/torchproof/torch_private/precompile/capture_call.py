@@ -1,7 +1,7 @@
-"""A compiled call written to bytes: traced and compiled once, for other processes.
+"""Captures a compiled call as bytes, so that other processes need not compile it.
 
-What is written: the code that Dynamo made of a function for one kind of call, the graph
-that Inductor compiled, and which guards there are; no weights, no values of inputs.
+The bytes contain Dynamo's bytecode for one kind of call, the graph that Inductor
+compiled, and the guards. They contain neither weights nor values of inputs.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from torchproof.torch_private.precompile.install_call import (
     code_from,
     file_mark,
     plain_function,
-    rebuilt,
+    rebuild_guards,
 )
 
 PROBES: dict[str, tuple[str, ...]] = {
-    "calls written for other processes": (
+    "capture of compiled calls": (
         f"{CONVERT}:fullgraph_capture",
         f"{GRAPH}:OutputGraph.install_global_unsafe",
         f"{GRAPH}:OutputGraph.install_global",
@@ -49,8 +49,8 @@ PROBES: dict[str, tuple[str, ...]] = {
     ),
 }
 
-# Compiled by torch itself, so that the versions in a manifest stand for them.
-_OF_TORCH = ("torch", "_operator", "operator", "builtins", "math", "einops")
+# Modules whose functions need no check: a pack's manifest has their versions.
+_VERSIONED = ("torch", "_operator", "operator", "builtins", "math", "einops")
 _NAMESPACES = ("aten", "prim", "prims", "quantized", "_c10d_functional", "higher_order")
 _HERE = Modules({})
 _BUNDLED = {
@@ -68,16 +68,17 @@ def capture_call(
     kwargs: dict[str, Any],
     arguments: Mapping[str, Any],
 ) -> bytes:
-    """The call, traced and compiled with these arguments of torch.compile, as bytes."""
+    """Traces and compiles a call with these torch.compile arguments; returns bytes."""
     convert = importlib.import_module(CONVERT)
     backend = _backend(arguments)
-    plain, installed = plain_function(fn), dict[str, Any]()
+    plain = plain_function(fn)
+    installed: dict[str, Any] = {}
     functorch: Any = importlib.import_module("torch._functorch.config")
     with (
         guard_expressions.in_compilation("fullgraph_capture"),
         functorch.patch(strict_autograd_cache=True),
         _dynamic(arguments.get("dynamic")),
-        _globals_apart(installed),
+        _unique_globals(installed),
     ):
         captured = convert.fullgraph_capture(fn, args, kwargs)
         output = captured.graph_capture_output
@@ -85,7 +86,9 @@ def capture_call(
             raise PrecompileError("there is nothing to compile")
         _assert_of_torch(captured.backend_input.graph_module)
         compiled = _compiled(captured.backend_input, backend)
-        guards = guard_expressions.built(plain.__code__, output.output_graph, save=True)
+        guards = guard_expressions.build_guards(
+            plain.__code__, output.output_graph, save=True
+        )
     head = {
         "code": guard_expressions.code_mark(plain.__code__),
         "traced": _resolvable(output.traced_code),
@@ -95,14 +98,17 @@ def capture_call(
         "backend_id": captured.backend_input.backend_id,
         "names": _names(output, installed, guards, captured.backend_input.backend_id),
         "state": _state(output.output_graph),
-        "guards": [_thin(guard) for guard in guards.kept],
+        "guards": [_detached(guard) for guard in guards.saved_guards],
         "shapes": guards.shape_parts,
     }
-    raw, modules = _dumps(head), Modules(_files(head, fn))
-    again = rebuilt(modules.loads(raw), modules, fn, (args, kwargs))
-    if again.unnamed:
-        raise PrecompileError(f"it asks for the identity of {again.unnamed[0]}")
-    lines = zlib.compress("\n".join(again.lines).encode())
+    raw = _dumps(head)
+    modules = Modules(_files(head, fn))
+    rebuilt_guards = rebuild_guards(modules.loads(raw), modules, fn, (args, kwargs))
+    if rebuilt_guards.unnamed:
+        raise PrecompileError(
+            f"a guard checks the identity of {rebuilt_guards.unnamed[0]}"
+        )
+    lines = zlib.compress("\n".join(rebuilt_guards.lines).encode())
     parts = {"files": modules.files, "lines": lines, "artifact": compiled}
     return pickle.dumps({**parts, "head": raw})
 
@@ -110,7 +116,7 @@ def capture_call(
 def _files(
     head: Mapping[str, Any], fn: Callable[..., Any]
 ) -> dict[str, tuple[str, str]]:
-    """The modules that are asked for by name, but for those that Python comes with."""
+    """The modules that are needed by name, without torch and the standard library."""
     owner: Any = getattr(fn, "__self__", None)
     parts = owner.modules() if hasattr(owner, "modules") else ()
     names = {plain_function(fn).__module__, *(type(part).__module__ for part in parts)}
@@ -125,16 +131,16 @@ def _files(
 
 
 def _backend(arguments: Mapping[str, Any]) -> Any:
-    """Inductor, told what torch.compile was told."""
+    """Inductor with the arguments of torch.compile."""
     if arguments.get("backend", "inductor") != "inductor":
-        raise PrecompileError(f"backend {arguments['backend']} has nothing to write")
-    arguments_of_wrapper = [
-        arguments.get(name) for name in ("mode", "options", "dynamic")
-    ]
-    backend = torch._TorchCompileInductorWrapper(*arguments_of_wrapper)
+        raise PrecompileError(
+            f"graphs of backend {arguments['backend']} cannot be serialised"
+        )
+    settings = [arguments.get(name) for name in ("mode", "options", "dynamic")]
+    backend = torch._TorchCompileInductorWrapper(*settings)
     inductor: Any = importlib.import_module("torch._inductor.config")
     if backend.config.get("freezing", inductor.freezing):
-        raise PrecompileError("its weights are part of the compiled code")
+        raise PrecompileError("freezing makes its weights part of the compiled code")
     graphs = backend.config.get("triton.cudagraphs", inductor.triton.cudagraphs)
     if graphs and torch.cuda.is_available():
         raise PrecompileError("CUDA graphs are recorded at start")
@@ -150,10 +156,11 @@ def _dynamic(dynamic: bool | None) -> contextlib.AbstractContextManager[Any]:
 
 
 @contextlib.contextmanager
-def _globals_apart(installed: dict[str, Any]) -> Iterator[None]:
-    """Notes the globals that traced code gets; no other process has names like them."""
+def _unique_globals(installed: dict[str, Any]) -> Iterator[None]:
+    """Records the globals that Dynamo adds, and gives them globally unique names."""
     graph: Any = importlib.import_module(GRAPH).OutputGraph
-    install, token = graph.install_global_unsafe, uuid.uuid4().hex
+    install = graph.install_global_unsafe
+    token = uuid.uuid4().hex
 
     def install_global_unsafe(self: Any, name: str, value: Any) -> None:
         install(self, name, value)
@@ -173,7 +180,7 @@ def _globals_apart(installed: dict[str, Any]) -> Iterator[None]:
 
 
 def _assert_of_torch(graph: torch.fx.GraphModule) -> None:
-    """Of a function that is not traced, nobody here knows whether it stays the same."""
+    """Rejects calls of untraced functions, because their code may change later."""
     for module in graph.modules():
         for node in getattr(getattr(module, "graph", None), "nodes", ()):
             target = node.target
@@ -183,7 +190,7 @@ def _assert_of_torch(graph: torch.fx.GraphModule) -> None:
             if space is None and type(target).__name__ == "OpOverloadPacket":
                 space = target._qualified_op_name.split("::")[0]
             home = (getattr(target, "__module__", None) or "torch").split(".")[0]
-            if (space or "aten") not in _NAMESPACES or home not in _OF_TORCH:
+            if (space or "aten") not in _NAMESPACES or home not in _VERSIONED:
                 raise PrecompileError(f"it calls {target}, which is not traced")
 
 
@@ -197,15 +204,15 @@ def _compiled(graph: Any, backend: Any) -> bytes:
     with context.tracing(tracing), functorch.patch(_BUNDLED):
         compiled = backend(graph.graph_module, graph.example_inputs)
         if not hasattr(compiled, "serialize"):
-            raise PrecompileError("torch does not cache what it compiled")
+            raise PrecompileError("torch cannot serialise the compiled graph")
         return bytes(bundled.serialize_compile_artifacts(bundled(compiled)))
 
 
 def _names(
     output: Any, installed: Mapping[str, Any], guards: Any, backend_id: str
 ) -> dict[str, tuple[str, ...]]:
-    """The globals that traced code and guards need, and where each comes from."""
-    guard_names = " ".join(guard.name for guard in guards.kept)
+    """The globals that traced code and guards need, with the origin of each."""
+    guard_names = " ".join(guard.name for guard in guards.saved_guards)
     refs = set(output.get_runtime_env().external_refs)
     names: dict[str, tuple[str, ...]] = {}
     for name, value in installed.items():
@@ -223,16 +230,18 @@ def _origin(value: Any) -> tuple[str, ...]:
         return ("module", value.__name__)
     if isinstance(value, type | types.FunctionType):
         origin = ("object", value.__module__, value.__qualname__)
-        if _HERE.found(origin) is value:
+        if _HERE.resolve(origin) is value:
             return origin
     if isinstance(value, dict):
         module = sys.modules.get(value.get("__name__", ""))
         if module is not None and module.__dict__ is value:
             return ("globals", module.__name__)
-        for cls in _subclasses(tuple):  # a named tuple has globals of its own
+        for cls in _subclasses(tuple):  # a named tuple has its own globals
             if getattr(cls.__new__, "__globals__", None) is value:
                 return ("namedtuple", cls.__module__, cls.__qualname__)
-    raise PrecompileError(f"its code needs a {type(value).__name__} that has no name")
+    raise PrecompileError(
+        f"its code needs a {type(value).__name__} without an importable name"
+    )
 
 
 def _subclasses(cls: type) -> Iterator[type]:
@@ -244,7 +253,7 @@ def _subclasses(cls: type) -> Iterator[type]:
 
 def _state(graph: Any) -> Any:
     if graph.torch_function_mode_stack or graph.functorch_layers:
-        raise PrecompileError("it was traced within a mode of torch")
+        raise PrecompileError("it was traced under a torch function mode or transform")
     guards: Any = importlib.import_module("torch._dynamo.guards")
     sizes = torch.utils._pytree.tree_map(
         guards.convert_int_to_concrete_values, graph.input_source_to_sizes_strides
@@ -258,12 +267,16 @@ def _state(graph: Any) -> Any:
     )
 
 
-def _thin(guard: Any) -> Any:
-    """A guard without what it was built on."""
+def _detached(guard: Any) -> Any:
+    """A copy of a guard without references to the objects it was built on."""
     create = guard.create_fn
     if isinstance(create, functools.partial):
-        keywords = {name: _let_go(value) for name, value in create.keywords.items()}
-        create = functools.partial(create.func, *map(_let_go, create.args), **keywords)
+        keywords = {
+            name: _without_reference(value) for name, value in create.keywords.items()
+        }
+        create = functools.partial(
+            create.func, *map(_without_reference, create.args), **keywords
+        )
     return dataclasses.replace(
         guard,
         create_fn=create,
@@ -277,13 +290,13 @@ def _thin(guard: Any) -> Any:
     )
 
 
-def _let_go(value: Any) -> Any:
+def _without_reference(value: Any) -> Any:
     weak = isinstance(value, weakref.ref) or type(value).__name__ == "TensorWeakRef"
     return None if weak or isinstance(value, torch.Tensor) else value
 
 
 def _resolvable(codes: Any) -> list[tuple[str, str, str]]:
-    """Where traced functions are found by name, and a mark of their code."""
+    """The traced functions that can be imported: module, name, hash of the code."""
     functions = []
     for code in codes:
         module = inspect.getmodule(code)
@@ -306,7 +319,7 @@ class _Pickler(pickle.Pickler):
         if isinstance(value, types.MappingProxyType):
             return types.MappingProxyType, (dict(value),)
         if isinstance(value, type) and hasattr(value, "_torch_handler_name"):
-            handler: Any = value  # of sympy, made by torch for each operation
+            handler: Any = value  # a sympy class that torch creates per operation
             return handler._torch_unpickler, (handler._torch_handler_name,)
         if isinstance(value, torch.Tensor | torch.nn.Module):
             raise PrecompileError(f"its guards hold a {type(value).__name__}")
@@ -318,5 +331,5 @@ def _dumps(value: Any) -> bytes:
     try:
         _Pickler(buffer).dump(value)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
-        raise PrecompileError(f"its guards cannot be written: {error}") from None
+        raise PrecompileError(f"its guards cannot be pickled: {error}") from None
     return buffer.getvalue()

@@ -1,8 +1,9 @@
-"""Guards built on live objects, and what they ask for in words that hold everywhere.
+"""Builds guards on live objects, with a text that is the same in every process.
 
-Torch tells many guards by the address of an object, which another process has not. Here
-each address is replaced by what stands there: a function by its name and code, a class
-or a module by its name. Two processes whose guards read the same ask for the same.
+Many of torch's guards contain the address of an object, which differs between
+processes. In the text each address is replaced by a description of the object: a
+function by its name and code, a class or a module by its name. If the texts of two
+processes are the same, so are their guards.
 """
 
 from __future__ import annotations
@@ -58,18 +59,18 @@ _SINGLE = (
 class Guards:
     """Guards as torch checks them, and as lines that do not depend on the process.
 
-    `unnamed` are the sources that are guarded by the identity of an object that has no
-    name: nobody can say whether another process has the same one there.
+    `unnamed` are the sources guarded by the identity of an object without a name, which
+    cannot be compared between processes.
     """
 
     manager: Any
     lines: tuple[str, ...]
     unnamed: tuple[str, ...]
-    kept: Any = None
+    saved_guards: Any = None
     shape_parts: Any = None
 
 
-def built(
+def build_guards(
     code: types.CodeType,
     output_graph: Any,
     *,
@@ -78,9 +79,9 @@ def built(
     named: Callable[[str], str] = str,
     gone: Callable[[], None] = lambda: None,
 ) -> Guards:
-    """The guards of a graph; `gone` is called when an object dies that they ask for.
+    """Builds the guards of a graph; calls `gone` when a guarded object dies.
 
-    `named` tells the name that a module of this process goes by in the lines.
+    `named` maps the name of a module of this process to its name in the lines.
     """
     check_manager = _manager_class()(
         code,
@@ -92,15 +93,17 @@ def built(
     )
     check_manager.gone = gone
     guard_lines = str(check_manager.guard_manager).splitlines()
-    lines = sorted(_told(check_manager.objects, line, named) for line in guard_lines)
-    check_manager.objects.clear()  # none of them is to live longer for being guarded
+    lines = sorted(
+        _portable_line(check_manager.objects, line, named) for line in guard_lines
+    )
+    check_manager.objects.clear()  # the guards must not keep objects alive
     unnamed = tuple(dict.fromkeys(check_manager.unnamed))
     return Guards(
-        check_manager.guard_manager,
-        tuple(lines),
-        unnamed,
-        check_manager.kept,
-        check_manager.shape_code_parts,
+        manager=check_manager.guard_manager,
+        lines=tuple(lines),
+        unnamed=unnamed,
+        saved_guards=check_manager.saved_guards,
+        shape_parts=check_manager.shape_code_parts,
     )
 
 
@@ -114,7 +117,7 @@ def _manager_class() -> Any:
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             self.objects: dict[str, Any] = {}  # by address
             self.unnamed: list[str] = []
-            self.kept: Any = None
+            self.saved_guards: Any = None
             super().__init__(*args, **kwargs)
 
         def id_ref(self, obj: Any, obj_str: str) -> int:
@@ -124,14 +127,14 @@ def _manager_class() -> Any:
             return int(super().id_ref(obj, obj_str))
 
         def serialize_guards(self, builder: Any, guards: Any, graph: Any) -> bytes:
-            self.kept = guards  # torch's own way loses what it cannot pickle
+            self.saved_guards = guards  # torch would drop those that it cannot pickle
             return b""
 
         def build_guards(self, *args: Any, **kwargs: Any) -> Any:
             builder, manager = super().build_guards(*args, **kwargs)
             self_manager = builder._cached_guard_managers.get("L['self']")
             if self_manager is not None:
-                # Of one model alone: others of its class are compiled as they were.
+                # Only for this model: others of its class are compiled separately.
                 owner = builder.scope["L"]["self"]
                 address = super().id_ref(owner, "L['self']")
                 self_manager.add_id_match_guard(address, ["L['self'] is itself"], None)
@@ -144,7 +147,7 @@ def _manager_class() -> Any:
     return Manager
 
 
-def _told(objects: Any, line: str, named: Callable[[str], str]) -> str:
+def _portable_line(objects: Any, line: str, named: Callable[[str], str]) -> str:
     def name(match: re.Match[str]) -> str:
         if match[0] not in objects:
             return match[0]
@@ -152,18 +155,20 @@ def _told(objects: Any, line: str, named: Callable[[str], str]) -> str:
         return described(value, named) or f"some {type(value).__name__}"
 
     text = _ADDRESS.sub(name, line).strip()
-    text = _CLASS.sub(lambda match: f"<class '{_class_told(match[1], named)}'>", text)
-    # Torch 2.11 adds the object as it prints itself, with its address.
+    text = _CLASS.sub(
+        lambda match: f"<class '{_portable_class(match[1], named)}'>", text
+    )
+    # Torch 2.11 adds the repr of the object, which has its address.
     return text.split(", type=")[0] if "___check_obj_id(" in text else text
 
 
-def _class_told(name: str, named: Callable[[str], str]) -> str:
+def _portable_class(name: str, named: Callable[[str], str]) -> str:
     home, _, last = name.rpartition(".")
     return f"{named(home)}.{last}" if home else name
 
 
 def described(value: Any, named: Callable[[str], str] = str) -> str | None:
-    """An object by a name that it has in every process, else None."""
+    """A description of an object that is the same in every process, or None."""
     if value is None or value is ... or isinstance(value, _SINGLE):
         return repr(value)
     if isinstance(value, types.ModuleType):
@@ -190,7 +195,7 @@ def _class_name(owner: Any) -> str:
 
 
 def code_mark(code: types.CodeType) -> str:
-    """A hash of what code does: not of its file or its lines."""
+    """A hash of a function's code, independent of its file and lines."""
     digest = hashlib.sha256(code.co_code)
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
@@ -207,7 +212,7 @@ def code_mark(code: types.CodeType) -> str:
 
 @contextlib.contextmanager
 def in_compilation(name: str) -> Iterator[None]:
-    """As within a compilation: parts of torch count and name what they do by it."""
+    """Sets the compile context and the metrics context that torch's code needs."""
     utils = importlib.import_module("torch._dynamo.utils")
     convert = importlib.import_module("torch._dynamo.convert_frame")
     context = importlib.import_module("torch._guards")

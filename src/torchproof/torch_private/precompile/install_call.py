@@ -1,8 +1,8 @@
-"""A compiled call put in force again from bytes, without tracing.
+"""Installs a compiled call from bytes, without tracing.
 
-Guards are built on the live model: all of them, and they have to read as they did when
-the call was written. Torch then checks them at each call as it does its own, and traces
-the calls that they refuse.
+All guards are rebuilt on the live model, and must be the same as when the call was
+captured. Torch then checks them at each call like its own, and traces the calls for
+which they fail.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ GRAPH = "torch._dynamo.output_graph"
 _EVAL = "torch._C._dynamo.eval_frame"
 
 PROBES: dict[str, tuple[str, ...]] = {
-    "calls without tracing": (
+    "installation of compiled calls": (
         f"{CONVERT}:get_traced_fn",
         f"{CONVERT}:_get_frame",
         f"{CONVERT}:get_compile_id",
@@ -45,20 +45,21 @@ PROBES: dict[str, tuple[str, ...]] = {
 
 
 class PrecompileError(Exception):
-    """Why a call cannot be written, or is not put in force, in one line."""
+    """The reason, in one line, why a call cannot be captured or installed."""
 
 
 class Modules:
-    """Modules by the names they had where a call was written, known by their files.
+    """Maps the module names of the capturing process to modules of this process.
 
-    A service may load the same file under another name than the build did.
+    A module is matched by its file if it has another name here. `files` has the file
+    name and hash of each module.
     """
 
     def __init__(self, files: Mapping[str, tuple[str, str]]) -> None:
         self.files = files
-        self._written = {self.here(name).__name__: name for name in files}
+        self._captured_names = {self.module(name).__name__: name for name in files}
 
-    def here(self, name: str) -> types.ModuleType:
+    def module(self, name: str) -> types.ModuleType:
         with contextlib.suppress(ImportError):
             return importlib.import_module(name)
         mark = self.files.get(name, ("", ""))
@@ -66,18 +67,18 @@ class Modules:
             path = getattr(module, "__file__", None) or ""
             if os.path.basename(path) == mark[0] and file_mark(module) == mark:
                 return module
-        raise PrecompileError(f"there is no module {name} here")
+        raise PrecompileError(f"there is no module {name} in this process")
 
-    def written(self, name: str) -> str:
-        """The name that a module of this process had."""
-        return self._written.get(name, name)
+    def captured_name(self, name: str) -> str:
+        """The name of a module of this process in the capturing process."""
+        return self._captured_names.get(name, name)
 
-    def found(self, origin: tuple[str, ...]) -> Any:
-        """What an origin names here; `PrecompileError` if there is no such thing."""
+    def resolve(self, origin: tuple[str, ...]) -> Any:
+        """The object that an origin names; `PrecompileError` if it does not exist."""
         kind, *where = origin
         if kind == "builtins":
             return builtins.__dict__
-        value: Any = self.here(where[0])
+        value: Any = self.module(where[0])
         try:
             for name in where[1].split(".") if len(where) > 1 else ():
                 value = inspect.getattr_static(value, name)
@@ -88,7 +89,7 @@ class Modules:
         return value.__new__.__globals__ if kind == "namedtuple" else value
 
     def code(self, module: str, name: str) -> Any:
-        value = self.found(("object", module, name))
+        value = self.resolve(("object", module, name))
         value = getattr(value, "__func__", value)
         return getattr(getattr(value, "fget", None) or value, "__code__", None)
 
@@ -97,7 +98,7 @@ class Modules:
 
 
 def file_mark(module: Any) -> tuple[str, str] | None:
-    """The name and a hash of the file that a module came from."""
+    """The name and a hash of a module's file; None without a file."""
     path = getattr(module, "__file__", None)
     try:
         raw = Path(path).read_bytes() if path else None
@@ -115,56 +116,62 @@ class _Unpickler(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         files = self._modules.files
-        local_name = self._modules.here(module).__name__ if module in files else module
+        local_name = (
+            self._modules.module(module).__name__ if module in files else module
+        )
         return super().find_class(local_name, name)
 
 
 @dataclass
 class InstalledCall:
-    """One call that is in force; `remove` takes it and all of its code's out again."""
+    """An installed call; `remove` also removes all others of the same function."""
 
     fn: Callable[..., Any]
     manager: Any
-    put: list[str] = field(default_factory=list)
+    # The names that were added to the function's globals.
+    global_names: list[str] = field(default_factory=list)
 
     def accepts(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Whether its guards take this call, in the present state of everything."""
+        """Whether its guards hold for this call in the current state."""
         return bool(self.manager.check(frame_of(self.fn, args, kwargs).locals))
 
     def remove(self) -> None:
         plain = plain_function(self.fn)
         importlib.import_module(_EVAL)._reset_precompile_entries(plain.__code__)
-        for name in self.put:
+        for name in self.global_names:
             plain.__globals__.pop(name, None)
-        self.put.clear()
+        self.global_names.clear()
 
 
 def install_call(
     raw: bytes, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> InstalledCall:
-    """Makes torch take calls of this kind without tracing; `PrecompileError` says why not.
+    """Installs a captured call, so that torch does not trace calls of this kind.
 
-    Runs code that the bytes hold: they must be trusted. The call has to be of the kind
-    that was written, in the same mode; none of its values count.
+    Raises `PrecompileError` if the call does not fit this process. The bytes contain
+    code that is executed: they must be trusted. `args` and `kwargs` must be of the kind
+    that was captured, in the same mode; their values do not matter.
     """
     parts = pickle.loads(raw)
     modules = Modules(parts["files"])
     head = modules.loads(parts["head"])
     plain = plain_function(fn)
     installed = InstalledCall(fn, None)
-    guards = rebuilt(head, modules, fn, (args, kwargs), gone=_removing(installed))
+    guards = rebuild_guards(
+        head, modules, fn, (args, kwargs), gone=_remove_when_gone(installed)
+    )
     _assert_same(guards.lines, zlib.decompress(parts["lines"]).decode())
     compiled = _loaded(parts["artifact"])
     disable = importlib.import_module("torch._dynamo").disable
     plain.__globals__[head["backend_id"]] = disable(compiled)
-    installed.put.append(head["backend_id"])
+    installed.global_names.append(head["backend_id"])
     installed.manager = guards.manager
     load = importlib.import_module(_EVAL)._load_precompile_entry
     load(plain.__code__, guards.manager, head["bytecode"])
     return installed
 
 
-def rebuilt(
+def rebuild_guards(
     head: Mapping[str, Any],
     modules: Modules,
     fn: Callable[..., Any],
@@ -172,13 +179,13 @@ def rebuilt(
     *,
     gone: Callable[[], None] = lambda: None,
 ) -> guard_expressions.Guards:
-    """The guards that were written, built on this call of the live function."""
+    """Rebuilds the captured guards on this call of the live function."""
     plain = plain_function(fn)
     _assert_code(head, plain, modules)
     for name, origin in head["names"].items():
-        value = modules.found(origin)
+        value = modules.resolve(origin)
         if plain.__globals__.setdefault(name, value) is not value:
-            raise PrecompileError(f"{name} stands for something else here")
+            raise PrecompileError(f"{name} is another object in this process")
     graph: Any = importlib.import_module(GRAPH)
     context: Any = importlib.import_module("torch._guards")
     ordered = importlib.import_module("torch.utils._ordered_set").OrderedSet
@@ -191,11 +198,11 @@ def rebuilt(
     )
     try:
         with guard_expressions.in_compilation("load_guards"):
-            return guard_expressions.built(
+            return guard_expressions.build_guards(
                 plain.__code__,
                 graph.OutputGraphCommon(state),
                 shape_parts=head["shapes"],
-                named=modules.written,
+                named=modules.captured_name,
                 gone=gone,
             )
     except AssertionError as error:
@@ -204,14 +211,14 @@ def rebuilt(
             f"its guards fail here: {reasons[0] if reasons else ''}"
         ) from None
     except (LookupError, AttributeError, TypeError, NameError) as error:
-        raise PrecompileError(f"this model is another: {error}") from None
+        raise PrecompileError(f"this model is different: {error}") from None
 
 
-def _removing(installed: InstalledCall) -> Callable[[], None]:
-    """An address may soon be that of another object: nothing may ask for it then."""
+def _remove_when_gone(installed: InstalledCall) -> Callable[[], None]:
+    """Removes the call when a guarded object dies: its address may be reused."""
 
     def gone() -> None:
-        if installed.put and not sys.is_finalizing():
+        if installed.global_names and not sys.is_finalizing():
             installed.remove()
 
     return gone
@@ -221,20 +228,20 @@ def _assert_code(
     head: Mapping[str, Any], plain: types.FunctionType, modules: Modules
 ) -> None:
     if guard_expressions.code_mark(plain.__code__) != head["code"]:
-        raise PrecompileError(f"the code of {plain.__qualname__} is another")
+        raise PrecompileError(f"the code of {plain.__qualname__} is different")
     for module, name, mark in head["traced"]:
         code = modules.code(module, name)
         if code is None or guard_expressions.code_mark(code) != mark:
-            raise PrecompileError(f"the code of {module}.{name} is another here")
+            raise PrecompileError(f"the code of {module}.{name} is different")
 
 
 def _assert_same(lines: tuple[str, ...], written: str) -> None:
-    current, then = "\n".join(lines), written
-    if current == then:
+    if "\n".join(lines) == written:
         return
-    ours, theirs = set(lines), set(then.split("\n"))
+    ours = set(lines)
+    theirs = set(written.split("\n"))
     differing = sorted(ours - theirs) or sorted(theirs - ours) or [""]
-    raise PrecompileError(f"this model is another: {differing[0].lstrip('+-| ')}")
+    raise PrecompileError(f"this model is different: {differing[0].lstrip('+-| ')}")
 
 
 def _loaded(artifact: bytes) -> Any:

@@ -1,4 +1,4 @@
-"""The patterns that are looked for: in compiled code, and in whole files."""
+"""Lists the patterns to search for: in compiled code, and in whole files."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ PATTERNS: tuple[Pattern, ...] = (
 
 
 def by_node(patterns: Iterable[Pattern]) -> dict[type[ast.AST], list[Pattern]]:
-    """Which patterns look at which nodes."""
+    """The patterns for each type of node."""
     table: dict[type[ast.AST], list[Pattern]] = {}
     for pattern in patterns:
         for node in pattern.nodes:

@@ -1,4 +1,4 @@
-"""CUDA graphs as the program uses them: captures, steps, and outputs that are kept."""
+"""Misuse of CUDA graphs: nested captures, unmarked steps, outputs kept too long."""
 
 from __future__ import annotations
 
@@ -17,16 +17,31 @@ from torchproof.checking.static.source import Definition, Source, walk
 _GRADLESS = ("torch.no_grad", "torch.inference_mode")
 _MARK = "cudagraph_mark_step_begin"
 _STEPS = ("backward", _MARK)
-# Methods and attributes that give the same memory under another name.
-_VIEWS = {"detach", "view", "view_as", "squeeze", "unsqueeze", "transpose", "permute"}
-_VIEWS |= {"reshape", "flatten", "expand", "contiguous", "t", "unbind", "chunk"}
+# Methods that return a view of the same memory.
+_VIEWS = {
+    "detach",
+    "view",
+    "view_as",
+    "squeeze",
+    "unsqueeze",
+    "transpose",
+    "permute",
+    "reshape",
+    "flatten",
+    "expand",
+    "contiguous",
+    "t",
+    "unbind",
+    "chunk",
+}
 _FRESH = {"shape", "dtype", "device", "ndim"}
 
 
 class CaptureInCapture(FilePattern):
-    """torch.cuda.graph around something that records CUDA graphs itself."""
+    """torch.cuda.graph around compiled code that records CUDA graphs itself."""
 
-    code, severity = "CF103", "high"
+    code = "CF103"
+    severity = "high"
 
     def read(self, source: Source) -> Iterator[PatternMatch]:
         if "cuda.graph" not in source.text and "make_graphed" not in source.text:
@@ -49,12 +64,12 @@ class CaptureInCapture(FilePattern):
     def _match(self, node: ast.Call, source: Source) -> PatternMatch:
         return PatternMatch(
             node,
-            f"`{shorten(source.text_of(node))}` is captured, and records CUDA graphs"
-            " itself",
+            f"`{shorten(source.text_of(node))}` records CUDA graphs itself, inside"
+            " another capture",
             "modes reduce-overhead and max-autotune record and replay CUDA graphs, and"
             " neither can be done while a stream is capturing: the capture fails",
-            "compile what is captured without graphs of its own, with the default mode,"
-            " and call it a few times before the capture",
+            "compile the captured function with the default mode, which records no CUDA"
+            " graphs, and call it a few times before the capture",
         )
 
 
@@ -76,9 +91,11 @@ def _with_graphs(source: Source) -> Compilation | None:
 
 
 class UnmarkedSteps(FilePattern):
-    """Compiled functions with CUDA graphs are chained, and no step is marked."""
+    """Chained compiled functions with CUDA graphs, and no call that marks a step."""
 
-    code, kind, certain = "CF104", "cudagraph_lifetime", False
+    code = "CF104"
+    kind = "cudagraph_lifetime"
+    certain = False
     shown_by = ("CG301", "CG304")
     calls = 2
 
@@ -108,12 +125,12 @@ class UnmarkedSteps(FilePattern):
         second = shorten(source.text_of(node.func), 30)
         return PatternMatch(
             producer,
-            f"`{first}` would be overwritten before `{second}` has read it",
+            f"the output of `{first}` would be overwritten before `{second}` reads it",
             "without a mark, each call of a function compiled with CUDA graphs begins"
             " a step of its own, and a step frees what the one before it gave",
-            "call torch.compiler.cudagraph_mark_step_begin() before the first of them,"
-            " so that they are one step; or clone what is handed on, or compile both"
-            " as one function",
+            "call torch.compiler.cudagraph_mark_step_begin() before the first call, so"
+            " that both calls belong to one step; or clone the output that is passed"
+            " on, or compile both as one function",
         )
 
 
@@ -139,9 +156,11 @@ def _under_no_grad(node: ast.AST, file: Compilation) -> bool:
 
 
 class KeptOutput(FilePattern):
-    """Outputs of CUDA graphs that a loop keeps, or feeds back, without a copy."""
+    """A loop keeps outputs of CUDA graphs, or feeds them back, without a copy."""
 
-    code, kind, certain = "CG301", "cudagraph_lifetime", False
+    code = "CG301"
+    kind = "cudagraph_lifetime"
+    certain = False
     shown_by = ("CG301", "CG304")
     calls = 1
 
@@ -185,23 +204,23 @@ class KeptOutput(FilePattern):
         copy = f"{text}.clone()" if text == whole else ".clone()"
         return PatternMatch(
             node,
-            f"`{text}` is kept over later calls, which would overwrite it",
+            f"`{text}` is kept, and later calls would overwrite it",
             "with CUDA graphs every call writes its outputs to the same memory, so an"
             " output is good until the next call",
-            f"keep a copy, made outside of what is compiled: {copy}; or keep .item()"
-            " or .cpu() of it",
+            f"keep a copy, made outside the compiled function: {copy}; or keep the"
+            " result of .item() or .cpu()",
         )
 
 
 def _is_method(node: ast.AST, file: Compilation) -> bool:
-    """What is called again and again on the same object, and may keep things on it."""
+    """Whether a node is a method, which repeated calls may use to keep outputs."""
     if not isinstance(node, Definition) or node.name == "__init__":
         return False
     return isinstance(file.source.parents.get(node), ast.ClassDef)
 
 
 def _begins_steps(loop: ast.AST, file: Compilation) -> bool:
-    """Whether each turn is a step of its own: no backward of an earlier one is due."""
+    """Whether each iteration starts a new step: no backward is pending."""
     inside = loop.body[0] if isinstance(loop, Definition) else loop
     if _under_no_grad(inside, file):
         return True
@@ -215,7 +234,7 @@ def _begins_steps(loop: ast.AST, file: Compilation) -> bool:
 
 
 def _stored(node: ast.AST, loop: ast.AST, file: Compilation) -> ast.expr | None:
-    """The value that a node keeps beyond a turn of the loop."""
+    """The value that a node stores beyond one iteration of the loop."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
         stores = node.func.attr in ("append", "appendleft", "add", "put") and node.args
         return node.args[0] if stores and _outlives(node.func.value, loop) else None
@@ -236,14 +255,14 @@ def _stored(node: ast.AST, loop: ast.AST, file: Compilation) -> ast.expr | None:
 
 
 def _feeds_back(node: ast.Assign, target: ast.Name) -> bool:
-    """`state = step(state)`."""
+    """Whether an assignment is `state = step(state)`."""
     if not isinstance(node.value, ast.Call):
         return False
     return any(isinstance(a, ast.Name) and a.id == target.id for a in node.value.args)
 
 
 def _outlives(node: ast.expr, loop: ast.AST) -> bool:
-    """Whether a container is not made in the loop itself."""
+    """Whether a container is created outside the loop."""
     if not isinstance(node, ast.Name):
         return True
     return not any(
@@ -255,7 +274,7 @@ def _outlives(node: ast.expr, loop: ast.AST) -> bool:
 
 
 def _is_output(value: ast.expr, file: Compilation) -> bool:
-    """Whether a value is memory of a CUDA graph, or a view of it."""
+    """Whether a value is an output of a CUDA graph, or a view of one."""
     at: ast.AST | None = value
     for _ in range(6):
         if isinstance(at, ast.Call):

@@ -1,4 +1,4 @@
-"""The patterns of whole files: how a program compiles, captures and scripts."""
+"""Lists the patterns for whole files: how a program compiles, captures and scripts."""
 
 from __future__ import annotations
 

@@ -14,7 +14,9 @@ from torchproof.checking.static.source import Definition, Source, walk
 class FloatRate(FilePattern):
     """A scheduler changes the float that a compiled optimizer step reads."""
 
-    code, kind, certain = "RC218", "recompile", False
+    code = "RC218"
+    kind = "recompile"
+    certain = False
     severity = "low"
     calls = 3
 
@@ -32,17 +34,17 @@ class FloatRate(FilePattern):
     def _match(self, node: ast.expr) -> PatternMatch:
         return PatternMatch(
             node,
-            "the optimizer's step would be compiled twice: its learning rate is a float"
-            " that changes",
+            "the optimizer step would compile twice: its learning rate is a Python"
+            " float that changes",
             "a float is compiled in as a constant; when the scheduler changes it, the"
             " step is compiled again, with the rate as an input",
-            "make the rate a tensor: lr=torch.tensor(0.1), which schedulers keep;"
+            "use a tensor: lr=torch.tensor(0.1), which schedulers update in place;"
             " or accept one recompile",
         )
 
 
 def _steps(subject: ast.expr, file: Compilation) -> Iterator[tuple[ast.expr, ast.expr]]:
-    """The calls of an optimizer's step in what is compiled, with the optimizer."""
+    """The calls of `optimizer.step` in the compiled code, with the optimizer."""
     if isinstance(subject, ast.Attribute) and subject.attr == "step":
         yield subject, subject.value
         return
@@ -69,7 +71,7 @@ def _has_float_rate(optimizer: ast.expr, file: Compilation) -> bool:
 
 
 def _is_scheduled(optimizer: ast.expr, file: Compilation) -> bool:
-    """Whether a scheduler is made for it, or its groups' rates are written."""
+    """Whether a scheduler or an assignment changes the learning rate."""
     constructor = file.bindings.meaning(optimizer)
     for node in file.source.nodes:
         if isinstance(node, ast.Call) and node.args:

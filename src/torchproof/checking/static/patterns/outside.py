@@ -1,4 +1,4 @@
-"""Calls that leave what a graph can hold: the clock, files, C code, autograd."""
+"""Calls that a graph cannot contain: the clock, files, C code, autograd."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ _RANDOM_ONCE = re.compile(r"random\.(?:random|shuffle|sample|seed)")
 class OutsideWorld(Pattern):
     """The clock, files, processes, the environment and random generators."""
 
-    code, kind = "GB115", "graph_break"
+    code = "GB115"
+    kind = "graph_break"
     nodes = (ast.Call, ast.Subscript)
     shown_by = ("GB105", "GB111", "GB115", "GB117")
 
@@ -50,7 +51,7 @@ class OutsideWorld(Pattern):
             return
         dotted = at.dotted(node.func) or ""
         if _CLOCK.fullmatch(dotted):
-            fix = "take the time around the compiled call; torch.profiler looks inside"
+            fix = "time the compiled call from outside; torch.profiler shows the inside"
             yield self._match(node, at, "reads the clock", fix)
         elif _FILES.fullmatch(dotted):
             yield self._match(node, at, "reaches outside the tensor program", _PASS)
@@ -77,9 +78,10 @@ _LOOKUPS = re.compile(
 
 
 class UntraceableCall(Pattern):
-    """Functions written in C, and a tokenizer at work."""
+    """Functions written in C, and calls of a tokenizer."""
 
-    code, kind = "GB105", "graph_break"
+    code = "GB105"
+    kind = "graph_break"
     nodes = (ast.Call,)
     shown_by = ("GB103", "GB105", "GB115", "GB117", "GB199")
 
@@ -96,7 +98,7 @@ class UntraceableCall(Pattern):
                 cause="{} does the tokenizer's work in each call, in code that tracing"
                 " cannot follow",
                 fix="look the id up once, in __init__ or before the compiled call, and"
-                " keep it as a Python int",
+                " store it as a Python int",
             )
 
 
@@ -110,7 +112,8 @@ def _asks_tokenizer(dotted: str) -> bool:
 class Recurrent(Pattern):
     """nn.LSTM, nn.GRU and nn.RNN."""
 
-    code, kind = "GB108", "graph_break"
+    code = "GB108"
+    kind = "graph_break"
     nodes = (ast.Call,)
 
     def look(self, node: ast.AST, at: Flow) -> Iterator[PatternMatch]:
@@ -121,16 +124,17 @@ class Recurrent(Pattern):
                 at,
                 cause="{} calls a recurrent module, which tracing leaves out, with the"
                 " whole function around it",
-                fix="compile the layers before and after it and call it between them;"
-                " or set torch._dynamo.config.allow_rnn = True (experimental, unrolls"
-                " the sequence)",
+                fix="compile the layers before and after it, and call it uncompiled"
+                " between them; or set torch._dynamo.config.allow_rnn = True"
+                " (experimental, unrolls the sequence)",
             )
 
 
 class DeepCopy(Pattern):
     """copy.deepcopy of a tensor."""
 
-    code, kind = "GB109", "graph_break"
+    code = "GB109"
+    kind = "graph_break"
     nodes = (ast.Call,)
     shown_by = ("GB105", "GB109")
 
@@ -149,7 +153,8 @@ class DeepCopy(Pattern):
 class Autograd(Pattern):
     """backward() and autograd.grad."""
 
-    code, kind = "GB110", "graph_break"
+    code = "GB110"
+    kind = "graph_break"
     nodes = (ast.Call,)
 
     def look(self, node: ast.AST, at: Flow) -> Iterator[PatternMatch]:
@@ -164,8 +169,8 @@ class Autograd(Pattern):
                 node,
                 at,
                 cause="{} runs autograd inside the region that is being traced",
-                fix="compile the forward only and call backward() outside: it is"
-                " compiled with the forward; for gradients as values use"
+                fix="compile only the forward and call backward() outside: torch"
+                " compiles the backward with the forward; for gradients as values use"
                 " torch.func.grad",
             )
 
@@ -175,9 +180,10 @@ _PARAMETERS = ("torch.nn.Parameter", "torch.nn.parameter.Parameter")
 
 
 class TensorInternals(Pattern):
-    """requires_grad_(), retain_grad(), `.data =` and parameters made on the way."""
+    """requires_grad_(), retain_grad(), `.data =` and parameters created in forward."""
 
-    code, kind = "GB116", "graph_break"
+    code = "GB116"
+    kind = "graph_break"
     nodes = (ast.Call, ast.Assign)
     shown_by = ("GB105", "GB116", "GB199")
 
@@ -192,10 +198,10 @@ class TensorInternals(Pattern):
         called = node.func
         if isinstance(called, ast.Attribute) and called.attr in _INTERNALS:
             if at.kind(called.value).is_tensor:
-                fix = "do it before the tensor goes into the compiled function"
+                fix = "do it before you pass the tensor to the compiled function"
                 yield self._match(node, at, fix)
         elif at.dotted(called) in _PARAMETERS:
-            yield self._match(node, at, "make the parameter in __init__")
+            yield self._match(node, at, "create the parameter in __init__")
 
     def _match(self, node: ast.expr | ast.stmt, at: Flow, fix: str) -> PatternMatch:
         cause = "{} works on the tensor itself rather than its values"
@@ -212,7 +218,8 @@ def _is_data(target: ast.expr, at: Flow) -> bool:
 class DeviceContext(Pattern):
     """`with torch.device(...)`."""
 
-    code, kind = "GB111", "graph_break"
+    code = "GB111"
+    kind = "graph_break"
     nodes = (ast.With,)
     shown_by = ("GB111", "GB115", "GB199")
 
@@ -229,14 +236,16 @@ class DeviceContext(Pattern):
                     at,
                     cause="{} as a context manager cannot be entered while tracing, and"
                     " the whole function is left out",
-                    fix="give device= to each call that makes a tensor",
+                    fix="pass device= to each call that creates a tensor",
                 )
 
 
 class FrozenEnvironment(Pattern):
-    """A read of the environment: compiled code keeps the value."""
+    """A read of the environment: compiled code keeps the value it had at tracing."""
 
-    code, kind, severity = "NM411", "stale_state", "low"
+    code = "NM411"
+    kind = "stale_state"
+    severity = "low"
     nodes = (ast.Call, ast.Subscript, ast.Compare)
     calls = 2
 
@@ -247,10 +256,10 @@ class FrozenEnvironment(Pattern):
         text = shorten(at.text(node))
         yield PatternMatch(
             node,
-            f"{at.function.name} would keep what `{text}` gave while it was traced",
+            f"{at.function.name} would keep the value that `{text}` had at trace time",
             "nothing checks an environment variable when compiled code runs: a later"
             " change has no effect",
-            "read it once before the compiled function and pass the value in",
+            "read it before the compiled call and pass the value as an argument",
         )
 
 
@@ -265,9 +274,10 @@ def _reads_environment(node: ast.AST, at: Flow) -> bool:
 
 
 class NumpyRandom(Pattern):
-    """numpy's random numbers: compiled code draws from torch's, or stops."""
+    """numpy.random: compiled code draws from torch instead, or breaks the graph."""
 
-    code, kind = "NM413", "stale_state"
+    code = "NM413"
+    kind = "stale_state"
     nodes = (ast.Call,)
     shown_by = ("NM413", "NM419", "NM404", "GB101", "GB105", "GB115")
 
@@ -279,10 +289,10 @@ class NumpyRandom(Pattern):
         text = shorten(at.text(node))
         yield PatternMatch(
             node,
-            f"`{text}` would draw from torch instead of numpy, or split the graph of"
-            f" {at.function.name}",
+            f"`{text}` would draw from torch instead of numpy, or cause a graph break"
+            f" in {at.function.name}",
             "tracing replaces numpy by torch, so numpy's seed has no effect; what it"
             " cannot replace splits the graph",
-            "draw with torch.rand, torch.randn or torch.randint, or pass the numbers in"
+            "draw with torch.rand, torch.randn or torch.randint, or pass the numbers"
             " as an argument",
         )

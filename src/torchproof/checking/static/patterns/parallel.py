@@ -1,4 +1,4 @@
-"""torch.compile of a model that is wrapped for several devices already."""
+"""torch.compile of a model that DDP or FSDP has already wrapped."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class AfterParallel(FilePattern):
 
 
 def wrapped_before(site: Compiled, file: Compilation) -> ast.Call | None:
-    """The call that wrapped what is compiled here, where the file shows it."""
+    """The DDP or FSDP call that wrapped the compiled model, if the file shows it."""
     subject: ast.AST | None = site.subject
     for _ in range(3):
         if isinstance(subject, ast.Call):
@@ -58,9 +58,9 @@ def wrapped_before(site: Compiled, file: Compilation) -> ast.Call | None:
 
 
 def _sharded(name: ast.Name, file: Compilation) -> ast.Call | None:
-    """`fully_shard(model)`, in place, where modules inside it are sharded too.
+    """The call `fully_shard(model)`, if inner modules are sharded too.
 
-    The hooks of the outermost module run outside of what is compiled.
+    The hooks of the outermost module run outside the compiled code.
     """
     if "fully_shard" not in file.source.text:
         return None
@@ -91,32 +91,32 @@ def _explanation(
                 "raises at its first call: DDP's own forward breaks the graph",
                 "DDP's forward calls code that Dynamo does not trace, and"
                 " fullgraph=True forbids that",
-                "leave fullgraph out here, or give it to the inner module: compile"
-                " the module first, then wrap it",
+                "remove fullgraph here, or use it on the inner module: compile the"
+                " module first, then wrap it",
             )
         return (
             "low",
-            "compiles DDP's forward too, and cuts the graphs at its buckets",
+            "also compiles DDP's forward, and splits the graphs at its buckets",
             "torch splits what is compiled after DDP at each bucket of gradients, so"
             " that sending them overlaps with backward; a bucket has 25 MB",
-            "this is the order that PyTorch names for DDP; with larger graphs in"
-            " mind set bucket_cap_mb higher, or compile the blocks before wrapping",
+            "PyTorch recommends this order for DDP; for larger graphs increase"
+            " bucket_cap_mb, or compile the blocks before wrapping",
         )
     if name in FSDP and not is_true(arguments.get("use_orig_params")):
         return (
             "high",
-            "compiles nothing: FSDP was given no use_orig_params=True",
+            "compiles nothing: FSDP has no use_orig_params=True",
             "Dynamo traces no FSDP module that holds flattened parameters, and the"
             " whole model runs uncompiled",
-            "compile each block first and wrap it then; or use fully_shard; at least"
+            "compile each block first and then wrap it; or use fully_shard; at least"
             " pass use_orig_params=True",
         )
     return (
         "high" if whole else "medium",
         "raises at its first call: FSDP's hooks break the graph"
         if whole
-        else "breaks at the hooks of the modules that are sharded inside",
+        else "causes graph breaks at the hooks of the sharded inner modules",
         f"{name} gathers parameters in hooks, and Dynamo does not trace them",
-        "compile each block before it is sharded: block.compile(), then"
+        "compile each block before sharding it: block.compile(), then"
         " fully_shard(block)",
     )

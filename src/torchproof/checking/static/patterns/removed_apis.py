@@ -1,4 +1,4 @@
-"""Calls that guides still show, and that torch has dropped, renamed or deprecated."""
+"""Calls from older guides that torch has removed, renamed or deprecated."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from torchproof.records import Severity
 
 @dataclass(frozen=True)
 class RemovedApi:
-    """A dotted name, what becomes of it, and what to write instead."""
+    """The replacement of a removed or deprecated function."""
 
     instead: str
-    raises: bool = False  # else it works, with a warning
+    raises: bool = False  # otherwise it works with a warning
 
     @property
     def severity(self) -> Severity:
@@ -67,12 +67,20 @@ REMOVED = {
         "torch.onnx.export(..., dynamo=True)", raises=True
     ),
 }
-# One of these is in every file that has one of those names.
+# Every file that uses one of those names contains one of these words.
 _WORDS = (
-    *("cuda.amp", "cpu.amp", "sdp_kernel", "memory_cached", "autocast_gpu_dtype"),
-    *("_dynamo", "torch.export", "torch._export", "dynamo_export", "pad_sequence"),
+    "cuda.amp",
+    "cpu.amp",
+    "sdp_kernel",
+    "memory_cached",
+    "autocast_gpu_dtype",
+    "_dynamo",
+    "torch.export",
+    "torch._export",
+    "dynamo_export",
+    "pad_sequence",
 )
-# Keywords that a function does not take, and what to do instead.
+# Keywords that a function no longer takes, and what to do instead.
 _KEYWORDS = {
     "torch.nn.utils.rnn.pad_sequence": {
         "max_length": "pad to a fixed length with torch.nn.functional.pad afterwards"
@@ -80,19 +88,34 @@ _KEYWORDS = {
     "torch.export.export": {"constraints": "pass dynamic_shapes=..."},
 }
 MODES = (
-    *("default", "lite", "reduce-overhead", "max-autotune"),
+    "default",
+    "lite",
+    "reduce-overhead",
+    "max-autotune",
     "max-autotune-no-cudagraphs",
 )
 # The parameters of torch.compile in torch 2.11 to 2.15 together.
-_COMPILE = {"model", "fullgraph", "dynamic", "backend", "mode", "options", "disable"}
-_COMPILE |= {"recompile_limit", "isolate_recompiles", "shapes_spec", "dynamic_shapes"}
-_COMPILE |= {"name"}
+_COMPILE = {
+    "model",
+    "fullgraph",
+    "dynamic",
+    "backend",
+    "mode",
+    "options",
+    "disable",
+    "recompile_limit",
+    "isolate_recompiles",
+    "shapes_spec",
+    "dynamic_shapes",
+    "name",
+}
 
 
 class RemovedApiUse(FilePattern):
-    """A function, keyword or mode that torch does not have, or is about to drop."""
+    """A function, keyword or mode that torch does not have, or will remove."""
 
-    code, severity = "CF108", "low"
+    code = "CF108"
+    severity = "low"
 
     def read(self, source: Source) -> Iterator[PatternMatch]:
         if any(word in source.text for word in _WORDS):
@@ -124,18 +147,18 @@ class RemovedApiUse(FilePattern):
     def _keywords(self, node: ast.Call, source: Source) -> Iterator[PatternMatch]:
         dotted = source.dotted(node.func) or ""
         for keyword in node.keywords if dotted in _KEYWORDS else ():
-            cure = _KEYWORDS[dotted].get(keyword.arg or "")
-            if cure:
+            fix = _KEYWORDS[dotted].get(keyword.arg or "")
+            if fix:
                 yield PatternMatch(
                     keyword.value,
                     f"{dotted} takes no {keyword.arg}: this raises TypeError",
                     f"torch 2.11, 2.13 and 2.15 have no {keyword.arg} here",
-                    cure,
+                    fix,
                     "high",
                 )
 
     def _old_signatures(self, source: Source) -> Iterator[PatternMatch]:
-        """`explain(f, x)`, where it is `explain(f)(x)`."""
+        """`explain(f, x)` instead of `explain(f)(x)`."""
         for node in source.nodes:
             if not isinstance(node, ast.Call) or len(node.args) < 2:
                 continue
@@ -156,18 +179,18 @@ class RemovedApiUse(FilePattern):
         if mode is not None and mode not in MODES and site.backend == "inductor":
             yield PatternMatch(
                 arguments["mode"],
-                f'torch.compile has no mode "{mode}": this raises',
+                f'torch.compile has no mode "{mode}": this call raises',
                 f"the modes are {', '.join(MODES)}",
-                "choose one of them; torchproof bench measures which is fastest",
+                "use one of these modes; torchproof bench measures which is fastest",
                 "high",
             )
         if _is_given(arguments.get("mode")) and _is_given(arguments.get("options")):
             yield PatternMatch(
                 arguments["options"],
-                f"`{text}` raises: mode and options exclude each other",
+                f"`{text}` raises: it passes both mode and options",
                 "a mode is a preset of options, and torch.compile takes one of the two",
-                "leave mode out and give its options:"
-                " torch._inductor.list_mode_options(mode) names them",
+                "remove mode and pass its options:"
+                " torch._inductor.list_mode_options(mode) lists them",
                 "high",
             )
         for name in sorted(set(arguments) - _COMPILE):
@@ -175,18 +198,18 @@ class RemovedApiUse(FilePattern):
                 arguments[name],
                 f"torch.compile takes no {name}: this raises TypeError",
                 f"torch 2.11, 2.13 and 2.15 have no parameter {name} there",
-                "write fullgraph=True" if name == "nopython" else "leave it out",
+                "write fullgraph=True" if name == "nopython" else "remove it",
                 "high",
             )
 
 
 def _is_given(node: ast.expr | None) -> bool:
-    """As something that is surely no None."""
+    """Whether an argument is present and certainly not None."""
     return isinstance(node, ast.Dict) or literal(node) is not None
 
 
 def _is_probed(node: ast.AST, source: Source) -> bool:
-    """Where the program asks what torch has, it may be one of two ways."""
+    """Whether the program may check first that torch has the function."""
     at: ast.AST | None = node
     while (at := source.parents.get(at)) is not None:  # type: ignore[arg-type]
         if isinstance(at, ast.Try | ast.If | ast.IfExp):
@@ -197,15 +220,16 @@ def _is_probed(node: ast.AST, source: Source) -> bool:
 
 
 class ScaledBfloat16(FilePattern):
-    """A GradScaler beside autocast to bfloat16."""
+    """A GradScaler together with autocast to bfloat16."""
 
-    code, severity = "CF109", "low"
+    code = "CF109"
+    severity = "low"
 
     def read(self, source: Source) -> Iterator[PatternMatch]:
         if "GradScaler" not in source.text or "bfloat16" not in source.text:
             return
         if "float16" in source.text.replace("bfloat16", "") or "fp16" in source.text:
-            return  # the program has both ways
+            return  # the program also supports float16
         if not self._casts(source):
             return
         for node in source.nodes:
@@ -216,10 +240,10 @@ class ScaledBfloat16(FilePattern):
             if name == "GradScaler" and not switched:
                 yield PatternMatch(
                     node,
-                    "GradScaler has nothing to do: autocast is to bfloat16",
+                    "GradScaler has no effect: autocast uses bfloat16",
                     "scaling keeps small gradients of float16 from vanishing; bfloat16"
                     " has the range of float32",
-                    "leave the scaler out: loss.backward() and optimizer.step()",
+                    "remove the scaler: use loss.backward() and optimizer.step()",
                 )
 
     def _casts(self, source: Source) -> bool:

@@ -1,4 +1,4 @@
-"""What a program does with the result of torch.compile, and with the original."""
+"""Misuse of the result of torch.compile: discarded, bypassed or saved with prefix."""
 
 from __future__ import annotations
 
@@ -14,17 +14,38 @@ from torchproof.checking.static.patterns.pattern import (
 )
 from torchproof.checking.static.source import Class, Definition, Source, walk
 
-# Methods by which models are run besides forward; nn.Module has none of them.
-_METHODS = {"generate", "encode", "decode", "predict", "sample", "embed", "infer"}
-_METHODS |= {"encode_image", "encode_text", "forward_features", "transcribe", "rollout"}
-_METHODS |= {"get_image_features", "get_text_features", "training_step", "act"}
-_METHODS |= {"validation_step", "test_step", "predict_step", "log_prob", "translate"}
+# Methods besides forward that run a model; nn.Module has none of them.
+_METHODS = {
+    "generate",
+    "encode",
+    "decode",
+    "predict",
+    "sample",
+    "embed",
+    "infer",
+    "encode_image",
+    "encode_text",
+    "forward_features",
+    "transcribe",
+    "rollout",
+    "get_image_features",
+    "get_text_features",
+    "training_step",
+    "act",
+    "validation_step",
+    "test_step",
+    "predict_step",
+    "log_prob",
+    "translate",
+}
 
 
 class ThrownAway(FilePattern):
-    """The result of torch.compile is used by nothing."""
+    """The program does not use the result of torch.compile."""
 
-    code, kind, severity = "NC801", "no_op", "high"
+    code = "NC801"
+    kind = "no_op"
+    severity = "high"
     shown_by = ("NC801", "NC803")
 
     def read(self, source: Source) -> Iterator[PatternMatch]:
@@ -38,8 +59,8 @@ class ThrownAway(FilePattern):
             subject = source.text_of(site.subject)
             yield PatternMatch(
                 site.node,
-                f"`{shorten(source.text_of(site.node))}` compiles nothing: its result"
-                " is thrown away",
+                f"`{shorten(source.text_of(site.node))}` has no effect: the program"
+                " discards its result",
                 f"torch.compile leaves {shorten(subject)} as it is and returns a"
                 " compiled one, which nothing calls",
                 f"use the result: {subject} = torch.compile({subject}), or compile a"
@@ -48,7 +69,7 @@ class ThrownAway(FilePattern):
 
 
 def _may_raise_on_purpose(node: ast.AST, source: Source) -> bool:
-    """Inside a `with` or `try`, what is asked may be whether it raises."""
+    """Whether a `with` or `try` around it may test that the call raises."""
     at: ast.AST | None = node
     while (at := source.parents.get(at)) is not None:  # type: ignore[arg-type]
         if isinstance(at, ast.With | ast.Try):
@@ -61,7 +82,9 @@ def _may_raise_on_purpose(node: ast.AST, source: Source) -> bool:
 class OtherMethod(FilePattern):
     """A method other than forward is called on a compiled module."""
 
-    code, kind, certain = "NC802", "no_op", False
+    code = "NC802"
+    kind = "no_op"
+    certain = False
     shown_by = ("NC802",)
 
     def read(self, source: Source) -> Iterator[PatternMatch]:
@@ -85,14 +108,14 @@ class OtherMethod(FilePattern):
                 f"`{text}()` on the compiled module would run uncompiled",
                 f"torch.compile(module) compiles forward only; {name} is the"
                 " original's own method",
-                f"if {name} calls forward, compile in place with model.compile(); else"
-                f" compile the method itself: model.{name} ="
+                f"if {name} calls forward, compile in place with model.compile();"
+                f" otherwise compile the method itself: model.{name} ="
                 f" torch.compile(model.{name})",
             )
 
 
 def _is_other(name: str, site: Compiled, file: Compilation) -> bool:
-    """Whether a method runs the model's own code, and is not what was compiled."""
+    """Whether a method runs the model's own code but is not compiled."""
     cls = _class(site, file)
     if cls is None:
         return name in _METHODS and not _is_function(site, file)
@@ -106,12 +129,12 @@ def _is_other(name: str, site: Compiled, file: Compilation) -> bool:
 
 
 def _computes(function: Definition) -> bool:
-    """Whether a method is given something to work on, as those that run a model."""
+    """Whether a method takes an argument besides self, as methods that run a model."""
     return len(function.args.args) > 1
 
 
 def _class(site: Compiled, file: Compilation) -> Class | None:
-    """The class of the compiled module, where the file says it."""
+    """The class of the compiled module, if the file shows it."""
     subject: ast.AST | None = site.subject
     for _ in range(4):
         if isinstance(subject, ast.Call):
@@ -126,9 +149,19 @@ def _class(site: Compiled, file: Compilation) -> Class | None:
     return None
 
 
-# Methods of a module that give the module itself.
-_SAME = {"to", "cuda", "cpu", "eval", "train", "half", "float", "bfloat16", "double"}
-_SAME |= {"requires_grad_"}
+# Methods of a module that return the module itself.
+_SAME = {
+    "to",
+    "cuda",
+    "cpu",
+    "eval",
+    "train",
+    "half",
+    "float",
+    "bfloat16",
+    "double",
+    "requires_grad_",
+}
 
 
 def _is_function(site: Compiled, file: Compilation) -> bool:
@@ -141,9 +174,11 @@ def _is_function(site: Compiled, file: Compilation) -> bool:
 
 
 class OriginalCalled(FilePattern):
-    """The original is called, and what torch.compile made of it is not used at all."""
+    """The program calls the original, and never uses the compiled result."""
 
-    code, kind, certain = "NC803", "no_op", False
+    code = "NC803"
+    kind = "no_op"
+    certain = False
     shown_by = ("NC803", "NC801")
 
     def read(self, source: Source) -> Iterator[PatternMatch]:
@@ -161,18 +196,18 @@ class OriginalCalled(FilePattern):
                 text = shorten(source.text_of(call))
                 yield PatternMatch(
                     call,
-                    f"`{text}` runs uncompiled: {names[0]} is the compiled one, and"
+                    f"`{text}` runs uncompiled: the compiled one is {names[0]}, and"
                     " nothing uses it",
                     f"torch.compile leaves {names[1]} as it is and returns a compiled"
                     " one",
-                    f"call {names[0]} here, or name the result {names[1]}",
+                    f"call {names[0]} here, or assign the result to {names[1]}",
                 )
 
 
 def _first_call(
     subject: ast.Name | ast.Attribute, site: Compiled, file: Compilation
 ) -> ast.Call | None:
-    """Of the original: after it is compiled, or in another method of its object."""
+    """The first call of the original after compiling, or in another method."""
     is_attribute = isinstance(subject, ast.Attribute)
     scope = file.bindings.scope(site.node)
     if is_attribute:
@@ -188,7 +223,7 @@ def _first_call(
 
 
 def _is_read(name: ast.expr, file: Compilation) -> bool:
-    """Whether anything in the file reads the name, or may from outside."""
+    """Whether code in the file reads the name, or the file exports it."""
     last = name.id if isinstance(name, ast.Name) else getattr(name, "attr", "")
     if last in _exported(file.source):
         return True
@@ -210,7 +245,7 @@ def _exported(source: Source) -> set[str]:
 
 
 class PrefixedCheckpoint(FilePattern):
-    """A compiled module's state_dict is saved: its keys begin with `_orig_mod.`."""
+    """The program saves the state_dict of a compiled module, with `_orig_mod.` keys."""
 
     code = "CF112"
 
@@ -218,7 +253,7 @@ class PrefixedCheckpoint(FilePattern):
         file = compiled.of(source)
         if file is None or "state_dict" not in source.text:
             return
-        if "_orig_mod" in source.text:  # the program knows
+        if "_orig_mod" in source.text:  # the program handles the prefix
             return
         for node in source.nodes:
             if (
@@ -247,5 +282,5 @@ class PrefixedCheckpoint(FilePattern):
             "a compiled module holds the original under the name _orig_mod, so a plain"
             " model finds none of its keys in what is saved",
             "compile in place with model.compile(), which keeps the names, or save the"
-            " state of the original model",
+            " state_dict of the original model",
         )

@@ -1,4 +1,4 @@
-"""Settings that have no effect, do not exist, or hide what goes wrong."""
+"""Settings that have no effect, do not exist, or hide errors."""
 
 from __future__ import annotations
 
@@ -18,13 +18,16 @@ from torchproof.checking.static.patterns.pattern import (
 )
 from torchproof.checking.static.source import Definition, Source
 
-# Read once, while `import torch` runs.
+# torch reads these once, during `import torch`.
 AT_IMPORT = ("TORCH_LOGS", "TORCH_TRACE")
-# Read once, at the first torch.compile or import of torch._dynamo. Others, as
-# TORCHINDUCTOR_CACHE_DIR, are read whenever they are needed.
+# torch reads these once, at the first torch.compile or import of torch._dynamo. It
+# reads others, such as TORCHINDUCTOR_CACHE_DIR, each time it needs them.
 AT_COMPILE = (
-    *("TORCH_COMPILE_DISABLE", "TORCHDYNAMO_SUPPRESS_ERRORS", "TORCHDYNAMO_VERBOSE"),
-    *("TORCHINDUCTOR_MAX_AUTOTUNE", "TORCHINDUCTOR_COMPILE_THREADS"),
+    "TORCH_COMPILE_DISABLE",
+    "TORCHDYNAMO_SUPPRESS_ERRORS",
+    "TORCHDYNAMO_VERBOSE",
+    "TORCHINDUCTOR_MAX_AUTOTUNE",
+    "TORCHINDUCTOR_COMPILE_THREADS",
     "TORCHINDUCTOR_FX_GRAPH_CACHE",
 )
 _STARTS_OTHERS = ("subprocess", "multiprocessing", "mp.spawn", "os.exec", "ray.init")
@@ -38,7 +41,7 @@ def settings() -> Mapping[str, frozenset[str]]:
 
 
 class LateEnvironment(FilePattern):
-    """An environment variable is set after torch has read it."""
+    """The program sets an environment variable after torch has read it."""
 
     code = "CF106"
 
@@ -46,7 +49,7 @@ class LateEnvironment(FilePattern):
         if "environ" not in source.text or "TORCH" not in source.text:
             return
         if any(word in source.text for word in _STARTS_OTHERS):
-            return  # it may be for a process that is yet to start
+            return  # the variable may be for a process that starts later
         for node in source.nodes:
             for name in _set_variables(node, source):
                 when = self._when(name, node, source)
@@ -72,9 +75,9 @@ class LateEnvironment(FilePattern):
         instead = f", or use {api} from inside the program" if api else ""
         return PatternMatch(
             node,
-            f"{name} is set too late, and has no effect",
+            f"{name} is set too late and has no effect",
             f"torch reads {name} once, at {when}, which has run by then",
-            f"set it before that, best in the shell: {name}=... python ...{instead}",
+            f"set it earlier, best in the shell: {name}=... python ...{instead}",
         )
 
 
@@ -99,7 +102,7 @@ def _is_environ(node: ast.expr, source: Source) -> bool:
 
 
 def _imports(source: Source, node: ast.AST, modules: tuple[str, ...]) -> bool:
-    """Whether a module is imported before a node runs, as far as the file shows."""
+    """Whether the file imports a module before a node runs."""
     scope = _function(source, node)
     line = getattr(node, "lineno", 0)
     for each in source.nodes:
@@ -114,7 +117,7 @@ def _imports(source: Source, node: ast.AST, modules: tuple[str, ...]) -> bool:
         if where is scope and each.lineno < line and _is_plain(source, each):  # type: ignore[attr-defined]
             return True
         if where is None and scope is not None and _is_plain(source, each):
-            return True  # a function runs after its module's own imports
+            return True  # a function runs after the imports of its module
     return False
 
 
@@ -127,7 +130,7 @@ def _function(source: Source, node: ast.AST) -> ast.AST | None:
 
 
 def _is_plain(source: Source, node: ast.AST) -> bool:
-    """Under no condition: a statement of the module or of the function itself."""
+    """Whether a statement is directly in the module or function, under no condition."""
     return isinstance(source.parents.get(node), ast.Module | Definition)
 
 
@@ -154,7 +157,8 @@ def _is_looped(source: Source, node: ast.AST) -> bool:
 class UnknownSetting(FilePattern):
     """A setting of the compiler that torch does not have."""
 
-    code, severity = "CF107", "high"
+    code = "CF107"
+    severity = "high"
 
     def read(self, source: Source) -> Iterator[PatternMatch]:
         if any(module.rpartition(".")[0] in source.text for module in settings()):
@@ -182,7 +186,7 @@ class UnknownSetting(FilePattern):
                 yield self._match(target, module, setting)
 
     def _patched(self, node: ast.AST, source: Source) -> Iterator[PatternMatch]:
-        """`config.patch(name=value)`, with names as keywords, a dict or a string."""
+        """Reads `config.patch(...)`, with names as keywords, in a dict or a string."""
         if not isinstance(node, ast.Call):
             return
         module = (source.dotted(node.func) or "").removesuffix(".patch")
@@ -213,7 +217,7 @@ class UnknownSetting(FilePattern):
                 assert key is not None
                 yield PatternMatch(
                     key,
-                    f'torch.compile has no option "{name}": this raises',
+                    f'torch.compile has no option "{name}": this call raises',
                     f"options are settings of {module}, and torch 2.11, 2.13 and 2.15"
                     " have none of this name",
                     "torch._inductor.list_options() lists them" + _near(name),
@@ -229,7 +233,7 @@ class UnknownSetting(FilePattern):
             mode,
             f'mode="{site.mode}" has no effect with backend="{site.backend}"',
             "modes are presets of the Inductor backend; others ignore them",
-            'leave backend out, or pass backend="inductor"',
+            'remove backend, or pass backend="inductor"',
             "low",
         )
 
@@ -238,14 +242,15 @@ class UnknownSetting(FilePattern):
             node,
             f"{module} has no setting {setting}: this raises AttributeError",
             f"torch 2.11, 2.13 and 2.15 have no {shorten(setting)} in {module}",
-            _CURES.get(setting, f"remove it, or look the name up: dir({module})")
-            + (_near(setting) if setting not in _CURES else ""),
+            _REPLACEMENTS[setting]
+            if setting in _REPLACEMENTS
+            else f"remove it, or look the name up: dir({module}){_near(setting)}",
         )
 
 
-# Options of torch.compile that are no settings.
+# Options of torch.compile that are not settings of torch._inductor.config.
 _OPTIONS = {"guard_filter_fn", "trace.enabled", "trace.graph_diagram"}
-_CURES = {
+_REPLACEMENTS = {
     "cache_dir": "set the environment variable TORCHINDUCTOR_CACHE_DIR",
     "log_level": "use torch._logging.set_logs(dynamo=...) or TORCH_LOGS",
     "output_code": "use torch._logging.set_logs(output_code=True) or TORCH_LOGS",
@@ -256,7 +261,7 @@ _CURES = {
 
 
 def _is_imported(node: ast.expr, source: Source) -> bool:
-    """Whether the first word is an import where it is used, and no variable."""
+    """Whether the first part of a dotted name is an import and not a variable."""
     while isinstance(node, ast.Attribute):
         node = node.value
     if not isinstance(node, ast.Name) or bindings.of(source).owner(node) is not None:
@@ -273,14 +278,14 @@ def _is_imported(node: ast.expr, source: Source) -> bool:
 def _settings_of(
     node: ast.expr, names: frozenset[str], source: Source
 ) -> frozenset[str]:
-    """All settings, where a short name may stand for another module elsewhere."""
+    """The settings of the module; of all modules if the source uses a short name."""
     if source.text_of(node).startswith("torch."):
         return names
     return frozenset().union(*settings().values())
 
 
 def _has(setting: str, names: frozenset[str]) -> bool:
-    """A setting, a group of settings, or something private or callable."""
+    """Whether a name is a setting, a group of settings, or private."""
     if setting in names or setting.startswith("_"):
         return True
     return any(name.startswith(f"{setting}.") for name in names)
@@ -289,7 +294,7 @@ def _has(setting: str, names: frozenset[str]) -> bool:
 def _near(setting: str) -> str:
     every = sorted({name for names in settings().values() for name in names})
     similar = difflib.get_close_matches(setting, every, 1, 0.8)
-    return f"; there is {similar[0]}" if similar else ""
+    return f"; did you mean {similar[0]}?" if similar else ""
 
 
 class SilentErrors(FilePattern):
@@ -307,10 +312,10 @@ class SilentErrors(FilePattern):
                 if source.dotted(target) == "torch._dynamo.config.suppress_errors":
                     yield PatternMatch(
                         node,
-                        "errors of compiling are hidden; what they hit runs eagerly",
+                        "compile errors are hidden, and the functions run uncompiled",
                         "suppress_errors turns every error of compiling into a log line"
                         " and runs the function uncompiled",
-                        "remove it and see what fails with torchproof check; for"
-                        " production use torchproof.compile, which falls back and says"
-                        " so",
+                        "remove it and run torchproof check to see what fails; in"
+                        " production use torchproof.compile, which falls back to eager"
+                        " and reports it",
                     )

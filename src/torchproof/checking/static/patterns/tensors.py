@@ -1,4 +1,4 @@
-"""What compiled code does with the values of tensors."""
+"""Code that needs the values of tensors, which tracing does not have."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from torchproof.checking.static.patterns.pattern import (
 )
 
 _CASTS = {"int", "float", "bool", "complex", "range"}
-# Functions of math that take no number but a sequence of them.
+# Functions of math that take a sequence instead of a number.
 _SEQUENCES = {"math.prod", "math.fsum", "math.dist", "math.sumprod"}
 _READS = {"item": "a number", "tolist": "a list", "__bool__": "a bool"}
-# Whose arguments are sizes, as functions of torch and as methods of a tensor.
+# Functions of torch and methods of a tensor whose arguments are sizes.
 _SIZED = {"arange", "zeros", "ones", "empty", "rand", "randn", "randperm", "eye"}
 _SIZED_METHODS = {"view", "reshape", "expand", "repeat", "new_zeros", "new_ones"}
 
@@ -26,7 +26,8 @@ _SIZED_METHODS = {"view", "reshape", "expand", "repeat", "new_zeros", "new_ones"
 class ToPython(Pattern):
     """`.item()`, `.tolist()`, `int()`, `math.sqrt()`, `range()`, slices by a tensor."""
 
-    code, kind = "GB101", "graph_break"
+    code = "GB101"
+    kind = "graph_break"
     nodes = (ast.Call, ast.Subscript)
     shown_by = ("GB101", "GB103", "GB113", "GB117", "HS901", "DS602")
 
@@ -39,8 +40,8 @@ class ToPython(Pattern):
                 node,
                 at,
                 cause=f"{{}} reads {what} out of a tensor, which tracing cannot",
-                fix="keep it a tensor and read it after the compiled call, or set"
-                " torch._dynamo.config.capture_scalar_outputs = True",
+                fix="keep the value as a tensor and read it after the compiled call, or"
+                " set torch._dynamo.config.capture_scalar_outputs = True",
             )
 
 
@@ -82,10 +83,20 @@ def _read_by_index(node: ast.Subscript, at: Flow) -> str | None:
 class Branch(Pattern):
     """`if`, `while`, `and`, `or`, `not`, `in` and `assert` of a tensor."""
 
-    code, kind = "GB102", "graph_break"
+    code = "GB102"
+    kind = "graph_break"
     nodes = (
-        *(ast.If, ast.While, ast.IfExp, ast.BoolOp, ast.UnaryOp, ast.Assert),
-        *(ast.Compare, ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp),
+        ast.If,
+        ast.While,
+        ast.IfExp,
+        ast.BoolOp,
+        ast.UnaryOp,
+        ast.Assert,
+        ast.Compare,
+        ast.ListComp,
+        ast.SetComp,
+        ast.GeneratorExp,
+        ast.DictComp,
     )
     shown_by = ("GB101", "GB102", "GB117")
 
@@ -94,26 +105,26 @@ class Branch(Pattern):
             word = _word(node)
             yield PatternMatch(
                 test,
-                f"`{word}{shorten(at.text(test))}` would split the graph of"
+                f"`{word}{shorten(at.text(test))}` would cause a graph break in"
                 f" {at.function.name}",
                 f"`{shorten(at.text(test))}` depends on the value of a tensor, which"
                 " tracing does not have",
-                _cure(node),
+                _fix(node),
             )
 
 
 def _tests(node: ast.AST, at: Flow) -> list[ast.expr]:
-    """The expressions whose truth is asked for and is a tensor."""
+    """The tensors that a node converts to a bool."""
     if isinstance(node, ast.Compare):
         return [node] if _is_asked(node, at) else []
     if isinstance(node, ast.Assert):
-        # `assert tensor, "text"` is captured; a text that is built is not.
+        # Dynamo captures `assert tensor, "text"`, but not with an f-string.
         built = node.msg is not None and not isinstance(node.msg, ast.Constant)
         tests = [node.test] if built else []
     elif isinstance(node, ast.If | ast.While | ast.IfExp):
         tests = [node.test]
     elif isinstance(node, ast.BoolOp):
-        tests = node.values[:-1]  # the last one is given on as it is
+        tests = node.values[:-1]  # the last operand is returned without a test
     elif isinstance(node, ast.UnaryOp):
         tests = [node.operand] if isinstance(node.op, ast.Not) else []
     else:
@@ -122,7 +133,7 @@ def _tests(node: ast.AST, at: Flow) -> list[ast.expr]:
 
 
 def _is_asked(node: ast.Compare, at: Flow) -> bool:
-    """`a < x < b` asks for the first answer; `x in (1, 2)` for each."""
+    """Whether a comparison converts to bool, as `a < x < b` and `x in (1, 2)` do."""
     if len(node.ops) > 1:
         return at.kind(node).is_tensor
     if not isinstance(node.ops[0], ast.In | ast.NotIn):
@@ -143,35 +154,35 @@ def _word(node: ast.AST) -> str:
     return "" if isinstance(node, ast.Compare) else words.get(type(node), "if ")
 
 
-def _cure(node: ast.AST) -> str:
+def _fix(node: ast.AST) -> str:
     if isinstance(node, ast.While):
         return (
-            "bound the loop by a Python number, or use torch.while_loop; else loop"
+            "bound the loop by a Python number, or use torch.while_loop; or loop"
             " outside the compiled function"
         )
     if isinstance(node, ast.Assert):
         return (
-            "give the assert a plain string: `assert condition, 'text'` is captured, an"
-            " f-string is built where it is reached; or check outside the compiled"
-            " function"
+            "use a plain string: Dynamo captures `assert condition, 'text'`, but not an"
+            " f-string; or check outside the compiled function"
         )
     if isinstance(node, ast.BoolOp | ast.UnaryOp):
         return (
             "use torch.logical_and, logical_or or logical_not, or `&`, `|` and `~`; in"
-            " an assert let the condition be the tensor: `assert (x > 0).all(), 'text'`"
+            " an assert, test the tensor itself: `assert (x > 0).all(), 'text'`"
         )
     if isinstance(node, ast.Compare):
         return "compare with tensors: torch.isin, or `(a < x) & (x < b)`"
     return (
-        "compute both sides and choose with torch.where, or use torch.cond; if the"
+        "compute both branches and select with torch.where, or use torch.cond; if the"
         " condition is known before the call, pass it as a Python bool"
     )
 
 
 class Comparison(Pattern):
-    """`torch.equal`, `torch.allclose`, `any()` and `all()`: a bool out of tensors."""
+    """`torch.equal`, `torch.allclose`, `any()` and `all()`: a bool from tensors."""
 
-    code, kind = "GB102", "graph_break"
+    code = "GB102"
+    kind = "graph_break"
     nodes = (ast.Call,)
     shown_by = ("GB101", "GB102", "GB117")
     functions = ("equal", "allclose", "is_nonzero")
@@ -198,8 +209,8 @@ class Comparison(Pattern):
                 node,
                 at,
                 cause="{} answers with a Python bool, for which tracing has no value",
-                fix="keep the answer a tensor, torch.isclose(a, b).all() or (a == b)"
-                ".all(), and choose with torch.where; or decide outside the compiled"
+                fix="keep the result as a tensor, torch.isclose(a, b).all() or (a == b)"
+                ".all(), and select with torch.where; or decide outside the compiled"
                 " function",
             )
 
@@ -207,7 +218,8 @@ class Comparison(Pattern):
 class ToText(Pattern):
     """`str()` and `repr()` of a tensor, and `sorted()` of tensors."""
 
-    code, kind = "GB117", "graph_break"
+    code = "GB117"
+    kind = "graph_break"
     nodes = (ast.Call,)
     shown_by = ("GB101", "GB117")
 
@@ -218,9 +230,9 @@ class ToText(Pattern):
             return
         kind = at.kind(node.args[0])
         if dotted == "sorted" and (kind.is_tensor or kind is Kind.TENSORS):
-            fix = "use torch.sort or torch.argsort on one tensor of them"
+            fix = "stack them into one tensor and use torch.sort or torch.argsort"
         elif dotted != "sorted" and kind.is_tensor:
-            fix = "use its shape or dtype, or make the text after the compiled call"
+            fix = "use its shape or dtype, or build the text after the compiled call"
         else:
             return
         yield splits(

@@ -1,4 +1,4 @@
-"""TorchScript: what tracing gets wrong, what scripting refuses, what mixes badly."""
+"""TorchScript: wrong traces, code that scripting refuses, and mixing with compile."""
 
 from __future__ import annotations
 
@@ -21,12 +21,17 @@ from torchproof.checking.static.source import Class, Function, Source, walk
 TRACE = ("torch.jit.trace",)
 SCRIPT = ("torch.jit.script",)
 _DEPRECATED = (
-    *(*TRACE, *SCRIPT, "torch.jit.trace_module", "torch.jit.freeze"),
+    *TRACE,
+    *SCRIPT,
+    "torch.jit.trace_module",
+    "torch.jit.freeze",
     "torch.jit.optimize_for_inference",
 )
-# Methods of a module that give the module itself.
+# Methods of a module that return the module itself.
 _SAME = {"to", "cuda", "cpu", "half", "float", "bfloat16", "double", "requires_grad_"}
-_WAY_OUT = "torch.compile for speed in Python, torch.export for a file without Python"
+_REPLACEMENT = (
+    "torch.compile for speed in Python, torch.export for a file without Python"
+)
 
 
 def _calls(source: Source, names: tuple[str, ...]) -> Iterator[ast.Call]:
@@ -38,7 +43,7 @@ def _calls(source: Source, names: tuple[str, ...]) -> Iterator[ast.Call]:
 
 
 def _code(node: ast.AST | None, names: Bindings) -> Function | Class | None:
-    """The function or class of what is traced or scripted, if the file has it."""
+    """The traced or scripted function or class, if the file contains it."""
     source = names.source
     for _ in range(4):
         if isinstance(node, ast.Call):
@@ -62,7 +67,8 @@ def _code(node: ast.AST | None, names: Bindings) -> Function | Class | None:
 class TracedBranch(FilePattern):
     """torch.jit.trace of code that depends on the values of tensors."""
 
-    code, severity = "TS101", "high"
+    code = "TS101"
+    severity = "high"
 
     def read(self, source: Source) -> Iterator[PatternMatch]:
         for call in _calls(source, TRACE):
@@ -75,17 +81,18 @@ class TracedBranch(FilePattern):
             for place, text in _decided(code, source):
                 yield PatternMatch(
                     call,
-                    f"the trace of {code.name} keeps what `{text}` (line {place}) gave"
-                    " for the example: other inputs get wrong answers, silently",
+                    f"the trace of {code.name} fixes the result of `{text}` (line"
+                    f" {place}) for the example input: other inputs silently give wrong"
+                    " results",
                     "torch.jit.trace records the operations of one call; what Python"
                     " decides from a tensor's value is not among them",
-                    f"compute it with torch.where, then use {_WAY_OUT}",
+                    f"use torch.where instead of the branch, and {_REPLACEMENT}",
                 )
                 break
 
 
 def _decided(function: Function, source: Source) -> Iterator[tuple[int, str]]:
-    """Where the function, or one it calls, takes a tensor's value into Python."""
+    """Where the function, or one it calls, reads the value of a tensor into Python."""
     program = Program([source])
     waiting, visited = [function], {function}
     decisions: list[tuple[int, str]] = []
@@ -111,7 +118,7 @@ def _decided(function: Function, source: Source) -> Iterator[tuple[int, str]]:
 
 
 def _tensors(function: Function, is_traced: bool) -> dict[str, Kind]:
-    """What is traced is given tensors, for parameters without a default."""
+    """The kinds of the arguments: the traced function takes tensors."""
     if not is_traced:
         return {}
     arguments = function.node.args
@@ -122,9 +129,10 @@ def _tensors(function: Function, is_traced: bool) -> dict[str, Kind]:
 
 
 class Deprecated(FilePattern):
-    """torch.jit.script and torch.jit.trace, which torch is about to drop."""
+    """torch.jit.script and torch.jit.trace, which torch will remove."""
 
-    code, severity = "TS102", "low"
+    code = "TS102"
+    severity = "low"
 
     def read(self, source: Source) -> Iterator[PatternMatch]:
         for call in _calls(source, _DEPRECATED):
@@ -142,14 +150,15 @@ class Deprecated(FilePattern):
             node,
             f"{name} is deprecated",
             "torch warns of TorchScript on every use and develops it no further",
-            f"use {_WAY_OUT}",
+            f"use {_REPLACEMENT}",
         )
 
 
 class Unscriptable(FilePattern):
-    """Scripted code with something that torch.jit.script refuses."""
+    """Scripted code that uses Python which torch.jit.script refuses."""
 
-    code, severity = "TS103", "high"
+    code = "TS103"
+    severity = "high"
 
     def read(self, source: Source) -> Iterator[PatternMatch]:
         visited: set[Function] = set()
@@ -160,13 +169,13 @@ class Unscriptable(FilePattern):
                     yield from self._refused(each)
 
     def _refused(self, function: Function) -> Iterator[PatternMatch]:
-        for node, what, cure in _unsupported(function):
+        for node, what, fix in _unsupported(function):
             yield PatternMatch(
                 node,
                 f"torch.jit.script refuses {function.name}: {what}",
                 "TorchScript is a part of Python, and the whole function must be"
                 " written in it, branches that are never taken too",
-                f"{cure}; or use torch.compile, which takes Python as it is",
+                f"{fix}; or use torch.compile, which supports plain Python",
             )
 
 
@@ -187,7 +196,7 @@ def _scripted(source: Source) -> Iterator[Function]:
 
 
 def _reached(function: Function, source: Source) -> Iterator[Function]:
-    """A function and those of the file that it calls, as far as they are scripted."""
+    """A function and the functions of the file that are scripted with it."""
     program = Program([source])
     waiting, visited = [function], {function}
     while waiting:
@@ -204,14 +213,14 @@ def _reached(function: Function, source: Source) -> Iterator[Function]:
 
 _REFUSED: dict[type[ast.AST], tuple[str, str]] = {
     ast.Try: ("it has a try block", "test for the condition instead of catching"),
-    ast.Lambda: ("it has a lambda", "make it a function of the module"),
+    ast.Lambda: ("it has a lambda", "define a function in the module"),
     ast.Yield: ("it is a generator", "return a list"),
     ast.YieldFrom: ("it is a generator", "return a list"),
-    ast.SetComp: ("it makes a set", "use a list or a dict"),
-    ast.Set: ("it makes a set", "use a list or a dict"),
-    ast.NamedExpr: ("it uses `:=`", "assign on a line of its own"),
-    ast.Import: ("it imports", "import at the top of the file"),
-    ast.ImportFrom: ("it imports", "import at the top of the file"),
+    ast.SetComp: ("it builds a set", "use a list or a dict"),
+    ast.Set: ("it builds a set", "use a list or a dict"),
+    ast.NamedExpr: ("it uses `:=`", "assign in a separate statement"),
+    ast.Import: ("it has an import", "import at the top of the file"),
+    ast.ImportFrom: ("it has an import", "import at the top of the file"),
     ast.Global: ("it sets a global variable", "return the value"),
     ast.Nonlocal: ("it sets a variable of an outer function", "return the value"),
     ast.Match: ("it uses match", "use if and elif"),
@@ -233,11 +242,11 @@ def _unsupported(
     with_default = plain[len(plain) - len(arguments.defaults) :]
     for parameter, default in zip(with_default, arguments.defaults, strict=True):
         if isinstance(default, ast.List | ast.Dict | ast.Set):
-            yield default, "a default can be changed", "make the default None"
+            yield default, "a default value is mutable", "use None as the default"
         elif parameter.annotation is None and _is_plain(default):
             yield (
                 default,
-                f"{parameter.arg} has no annotation, so it is taken for a Tensor",
+                f"{parameter.arg} has no annotation, so its type is Tensor",
                 f"annotate it: {parameter.arg}: {type(default.value).__name__}",  # type: ignore[attr-defined]
             )
     for statement in node.body:
@@ -272,7 +281,7 @@ class TracedTraining(FilePattern):
                 text = shorten(source.text_of(call))
                 yield PatternMatch(
                     call,
-                    f"`{text}` records {layer} as it is in training",
+                    f"`{text}` records {layer} in training mode",
                     "a module is made in training mode, the trace keeps what it does"
                     " there, and eval() on the traced module changes nothing of it",
                     "call model.eval() before tracing",
@@ -291,9 +300,10 @@ def _trained_layer(code: Class) -> str | None:
 
 
 class Mixed(FilePattern):
-    """torch.compile of TorchScript, or TorchScript of what torch.compile made."""
+    """torch.compile of a TorchScript function, or TorchScript of a compiled one."""
 
-    code, severity = "TS105", "high"
+    code = "TS105"
+    severity = "high"
 
     def read(self, source: Source) -> Iterator[PatternMatch]:
         if ".compile" not in source.text or ".jit" not in source.text:
@@ -307,24 +317,24 @@ class Mixed(FilePattern):
             )
             outer = source.dotted(call.func)
             if outer in COMPILE and inner in _DEPRECATED:
-                yield self._match(call, f"{inner} made it", source)
+                yield self._match(call, f"the result of {inner}", source)
             elif outer not in COMPILE and inner in COMPILE:
-                yield self._match(call, "torch.compile made it", source)
+                yield self._match(call, "the result of torch.compile", source)
 
     def _match(self, call: ast.Call, origin: str, source: Source) -> PatternMatch:
         text = shorten(source.text_of(call))
         if source.dotted(call.func) in COMPILE:
-            message = f"`{text}` compiles nothing: {origin}"
+            message = f"`{text}` compiles nothing: its input is {origin}"
             cause = (
                 "Dynamo traces Python, and TorchScript has none: what is traced runs as"
                 " it is, and for what is scripted newer versions raise"
             )
         else:
-            message = f"`{text}` raises: {origin}"
+            message = f"`{text}` raises: its input is {origin}"
             cause = "TorchScript takes Python functions, and no compiled ones"
         return PatternMatch(
             call,
             message,
             cause,
-            "give the original module to torch.compile, and leave TorchScript out",
+            "pass the original module to torch.compile, and remove TorchScript",
         )

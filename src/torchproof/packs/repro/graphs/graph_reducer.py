@@ -1,4 +1,4 @@
-"""Graph candidates made smaller, as long as they fail in the same way."""
+"""Reduces graph candidates as long as they fail in the same way."""
 
 from __future__ import annotations
 
@@ -13,38 +13,36 @@ from torchproof.packs.repro.graphs.variants import RecordedGraph, to_candidate
 
 Fails = Callable[[Candidate], bool]
 
-# Of the time there is. Halves come first, since they take a few tries; torch's minifier
-# gets what is left, and that is looked at again.
-_TORCHS_SHARE = 0.35
-_SMALL = 8  # nodes: torch's minifier takes longer to start than this takes to reduce
+# Bisection needs few attempts and comes first. torch's minifier then gets this share of
+# the remaining time, and its result is reduced further.
+_MINIFIER_SHARE = 0.35
+_SMALL = 8  # nodes: reducing this few is faster than starting torch's minifier
 
 
 def reduce_graph(candidate: Candidate, fails: Fails, deadline: float) -> Candidate:
-    """The smallest candidate found that still fails; `deadline` of the monotonic clock.
-
-    After it no candidate is tried any more, and the smallest so far is returned.
-    """
+    """Returns the smallest failing candidate found by `deadline` (`time.monotonic`)."""
     search = _Search(candidate, fails, deadline)
     _fewer_calls(search)
-    search.attempt(cuts.inlined(search.graph))
-    _halves(search)
+    search.attempt(cuts.inline(search.graph))
+    _bisect(search)
     if search.candidate.size > _SMALL and not search.candidate.files:
-        ends = time.monotonic() + _TORCHS_SHARE * (deadline - time.monotonic())
+        ends = time.monotonic() + _MINIFIER_SHARE * (deadline - time.monotonic())
         minifier.minify(search.best, search.fails, ends)
     _fewer_lines(search)
-    _fewer_surroundings(search)
+    _fewer_contexts(search)
     _plainer_inputs(search)
     _smaller_sizes(search)
     return search.candidate
 
 
 class _Search:
-    """The best candidate so far, and every text that was tried."""
+    """The smallest failing candidate so far, and all sources that were tried."""
 
     def __init__(self, candidate: Candidate, fails: Fails, deadline: float) -> None:
         self.candidate = candidate
         self.best = RecordedGraph.of(candidate)
-        self._fails, self._deadline = fails, deadline
+        self._fails = fails
+        self._deadline = deadline
         self._tried = {candidate.source: True}
 
     @property
@@ -56,10 +54,10 @@ class _Search:
         return time.monotonic() >= self._deadline
 
     def attempt(self, graph: GraphIR | None) -> bool:
-        """Whether it fails as well and was not tried before; then it is the best."""
+        """Tries a graph; if it is new and fails, it becomes the best one."""
         if graph is None or self.is_over:
             return False
-        recorded, candidate = self._written(graph)
+        recorded, candidate = self._write(graph)
         if candidate.source in self._tried or not recorded.graph.lines:
             return False
         self._tried[candidate.source] = self._fails(candidate)
@@ -68,17 +66,17 @@ class _Search:
         return self._tried[candidate.source]
 
     def fails(self, graph: GraphIR) -> bool:
-        """Whether it fails, tried before or not; only a smaller one is the best."""
-        recorded, candidate = self._written(graph)
+        """Whether a graph fails; it becomes the best one only if it is smaller."""
+        recorded, candidate = self._write(graph)
         if candidate.source not in self._tried and not self.is_over:
             self._tried[candidate.source] = self._fails(candidate)
-        found = self._tried.get(candidate.source, False)
-        if found and candidate.size < self.candidate.size:
+        failed = self._tried.get(candidate.source, False)
+        if failed and candidate.size < self.candidate.size:
             self.best, self.candidate = recorded, candidate
-        return found
+        return failed
 
-    def _written(self, graph: GraphIR) -> tuple[RecordedGraph, Candidate]:
-        recorded = replace(self.best, graph=cuts.pruned(graph))
+    def _write(self, graph: GraphIR) -> tuple[RecordedGraph, Candidate]:
+        recorded = replace(self.best, graph=cuts.prune(graph))
         return recorded, to_candidate(recorded)
 
 
@@ -88,31 +86,31 @@ def _fewer_calls(search: _Search) -> None:
             return
 
 
-def _fewer_surroundings(search: _Search) -> None:
-    for decorator in search.graph.under:
-        left = tuple(one for one in search.graph.under if one != decorator)
-        search.attempt(replace(search.graph, under=left))
+def _fewer_contexts(search: _Search) -> None:
+    for decorator in search.graph.contexts:
+        left = tuple(one for one in search.graph.contexts if one != decorator)
+        search.attempt(replace(search.graph, contexts=left))
 
 
 def _fewer_lines(search: _Search) -> None:
     size = search.graph.size + 1
     while search.graph.size < size and not search.is_over:
         size = search.graph.size
-        _halves(search)
-        _no_chunks(search)
-        _bypasses(search)
+        _bisect(search)
+        _cut_runs(search)
+        _bypass_lines(search)
 
 
-def _halves(search: _Search) -> None:
-    """From both ends, in steps that halve what is left to try."""
+def _bisect(search: _Search) -> None:
+    """Bisects the graph from both ends."""
     _one_output(search)
-    _no_suffix(search)
-    _no_prefix(search)
+    _cut_end(search)
+    _cut_start(search)
     _one_output(search)
 
 
 def _one_output(search: _Search) -> None:
-    """One output is enough for most failures, and the last one comes of most lines."""
+    """Tries single outputs, the last one first because it uses most lines."""
     whole = search.graph
     if len(whole.outputs) == 1:
         return
@@ -127,55 +125,57 @@ def _one_output(search: _Search) -> None:
             search.attempt(replace(search.graph, outputs=left))
 
 
-def _no_suffix(search: _Search) -> None:
-    """The earliest end at which it fails, taken for a single turning point."""
-    whole, low, high = search.graph, 1, len(search.graph.lines)
+def _cut_end(search: _Search) -> None:
+    """Bisects for the earliest end at which the graph fails."""
+    whole = search.graph
+    low, high = 1, len(whole.lines)
     while low < high and not search.is_over:
         middle = (low + high) // 2
-        if search.attempt(cuts.ending_at(whole, middle)):
+        if search.attempt(cuts.keep_first_lines(whole, middle)):
             high = middle
         else:
             low = middle + 1
 
 
-def _no_prefix(search: _Search) -> None:
-    """The latest beginning from which it fails, its operands being inputs."""
-    whole, low, high = search.graph, 0, len(search.graph.lines) - 1
+def _cut_start(search: _Search) -> None:
+    """Bisects for the latest start from which the graph fails."""
+    whole = search.graph
+    low, high = 0, len(whole.lines) - 1
     while low < high and not search.is_over:
         middle = (low + high + 1) // 2
-        gone = {line.name for line in whole.lines[:middle]}
-        if search.attempt(cuts.without(whole, gone)):
+        first = {line.name for line in whole.lines[:middle]}
+        if search.attempt(cuts.remove_lines(whole, first)):
             low = middle
         else:
             high = middle - 1
 
 
-def _no_chunks(search: _Search) -> None:
-    """Runs of lines taken out, long ones first."""
+def _cut_runs(search: _Search) -> None:
+    """Removes runs of lines, long ones first."""
     length = max(1, len(search.graph.lines) // 2)
     while length:
         at = 0
         while at < len(search.graph.lines) and not search.is_over:
-            chunk = search.graph.lines[at : at + length]
-            gone = {line.name for line in chunk}
-            if not search.attempt(cuts.without(search.graph, gone)):
+            lines = search.graph.lines[at : at + length]
+            run = {line.name for line in lines}
+            if not search.attempt(cuts.remove_lines(search.graph, run)):
                 at += length
         length //= 2
 
 
-def _bypasses(search: _Search) -> None:
-    """Single lines replaced by an operand of theirs."""
+def _bypass_lines(search: _Search) -> None:
+    """Replaces single lines by one of their operands."""
     for name in [line.name for line in search.graph.lines]:
         line = next((one for one in search.graph.lines if one.name == name), None)
         if line is None:
             continue
         for operand in cuts.operands(search.graph, line):
-            if search.attempt(cuts.bypassed(search.graph, line, operand)):
+            if search.attempt(cuts.bypass(search.graph, line, operand)):
                 break
 
 
 def _plainer_inputs(search: _Search) -> None:
-    """All inputs as plain as can be, else each as plain as it may."""
+    """Simplifies all inputs at once, or else one property of one input at a time."""
     plain = tuple(_plainest(entry) for entry in search.graph.inputs)
     if search.attempt(replace(search.graph, inputs=plain)):
         return
@@ -187,7 +187,7 @@ def _plainer_inputs(search: _Search) -> None:
 
 
 def _plainest(entry: Input) -> Input:
-    """Made of plain numbers, dense, an argument of its own."""
+    """Returns a contiguous argument with standard normal numbers."""
     facts = replace(
         entry.facts,
         stride=contiguous(entry.facts.shape),
@@ -198,7 +198,7 @@ def _plainest(entry: Input) -> Input:
 
 
 def _plainer(entry: Input) -> Iterator[Input]:
-    """The entry with one thing less about it."""
+    """Yields the input with one property simplified."""
     facts = entry.facts
     if entry.file:
         yield replace(entry, file="")
@@ -226,7 +226,7 @@ def _smaller_sizes(search: _Search) -> None:
         for other in smaller_shapes.smaller(size):
             if any(
                 search.attempt(
-                    smaller_shapes.shrunk(
+                    smaller_shapes.shrink(
                         search.graph, size, other, multiples=multiples
                     )
                 )

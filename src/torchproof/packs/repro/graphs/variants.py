@@ -1,4 +1,4 @@
-"""The candidates of one recorded graph: made numbers first, then real ones."""
+"""The candidates of one recorded graph: with synthetic tensors, then recorded ones."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 
 from torchproof.packs.repro.candidate import Candidate
 from torchproof.packs.repro.graphs.graph_ir import GraphIR, Input
-from torchproof.packs.repro.graphs.source_writer import source
+from torchproof.packs.repro.graphs.source_writer import candidate_source
 
-_ABOUT = "torch operations of one captured graph under neutral names"
+_ABOUT = "the torch operations of one captured graph, with neutral names"
 
 
 @dataclass(frozen=True)
 class RecordedGraph:
-    """A graph and where real values of its inputs lie, by input."""
+    """A graph, and the files with the recorded tensors of its inputs."""
 
     graph: GraphIR
     origin: str
@@ -32,57 +32,57 @@ class RecordedGraph:
 
     @classmethod
     def of(cls, candidate: Candidate) -> RecordedGraph:
-        told = candidate.record
-        graph = GraphIR.from_json(told["graph"])
-        return cls(graph, candidate.origin, told["folder"], told["files"])
+        record = candidate.record
+        graph = GraphIR.from_json(record["graph"])
+        return cls(graph, candidate.origin, record["folder"], record["files"])
 
 
 def variants(candidate: Candidate) -> list[Candidate]:
-    """The candidate with made numbers, with real inputs, and with real weights if kept."""
+    """Returns it with synthetic tensors, recorded inputs, and recorded weights."""
     recorded = RecordedGraph.of(candidate)
     plain = tuple(replace(entry, file="") for entry in recorded.graph.inputs)
-    candidates = [_with(recorded, plain)]
+    candidates = [_with_inputs(recorded, plain)]
     for roles in (("input",), ("input", "weight", "buffer")):
-        filled = tuple(_filled(entry, recorded, roles) for entry in plain)
-        if filled != plain and filled not in [
+        inputs = tuple(_from_file(entry, recorded, roles) for entry in plain)
+        if inputs != plain and inputs not in [
             _inputs(candidate) for candidate in candidates
         ]:
-            candidates.append(_with(recorded, filled))
+            candidates.append(_with_inputs(recorded, inputs))
     return candidates
 
 
 def to_candidate(recorded: RecordedGraph) -> Candidate:
-    """A candidate of what was recorded; files beside it for inputs that name one."""
+    """Writes the candidate of a graph, with the files that its inputs name."""
     graph = recorded.graph
-    needed = [entry for entry in graph.inputs if entry.file]
+    from_files = [entry for entry in graph.inputs if entry.file]
     return Candidate(
         form="graph",
-        source=source(graph),
-        about=about(needed),
+        source=candidate_source(graph),
+        about=about(from_files),
         size=graph.size,
         files={
             entry.file: (Path(recorded.folder) / entry.file).read_bytes()
-            for entry in needed
+            for entry in from_files
         },
         origin=recorded.origin,
         record=recorded.to_json(),
     )
 
 
-def about(real: Sequence[Input]) -> str:
-    """What a candidate holds of the user's, as one sentence."""
-    if not real:
-        return f"{_ABOUT}, with made inputs and made weights"
-    if all(entry.role == "input" for entry in real):
-        return f"{_ABOUT}, with real values of its inputs and made weights"
-    return f"{_ABOUT}, with real values of its inputs and of its weights"
+def about(recorded: Sequence[Input]) -> str:
+    """Says which of the user's tensors a candidate contains."""
+    if not recorded:
+        return f"{_ABOUT}, with synthetic inputs and weights"
+    if all(entry.role == "input" for entry in recorded):
+        return f"{_ABOUT}, with recorded inputs and synthetic weights"
+    return f"{_ABOUT}, with recorded inputs and weights"
 
 
-def _with(recorded: RecordedGraph, inputs: tuple[Input, ...]) -> Candidate:
+def _with_inputs(recorded: RecordedGraph, inputs: tuple[Input, ...]) -> Candidate:
     return to_candidate(replace(recorded, graph=replace(recorded.graph, inputs=inputs)))
 
 
-def _filled(entry: Input, recorded: RecordedGraph, roles: tuple[str, ...]) -> Input:
+def _from_file(entry: Input, recorded: RecordedGraph, roles: tuple[str, ...]) -> Input:
     file = (recorded.files or {}).get(entry.name, "")
     if not file or entry.role not in roles:
         return entry
