@@ -96,7 +96,7 @@ PARENT = {
     "no Python script": ("check notes.txt", "notes.txt is no Python script"),
     "no Python file": ("check folder/notes:make", "folder/notes is no Python file"),
     "no module": ("check not-a-module:make", "neither a file nor a module name"),
-    "folder": ("check folder", "which cannot be run: --effort static reads"),
+    "folder": ("check folder", "--effort static"),
     "unknown workload": (
         "check workload:nope",
         "choose one of arrcoc, arrcoc-o",

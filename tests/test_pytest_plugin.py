@@ -79,20 +79,17 @@ def test_the_example_of_the_page_passes(output: str) -> None:
     assert found == ["PASSED", "PASSED"], output
 
 
+# A pattern of the facts that the line of a failure names, in their order.
 SAID = {
-    "test_over": "compile_budget(graph_breaks=0, high=0): 1 graph break, 1 open high"
-    " finding",
-    "test_compiled_at_import": "compile_budget(recompiles=0): 1 recompile",
-    "test_nothing": "compile_budget(graph_breaks=0): nothing was compiled",
-    "TestClass.test_fixture_compiles": "compile_budget(graph_breaks=0): 1 graph break",
-    "TestOfUnittest.test_unittest": "compile_budget(graph_breaks=0): 1 graph break",
-    "test_not_measured": "compile_budget(cudagraph_skips=0): not measured, it needs a"
-    " CUDA device, and of a target --effort full",
-    "test_no_calls": "compile_check: there is no call to make: give a list of tuples or"
-    " dicts",
-    "test_used_in_vain": "compile_check: it is compiled already: dynamic is not used",
-    "test_bad_call": "compile_check: call 0 is a Tensor; give a tuple of positional or"
-    " a dict of keyword arguments",
+    "test_over": r"compile_budget\(graph_breaks=0, high=0\): 1 graph break, 1 .*high",
+    "test_compiled_at_import": r"compile_budget\(recompiles=0\): 1 recompile",
+    "test_nothing": r"compile_budget\(graph_breaks=0\): [^0-9]*compiled",
+    "TestClass.test_fixture_compiles": r"compile_budget\(graph_breaks=0\): 1 graph br",
+    "TestOfUnittest.test_unittest": r"compile_budget\(graph_breaks=0\): 1 graph break",
+    "test_not_measured": r"compile_budget\(cudagraph_skips=0\): .*CUDA.*--effort full",
+    "test_no_calls": r"compile_check: .*\bcall\b",
+    "test_used_in_vain": r"compile_check: .*\bdynamic\b",
+    "test_bad_call": r"compile_check: call 0 .*\bTensor\b.*\btuple\b.*\bdict\b",
 }
 
 
@@ -100,7 +97,7 @@ SAID = {
 def test_a_failure_is_one_sentence(name: str, output: str) -> None:
     assert outcome(name.replace(".", "::"), output) == "FAILED", output
     (said,) = re.findall(rf"^_+ {re.escape(name)} _+\n(.*)$", output, re.M)
-    assert said == SAID[name]
+    assert re.match(SAID[name], said), said
 
 
 def test_the_findings_are_a_section(output: str) -> None:
@@ -185,14 +182,14 @@ def test_what_it_comes_with_is_not_rewritten_by_pytest() -> None:
 @pytest.mark.parametrize(
     ("named", "why"),
     [
-        ({}, "compile_budget limits nothing: try graph_breaks=0"),
-        ({"compiled": False}, "limits nothing"),
-        ({"graph_breaks": "0"}, r"compile_budget\(graph_breaks='0'\): give a whole"),
-        ({"graph_breaks": True}, "give a whole number"),
-        ({"recompiles": -1}, "give a whole number"),
-        ({"graphs": 0}, "cannot be kept"),
-        ({"graphs": 1, "compiled": 1}, r"compiled=1\): give True or False"),
-        ({"speed": 3}, "no speed: it takes graph_breaks, recompiles, "),
+        ({}, r"compile_budget .*graph_breaks=0"),
+        ({"compiled": False}, "graph_breaks=0"),
+        ({"graph_breaks": "0"}, r"compile_budget\(graph_breaks='0'\)"),
+        ({"graph_breaks": True}, r"\(graph_breaks=True\)"),
+        ({"recompiles": -1}, r"\(recompiles=-1\)"),
+        ({"graphs": 0}, r"\(graphs=0\).*compiled=False"),
+        ({"graphs": 1, "compiled": 1}, r"compiled=1\).*True.*False"),
+        ({"speed": 3}, r"\bspeed\b.* graph_breaks, recompiles, "),
     ],
 )
 def test_what_a_budget_cannot_be_is_said(named: dict[str, object], why: str) -> None:
@@ -201,7 +198,7 @@ def test_what_a_budget_cannot_be_is_said(named: dict[str, object], why: str) -> 
 
 
 def test_a_budget_takes_names_only() -> None:
-    with pytest.raises(UserError, match="takes names, as in graph_breaks=0"):
+    with pytest.raises(UserError, match="graph_breaks=0"):
         Budget.of([((0,), {})])
 
 

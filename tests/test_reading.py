@@ -85,7 +85,7 @@ def test_where_nothing_can_be_read_the_check_cannot_run(
     name = "broken.py" if text else "empty.txt"
     write(folder / "src" / name, text)
     with pytest.raises(UserError, match="nothing can be read of src"):
-        source_reading.alone(parse("src"), print)
+        source_reading.read_target(parse("src"), print)
 
 
 def test_a_file_that_is_not_understood_is_named_beside_the_others(
@@ -93,7 +93,7 @@ def test_a_file_that_is_not_understood_is_named_beside_the_others(
 ) -> None:
     write(folder / "src" / "a.py", "import torch\ndef broken(:\n")
     write(folder / "src" / "b.py", "import torch\n")
-    found = source_reading.alone(parse("src"), print)
+    found = source_reading.read_target(parse("src"), print)
     part = source_reading.part(found, [])
     assert (part.status, found.files) == ("passed", 2)
     assert part.why.startswith("2 files read, not understood:") and "a.py" in part.why

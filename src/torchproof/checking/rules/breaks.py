@@ -66,12 +66,12 @@ def event_groups(facts: Facts) -> Iterator[EventGroup]:
 
 def _own(events: list[Event]) -> list[Event]:
     """The events of the function that contains the line, else all of them."""
-    own = [
+    same_function = [
         e
         for e in events
         if e.function and _innermost(e) == original_name(e.function.function)
     ]
-    return own or events
+    return same_function or events
 
 
 def _where(event: Event) -> tuple[object, ...]:

@@ -34,11 +34,11 @@ def event_groups(facts: Facts) -> Iterator[EventGroup]:
         groups.setdefault((line, event.data["role"], _saved(event)), []).append(event)
     for events in groups.values():
         reads = [event for event in events if event.kind == "dead_read"]
-        shown = tuple(reads or events)
-        calls = {event.call for event in shown if event.call is not None}
-        times = sum(event.data["times"] for event in shown)
+        reported = tuple(reads or events)
+        calls = {event.call for event in reported if event.call is not None}
+        times = sum(event.data["times"] for event in reported)
         yield EventGroup(
-            shown, _place(shown[0]), facts, count=times, steps=len(calls) or None
+            reported, _place(reported[0]), facts, count=times, steps=len(calls) or None
         )
 
 
@@ -304,12 +304,12 @@ def _keeper(group: EventGroup) -> str:
 
 def _holders(group: EventGroup) -> str:
     names = dict.fromkeys(e.data["holder"] for e in group.events if e.data["holder"])
-    shown = ", ".join(f"`{name}`" for name in list(names)[:_SHOWN])
-    if not shown:
+    listed = ", ".join(f"`{name}`" for name in list(names)[:_SHOWN])
+    if not listed:
         what = "gradient" if group.data["role"] == "gradient" else "output"
         return plural(group.count or 0, what)
     more = (group.count or 0) - min(len(names), _SHOWN)
-    return shown + (f" and {more} more" if more > 0 else "")
+    return listed + (f" and {more} more" if more > 0 else "")
 
 
 def _produced(group: EventGroup) -> str:

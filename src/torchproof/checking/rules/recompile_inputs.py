@@ -123,16 +123,16 @@ def _without(marks: Marks, fixed: Mapping[tuple[str, int], Frame]) -> Marks:
 def _guarded(group: EventGroup) -> Marks:
     guard: Guard = group.data["guard"]
     argument = Argument(guard.source, fixed=group.data["fixed"])
-    seen = (1,) if guard.cause == "size_one" else ()
-    return Marks(group.data["entry_call"], (Mark(argument, guard.dim or 0, seen),))
+    sizes = (1,) if guard.cause == "size_one" else ()
+    return Marks(group.data["entry_call"], (Mark(argument, guard.dim or 0, sizes),))
 
 
 def _before(marks: Marks, group: EventGroup) -> str:
     frame = call_frame(marks.call)
     call = f"`{expression_of(frame)}`" if frame else "the call"
     at, place = (marks.call.file, marks.call.line), group.frame
-    here = place is not None and (place.file, place.line) == at
-    where = "" if here else f" at {shown_briefly(at[0])}:{at[1]}"
+    is_place = place is not None and (place.file, place.line) == at
+    where = "" if is_place else f" at {shown_briefly(at[0])}:{at[1]}"
     return f"before {call}{where}, each time: {_marked(marks.sizes)}"
 
 
@@ -144,14 +144,14 @@ def _marked(changing: Sequence[Mark]) -> str:
     symbol, unless mark_dynamic says that they vary independently.
     """
     series = list(dict.fromkeys(mark.seen for mark in changing))
-    first = [seen[:1] for seen in series]
+    first = [sizes[:1] for sizes in series]
     statements = []
-    for argument, dim, seen in changing:
-        if {0, 1} & set(seen):
-            same = f'shape_id="s{series.index(seen)}"'
+    for argument, dim, sizes in changing:
+        if {0, 1} & set(sizes):
+            same = f'shape_id="s{series.index(sizes)}"'
             unbacked = "torch._dynamo.decorators.mark_unbacked"
             statements.append(f"{unbacked}({argument.words}, {dim}, {same})")
-        elif first.count(seen[:1]) > 1:
+        elif first.count(sizes[:1]) > 1:
             statements.append(f"torch._dynamo.mark_dynamic({argument.words}, {dim})")
         else:
             statements.append(_mark(argument.words, dim))

@@ -238,8 +238,8 @@ def values_seen(group: EventGroup, limit: int = 6) -> str:
     first = group.data["guard"]
     guards = [event.data["guard"] for event in group.events]
     same = [g for g in guards if (g.source, g.dim) == (first.source, first.dim)]
-    seen = [value for guard in same for value in guard.values]
-    unique = list(dict.fromkeys(seen))
+    values = [value for guard in same for value in guard.values]
+    unique = list(dict.fromkeys(values))
     if len(unique) == 1:
         return f"was {unique[0]}"
     return ", ".join([*unique[:limit], *(["..."] if len(unique) > limit else [])])

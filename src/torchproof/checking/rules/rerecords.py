@@ -35,10 +35,10 @@ def _about(event: Event, facts: Facts, count: int) -> EventGroup:
 def _recorded(facts: Facts) -> Iterator[Event]:
     """The recorded graphs, without a backward if its forward is among them."""
     forward = [e for e in facts.events("cudagraph") if e.data["phase"] != "backward"]
-    seen = {event.compile_id for event in forward}
+    forward_ids = {event.compile_id for event in forward}
     yield from forward
     for event in facts.events("cudagraph"):
-        if event.data["phase"] == "backward" and event.compile_id not in seen:
+        if event.data["phase"] == "backward" and event.compile_id not in forward_ids:
             yield event
 
 
